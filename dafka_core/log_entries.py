@@ -25,7 +25,8 @@ The outcome of an entry (``Log.write``) is None when it is done, or else:
                             attempt has staged; to commit again what was committed is no error
     ``Discard``             is always done
     ``Promise``, ``Met``,   are always done
-    ``Forget``, ``SetAside``
+    ``Forget``, ``SetAside``,
+    ``GoOn``
     ``SetTransaction``      ``OffsetConflictError``: the partition ends before the transaction does;
                             ``TransactionExistsError``: the transaction lies at other offsets
 """
@@ -36,7 +37,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dafka_core.epochs import Epoch, EpochId
+from dafka_core.epochs import Epoch, EpochId, History
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -138,6 +139,18 @@ class SetAside(NamedTuple):
     start: int
 
 
+class GoOn(NamedTuple):
+    """Has a partition begin anew at ``start``: the records before it are to be had nowhere.
+
+    What the log holds of it is set aside.  ``history`` is of the records before ``start``, as
+    another store knows it.
+    """
+
+    tp: TopicPartition
+    start: int
+    history: History
+
+
 class SetTransaction(NamedTuple):
     """Sets the last transaction of a partition that holds its records already, visible."""
 
@@ -146,7 +159,16 @@ class SetTransaction(NamedTuple):
 
 
 LogEntry = (
-    RecordBatch | Stage | Commit | Discard | SetTransaction | Promise | Met | Forget | SetAside
+    RecordBatch
+    | Stage
+    | Commit
+    | Discard
+    | SetTransaction
+    | Promise
+    | Met
+    | Forget
+    | SetAside
+    | GoOn
 )
 
 

@@ -7,11 +7,11 @@ import logging
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
-from dafka_core.log_entries import LogEntry, SetAside
+from dafka_core.log_entries import GoOn, LogEntry, SetAside
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.disk_watch import DiskWatch
@@ -34,6 +34,14 @@ from dafka_core.this_version import this_version
 if TYPE_CHECKING:
     from dafka_core.flight.server_context import ServerContext
     from dafka_core.nodes.log_archiver import LogArchiver
+
+_SET_ASIDE: Final[dict[type, str]] = {
+    SetAside: "%(partition)s: other stores have a newer producer's records from offset %(start)d "
+    "on; those of this store are set aside ('dafka store aside')",
+    GoOn: "%(partition)s: other stores have no records before offset %(start)d any more; this "
+    "store goes on there, and what it had is set aside ('dafka store aside')",
+}
+"""What is said when records go out of their partition."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -223,14 +231,9 @@ class Store(Node):
         if isinstance(outcomes, BaseException):
             self.append_queue.fail(outcomes)
         for entry in entries:
-            if isinstance(entry, SetAside) and not isinstance(outcomes, BaseException):
-                text = (
-                    "%(partition)s: other stores have a newer producer's records from offset "
-                    "%(start)d on; those of "
-                    "this store are set aside ('dafka store aside')"
-                )
+            if isinstance(entry, SetAside | GoOn) and not isinstance(outcomes, BaseException):
                 facts = {"partition": str(entry.tp), "start": entry.start}
-                _log.warning(text, facts, extra={"event": "records_set_aside"})
+                _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life
+from dafka_core.log_entries import GoOn, SetAside
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
@@ -59,6 +60,20 @@ class StorePartition:
         if is_news:
             self.too_large = offset
         return is_news
+
+    def go_on(self, start: int, history: History) -> None:
+        """The records before ``start`` are to be had nowhere, and were of this history."""
+        self.asides += 1
+        self.hosted = self.staged = None
+        self.history = history
+        self.visible_end = start
+        self.fetcher.begin(start)
+
+    def on_begun(self, entry: SetAside | GoOn) -> None:
+        """The log has set records aside."""
+        self.asides -= 1
+        if isinstance(entry, GoOn) and not self.asides:
+            self.durable = entry.start
 
     def give_up(self, start: int, end: int, life: EpochId) -> None:
         """The records from ``start`` on are a newer life's, and it asks for them up to ``end``.

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from dafka_core.epochs import Epoch, PartitionLives, before, epoch_at, last_life
 from dafka_core.errors import DafkaError, RecordTooLargeError
-from dafka_core.log_entries import Commit, LogEntry, Met, Promise, SetAside, Stage
+from dafka_core.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.beacons import MAX_PEERS
@@ -30,6 +30,7 @@ from dafka_core.protocol.store_directory import GREETING
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.store_requests import AnnounceHeads, FetchMany, RequestQueue
 from dafka_core.protocol.transactions import PublishCommitted, continued
+from dafka_core.protocol.trimmed_elsewhere import TrimmedElsewhere
 from dafka_core.records import RecordBatch, TopicPartition
 
 
@@ -61,7 +62,7 @@ class StoreRole:
     ) -> None:
         self.address = address
         self.too_large: list[RecordTooLargeError] = []
-        """Records for which partitions cannot go on here, each once; the node empties it."""
+        """Where partitions cannot go on here, each once; the node empties it."""
         self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
         """Hears of what was taken, hosted perhaps, and never gets to the log."""
         self.requests = RequestQueue()
@@ -70,10 +71,10 @@ class StoreRole:
         self.scheduler = FetchScheduler(address)
         self.partitions: dict[TopicPartition, StorePartition] = {}
         self.pending: list[LogEntry] = []  # what the log is to do next
-        self.pending_bytes = 0
-        """How much is pending: bytes of values, and one for each record or entry."""
+        self.pending_bytes = 0  # of values, and one for each record or entry
         self.known = KnownStores(address, met, wall_us, self.write)
         self.histories = Histories(self.known, hosting_id, least_number)
+        self._trimmed = TrimmedElsewhere(self.known)
         self._lives_of = lives_of
         self._limit_bytes = limit_bytes
         self._sync_interval_s = sync_interval_s
@@ -109,11 +110,10 @@ class StoreRole:
             case m.HistoryQuery():
                 return self._on_history_query(message)
             case m.HistoryReply(requestor=self.address):
-                self._on_history(message)
+                self._on_history(now, message)
             case m.StoreHello() if message.store != self.address:
                 self.known.meet(message.store)
                 return [m.GetHeads("", self.address)]  # this store wants all that another has
-            # RFC 46: a store "SHALL check if it has stored the requested record(s)"; its node does.
             case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.TimesQuery():
                 self.requests.add(message)
             case m.HeadsQuery():
@@ -140,8 +140,7 @@ class StoreRole:
             self._hosted.end(batch.tp)
             self._write_taken(partition, taken)
         elif batch.offset < partition.durable:
-            # The sender has not received our ACK.  C stores keep silent here, and the producer
-            # then waits for ever.
+            # Its sender has not received our ACK.  C stores keep silent: it waits for ever then.
             self._acknowledge[batch.tp] = partition
         return self.scheduler.ask(now, partition.fetcher)
 
@@ -220,7 +219,7 @@ class StoreRole:
         return []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """The peer may be a store that is known."""
+        """It may be a store that is known."""
         if news.endpoint and news.node != self.address:
             self.known.on_announced(news.node, news.endpoint)
 
@@ -235,11 +234,12 @@ class StoreRole:
         if now >= self._sync_due:
             self._sync_due = now + self._sync_interval_s
             messages.append(m.GetHeads("", self.address))
-        return [*messages, *self.histories.on_tick(now)]
+        gone = self._trimmed.on_tick(now, self.partitions)
+        return [*messages, *self.histories.on_tick(now), *gone]
 
     def deadline(self, now: float) -> float | None:
         """When to ask again."""
-        asked = (self.scheduler, self._hosted, self.histories, self.known)
+        asked = (self.scheduler, self._hosted, self.histories, self.known, self._trimmed)
         deadlines = [self._sync_due, *(each.deadline() for each in asked)]
         return min(due for due in deadlines if due is not None)
 
@@ -262,15 +262,15 @@ class StoreRole:
                 published.extend(self._on_batch_stored(entry, error))
             elif isinstance(entry, Commit):
                 published.extend(self._on_committed(entry, error))
-            elif isinstance(entry, SetAside):
-                self.partitions[entry.tp].asides -= 1
+            elif isinstance(entry, SetAside | GoOn):
+                self.partitions[entry.tp].on_begun(entry)
                 self.scheduler.postpone(self.partitions[entry.tp].fetcher)
             elif isinstance(entry, Promise):
                 published.extend(self.histories.on_promised(self.partitions[entry.tp], entry.life))
         return [*self._take_acks(), *published]
 
     def on_published(self, publish: PublishCommitted) -> list[Outgoing]:
-        """The node has published all of the committed records; returns their head."""
+        """All of the committed records are published; returns their head."""
         return self._hosted.published(publish.tp, publish.end)
 
     def _write_taken(self, partition: StorePartition, taken: list[RecordBatch]) -> None:
@@ -336,8 +336,8 @@ class StoreRole:
 
     def _note_too_large(self, record: m.RecordTooLarge) -> None:
         partition = self.partitions.get(record.tp)
-        is_too_large = record.size_bytes > self._limit_bytes
-        if is_too_large and partition and partition.stops_at(record.sequence):
+        too_large = record.size_bytes > self._limit_bytes
+        if too_large and partition and partition.stops_at(record.sequence):
             self.too_large.append(error_of(record, self._limit_bytes, f"store {self.address}"))
 
     def _on_head(self, now: float, tp: TopicPartition, end: int, *, direct: bool) -> list[Outgoing]:
@@ -354,6 +354,7 @@ class StoreRole:
         for info in heads.entries:
             partition = self._partition(info.tp)
             if partition is not None and info.end:
+                self._trimmed.on_held(partition, heads.store, info)
                 messages += self._on_head(now, info.tp, info.end, direct=True)
                 if partition.history and info.life > last_life(partition.history):
                     self.histories.differs(partition, info.life)
@@ -365,25 +366,25 @@ class StoreRole:
             return []
         if self.histories.on_query(partition, query):
             self.write(Promise(query.tp, partition.promised))
-        if self.histories.waits(partition, query):
-            return []
-        return [self.histories.reply(partition, query.requestor, query.query)]
+        waits = self.histories.waits(partition, query)
+        return [] if waits else [self.histories.reply(partition, query.requestor, query.query)]
 
-    def _on_history(self, reply: m.HistoryReply) -> None:
+    def _on_history(self, now: float, reply: m.HistoryReply) -> None:
         if partition := self.partitions.get(reply.tp):
             start = self.histories.wins_at(partition, reply)
             self._set_aside(partition, start, reply.end, epoch_at(reply.history, reply.end))
+            if entry := self._trimmed.on_history(now, partition, reply):
+                self.write(entry)
 
     def _set_aside(
         self, partition: StorePartition, start: int | None, end: int, winner: Epoch | None
     ) -> None:
         """Gives up the records from ``start`` on for the history of ``winner``, up to ``end``."""
-        if start is None or winner is None:
-            return
-        # After what the log was given before: that is set aside, too.
-        self.write(SetAside(partition.fetcher.tp, start))
-        partition.asides += 1
-        partition.give_up(start, end, winner.life)
+        if start is not None and winner is not None:
+            # After what the log was given before: that is set aside, too.
+            self.write(SetAside(partition.fetcher.tp, start))
+            partition.asides += 1
+            partition.give_up(start, end, winner.life)
 
     def _partition(self, tp: TopicPartition) -> StorePartition | None:
         partition = self.partitions.get(tp)

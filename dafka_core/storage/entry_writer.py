@@ -17,6 +17,7 @@ from dafka_core.log_entries import (
     Commit,
     Discard,
     Forget,
+    GoOn,
     LogEntry,
     Met,
     NotedBatch,
@@ -95,7 +96,7 @@ class EntryWriter:
                 self._tables.lives.meet(entry)
             case Forget():
                 self._tables.lives.forget(entry.store)
-            case SetAside():
+            case SetAside() | GoOn():
                 self._set_aside(entry)
         return None
 
@@ -202,11 +203,24 @@ class EntryWriter:
         if row.staged and row.staged.attempt == attempt:
             self._tables.put_row(tp, self._without_staged(row))
 
-    def _set_aside(self, entry: SetAside) -> None:
-        tp, start = entry
+    def _set_aside(self, entry: SetAside | GoOn) -> None:
+        tp, start = entry[:2]
         row = self._without_staged(self._row(tp))
-        if start < row.end:
+        if isinstance(entry, GoOn):
+            self._go_on(entry, row)
+        elif start < row.end:
             self._tables.put_row(tp, self._tables.aside.take(tp, row, start))
+
+    def _go_on(self, entry: GoOn, row: PartitionRow) -> None:
+        tp, start, history = entry
+        if start <= row.end:
+            return
+        if row.id < 0:
+            row = row._replace(id=self._tables.new_id())
+        else:
+            row = self._tables.aside.take(tp, row, row.earliest)
+        row = self._tables.lives.replace(tp, row, history)
+        self._tables.put_row(tp, row._replace(earliest=start, end=start))
 
     def _set_transaction(self, entry: SetTransaction) -> DafkaError | None:
         tp, transaction = entry

@@ -100,6 +100,12 @@ class Lives:
         self._put(tp, promised, history[:-1])
         return row._replace(epoch=history[-1] if history else None)
 
+    def replace(self, tp: TopicPartition, row: PartitionRow, history: History) -> PartitionRow:
+        """The row with another history; what was promised stays."""
+        promised, _ = self._older(tp)
+        self._put(tp, promised, history[:-1])
+        return row._replace(epoch=history[-1] if history else None)
+
     def _until(
         self, tp: TopicPartition, row: PartitionRow | None, end: int
     ) -> tuple[EpochId, History]:

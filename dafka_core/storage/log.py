@@ -41,7 +41,7 @@ from dafka_core.closing import ProcessBound
 from dafka_core.compression_rules import CompressionRule
 from dafka_core.epochs import PartitionLives
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.log_entries import LogEntry, Met, SetAside
+from dafka_core.log_entries import GoOn, LogEntry, Met, SetAside
 from dafka_core.records import (
     PartitionInfo,
     RecordBatch,
@@ -153,7 +153,7 @@ class Log(ProcessBound):
         if not entries:
             return []
         self._appending = True
-        aside = any(isinstance(entry, SetAside) for entry in entries)
+        aside = any(isinstance(entry, SetAside | GoOn) for entry in entries)
         self._reader.asides += aside
         try:
             outcomes, writer = self._env.write(work)

@@ -27,6 +27,7 @@ from dafka_core.log_entries import (
     Commit,
     Discard,
     Forget,
+    GoOn,
     LogEntry,
     Met,
     Promise,
@@ -141,6 +142,8 @@ class Disk:
                 self.met.pop(store, None)
             case SetAside(tp, start):
                 self._set_aside(tp, start)
+            case GoOn():
+                self._go_on(entry)
             case SetTransaction(tp, transaction):
                 return self._mark(tp, transaction)
         return None
@@ -158,6 +161,19 @@ class Disk:
         held.last_transaction = last if last and last.end <= start else None
         held.committed = committed if committed and committed[2] <= start else None
         self._checkers.on_set_aside(self.name, tp, start)
+
+    def _go_on(self, entry: GoOn) -> None:
+        """Begins anew behind what nobody has."""
+        (tp, start, history), held = entry, self._partition(entry.tp)
+        others = [disk.held[tp] for disk in self._checkers.disks.values() if tp in disk.held]
+        if any(other.earliest <= held.end < other.end for other in others):
+            self._world.fail(self.name, f"goes on at {start} of {tp}, and another one has more")
+        self._world.fault("goes on behind what nobody has", self.name, f"{tp} at {start}")
+        # Below the earliest one nobody looks, but for checkers of what was once safe.
+        most = max(others, key=lambda other: other.end)
+        held.records, held.times = most.records[:start], most.times[:start]
+        held.earliest, held.tail, held.history = start, None, history
+        held.last_transaction = held.committed = None
 
     def _begin_epoch(self, held: Partition, epoch: Epoch | None) -> None:
         if epoch is not None and epoch not in held.history[-1:]:

@@ -118,6 +118,9 @@ class Faults:
     def _trim(self) -> None:
         """Stores give up records that all of them have: each of them, or only some."""
         disks = [store.disk for store in self.cluster.stores]
+        if self.cluster.shape.retains and self.world.chance(0.5):
+            self._trim_beyond(disks)
+            return
         ends = {tp: _common_end(disks, tp) for tp in disks[0].ends()}
         found = [tp for tp, end in ends.items() if end]
         if not found:
@@ -128,6 +131,16 @@ class Faults:
             if self.world.chance(0.8):
                 disk.trim(tp, before)
                 self.world.fault("trimmed", disk.name, f"{tp.topic} {tp.partition[:4]} to {before}")
+
+    def _trim_beyond(self, disks: list[Disk]) -> None:
+        """Stores give up what others lack, which may be away, or not have come yet."""
+        disk = self.world.random.choice(disks)
+        for tp, end in disk.ends().items():
+            before = self.world.random.randint(1, end)
+            for each in disks:
+                if each is disk or self.world.chance(0.8):
+                    each.trim(tp, min(before, each.end(tp)))
+            self.world.fault("trimmed", "world", f"{tp.topic} {tp.partition[:4]} to {before}")
 
     def _another(self) -> None:
         """A producer is started while its earlier life runs, which nobody has told to end."""

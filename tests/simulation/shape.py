@@ -107,6 +107,8 @@ class Shape:
     towers: int
     tower_every_s: float
     trim_every_s: float
+    retains: bool
+    """Stores trim also what others lack: each has a retention of its own."""
     latest: float
     """The share of consumers that begin at the end."""
     leaves: float
@@ -186,6 +188,8 @@ def shape_of(seed: int) -> Shape:
         leaves=chance.choice((0.0, 0.3, 1.0)),
         # C stores do not trim.
         trim_every_s=sometimes(0.0 if SINGLE in styles else 0.3, 1, 6),
+        # Its own chance, as towers.
+        retains=random.Random(f"retains {seed}").random() < 0.5,
         limit_bytes=0,
         # C nodes do not know lives, and single records do not say them.
         another_every_s=sometimes(0.4 if set(styles) == {OURS} else 0.0, 1, 6),

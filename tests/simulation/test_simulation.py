@@ -62,6 +62,7 @@ FAULTS = (
     "tower killed",
     "beacon lost",
     "trimmed",
+    "goes on behind what nobody has",
     "records that nobody has",
     "clock jumped",
     "producer started twice",

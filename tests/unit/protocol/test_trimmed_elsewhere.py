@@ -1,0 +1,144 @@
+"""When a store goes on without records that nobody has any more, and when it does not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.log_entries import GoOn, Met
+from dafka_core.protocol.known_stores import KnownStores
+from dafka_core.protocol.loss_detector import AWAY_S
+from dafka_core.protocol.messages import HistoryQuery, HistoryReply
+from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
+from dafka_core.protocol.store_partition import StorePartition
+from dafka_core.protocol.trimmed_elsewhere import ASK_S, UNANSWERED_S, TrimmedElsewhere
+from dafka_core.records import PartitionInfo, TopicPartition
+
+TP = TopicPartition("t", "A" * 32)
+OWN, ONE, TWO = "0" * 32, "1" * 32, "2" * 32
+OLD = Epoch.first(EpochId(1, 1, 1))
+NEW = Epoch(2, 2, 1, 50, OLD.digest)
+LATER = Epoch(3, 3, 1, 200, NEW.digest)
+LONG = UNANSWERED_S + ASK_S
+
+
+class Waiting:
+    """A store that has records up to 30 and asks for the next since second 0; ONE is there."""
+
+    def __init__(self) -> None:
+        self.known = KnownStores(OWN, [Met(ONE)], lambda: 0, lambda entry: None)
+        self.known.meet(ONE)
+        self.trimmed = TrimmedElsewhere(self.known)
+        fetcher = PartitionFetcher(TP, 30, ReorderBudget())
+        self.partition = StorePartition(fetcher, 30, 30, (OLD,))
+        fetcher.raise_head(100)
+        fetcher.ask(0.0, OWN, "ask next")
+        fetcher.unanswered_since = 0.0
+
+    def hears(self, earliest: int, end: int = 100, store: str = ONE) -> None:
+        info = PartitionInfo(*TP, earliest, end)
+        self.trimmed.on_held(self.partition, store, info)
+
+    def told(
+        self,
+        now: float,
+        history: tuple[Epoch, ...] = (OLD, NEW, LATER),
+        store: str = ONE,
+        stores: tuple[str, ...] = (OWN,),
+    ) -> GoOn | None:
+        reply = HistoryReply(OWN, 0, store, *TP, 100, NO_LIFE, history, stores)
+        return self.trimmed.on_history(now, self.partition, reply)
+
+
+@pytest.fixture
+def store() -> Waiting:
+    return Waiting()
+
+
+def test_it_goes_on_where_the_others_begin_with_the_history_before_that(store: Waiting) -> None:
+    assert store.trimmed.deadline() is None
+    store.hears(60)
+    assert store.trimmed.deadline() is not None
+    assert store.trimmed.on_tick(UNANSWERED_S - 0.1, {TP: store.partition}) == []
+    asked = store.trimmed.on_tick(LONG, {TP: store.partition})
+    assert asked == [HistoryQuery(OWN, 0, *TP)]
+    assert store.trimmed.on_tick(LONG, {TP: store.partition}) == []
+    assert store.told(LONG) == GoOn(TP, 60, (OLD, NEW))
+    partition = store.partition
+    assert (partition.asides, partition.visible_end, partition.durable) == (1, 60, 30)
+    assert (partition.fetcher.next_offset, partition.fetcher.head) == (60, 100)
+    partition.on_begun(GoOn(TP, 60, (OLD, NEW)))
+    assert (partition.asides, partition.durable) == (0, 60)
+    assert store.trimmed.deadline() is None
+    assert store.told(LONG) is None
+
+
+def test_of_several_stores_that_counts_which_has_the_most(store: Waiting) -> None:
+    store.known.meet(TWO)
+    store.hears(60)
+    store.hears(40, store=TWO)
+    assert store.told(LONG) is None
+    assert store.told(LONG, store=TWO) == GoOn(TP, 40, (OLD,))
+
+
+def heard_from_one_that_has_them(store: Waiting) -> None:
+    store.known.meet(TWO)
+    store.hears(30, store=TWO)
+    store.hears(60)
+
+
+def sent_just_now(store: Waiting) -> None:
+    store.partition.fetcher.unanswered_since = LONG - 1
+
+
+def committing(store: Waiting) -> None:
+    store.partition.commits = 1
+
+
+def newer_itself(store: Waiting) -> None:
+    store.partition.history = (OLD, Epoch(9, 9, 1, 20, OLD.digest))
+
+
+@pytest.mark.parametrize(
+    "why", [heard_from_one_that_has_them, sent_just_now, committing, newer_itself]
+)
+def test_it_does_not_go_on_yet(store: Waiting, why: Callable[[Waiting], None]) -> None:
+    store.hears(60)
+    why(store)
+    assert store.told(LONG) is None
+    assert store.partition.fetcher.next_offset == 30
+
+
+def test_who_had_them_has_them_no_more_or_is_gone(store: Waiting) -> None:
+    store.hears(60)
+    heard_from_one_that_has_them(store)
+    store.hears(0, 30, store=TWO)
+    assert store.told(LONG) is not None
+    again = Waiting()
+    again.hears(60)
+    heard_from_one_that_has_them(again)
+    again.known.on_peer_lost(TWO)
+    assert again.told(LONG) is None
+    assert again.told(AWAY_S) is not None
+
+
+def test_a_store_that_is_away_is_waited_for_also_one_that_only_others_know(store: Waiting) -> None:
+    store.hears(60)
+    assert store.told(LONG, stores=(OWN, TWO)) is None
+    assert store.told(AWAY_S, stores=(OWN, TWO)) is not None
+    again = Waiting()
+    again.hears(60)
+    again.known.meet(TWO)
+    again.known.on_peer_lost(TWO)
+    assert again.trimmed.on_tick(LONG, {TP: again.partition}) == []
+    assert again.told(LONG) is None
+    assert again.told(AWAY_S) is not None
+
+
+def test_what_has_come_meanwhile_is_not_asked_about(store: Waiting) -> None:
+    store.hears(60)
+    store.partition.fetcher.begin(60)
+    assert store.trimmed.on_tick(LONG, {TP: store.partition}) == []
+    assert store.trimmed.deadline() is None
