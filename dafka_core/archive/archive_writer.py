@@ -7,6 +7,7 @@ files that the archive's readers find where they are, and that its next writer p
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,6 +26,8 @@ FILE_BYTES: Final = 256 << 20
 
 COMMIT_BYTES: Final = 1 << 30
 """Values that are staged before they are named in the manifest: what a kill may cost."""
+
+LOOK_AGAIN_S: Final = 0.1
 
 GROUP_RECORDS: Final = 1 << 18
 GROUP_BYTES: Final = 32 << 20
@@ -119,7 +122,8 @@ class ArchiveWriter:
         """Names files in the manifest, but those of which another writer has come first."""
         manifest = self.manifest
         while files and not manifest.commit(files):
-            manifest.refresh()
+            if not manifest.refresh():
+                time.sleep(LOOK_AGAIN_S)  # NFS shows a directory as it was a moment ago
             files = [f for f in files if not manifest.between(f.partition, f.start, f.end)]
         return files
 

@@ -11,6 +11,7 @@ What is read here may come from anywhere.  It names no paths: they follow from w
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -31,6 +32,10 @@ from dafka_core.names import quoted
 from dafka_core.records import TopicPartition
 
 VERSION: Final = 1
+
+FOLD: Final = 1_000
+"""After so many commits their files are in one more file together, for who reads them all.  The
+commits remain: a number that is free again could be taken by a writer that has not looked since."""
 
 MAX_COMMIT_BYTES: Final = 16 << 20
 MAX_COMMIT_FILES: Final = 10_000
@@ -132,24 +137,24 @@ class Manifest:
         before = self.version
         with translated(self.directory):
             try:
-                found = sorted(
-                    int(match[1])
-                    for path in self.commits.iterdir()
-                    if (match := _NAME.fullmatch(path.name))
-                )
+                names = {path.name for path in self.commits.iterdir()}
             except FileNotFoundError:
-                found = []
-            for number in found[bisect_right(found, self.version) :]:
-                if number != self.version + 1:
-                    missing = self._commit(self.version + 1)
-                    raise damaged(
-                        self.directory, missing.name, "is missing, and later ones are there"
-                    )
-                self._add(self._read(self._commit(number)))
-                self.version = number
-        if before and (not found or found[-1] < before):
+                names = set()
+            last = max((int(name[1]) for name in map(_NAME.fullmatch, names) if name), default=0)
+            while self.version < last:
+                self._read_next(names)
+        if last < before:
             raise damaged(self.directory, self._commit(before).name, "was there, and is missing")
         return self.version > before
+
+    def _read_next(self, names: set[str]) -> None:
+        number, path = self.version + 1, self._commit(self.version + 1)
+        if path.name not in names:
+            raise damaged(self.directory, path.name, "is missing, and later ones are there")
+        if (fold := self._fold(number)).name in names:
+            number, path = self.version + FOLD, fold
+        self._add(self._read(path))
+        self.version = number
 
     def missing(self, partition: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         """What of offsets ``start`` to ``end`` (exclusive) is in no file, as such ranges."""
@@ -191,14 +196,28 @@ class Manifest:
         target = self._commit(self.version + 1)
         written = self.commits / layout.STAGED / files[0].staged / "commit"
         with translated(self.directory):
-            written.unlink(missing_ok=True)  # of the commit before: it is the manifest's file, too
             write_synced(written, made.packed())
             is_ours = self._link(written, target)
             sync_directory(self.commits)
         if is_ours:
             self._add(made)
             self.version += 1
+            if self.version % FOLD == 0:
+                # The commit is made: without it readers only have more to read.
+                with contextlib.suppress(OSError, ArchiveError):
+                    self._write_fold(written.with_name("fold"))
         return is_ours
+
+    def _write_fold(self, written: Path) -> None:
+        """Writes what the last commits say as one."""
+        first = self.version - FOLD + 1
+        commits = [self._read(self._commit(first + each)) for each in range(FOLD)]
+        made = Commit(self.topic, tuple(file for commit in commits for file in commit.files))
+        packed = made.packed()
+        if len(made.files) <= MAX_COMMIT_FILES and len(packed) <= MAX_COMMIT_BYTES:
+            write_synced(written, packed)
+            os.link(written, self._fold(first))
+            sync_directory(self.commits)
 
     def _link(self, written: Path, target: Path) -> bool:
         try:
@@ -218,6 +237,9 @@ class Manifest:
 
     def _commit(self, number: int) -> Path:
         return self.commits / f"{number:020d}.json"
+
+    def _fold(self, first: int) -> Path:
+        return self.commits / f"{first:020d}-{first + FOLD - 1:020d}.json"
 
     def _read(self, path: Path) -> Commit:
         with path.open("rb") as file:
@@ -265,7 +287,11 @@ def manifests(directory: Path) -> Iterator[Manifest]:
 
 
 def write_synced(path: Path, octets: bytes) -> None:
-    """Writes a file, which is on the disk when this returns; its directory may not say so yet."""
+    """Writes a file, which is on the disk when this returns; its directory may not say so yet.
+
+    A file that was there is left as it is under the other names that it has.
+    """
+    path.unlink(missing_ok=True)
     with path.open("wb") as file:
         file.write(octets)
         file.flush()

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from dafka_core.archive import record_files
+from dafka_core.archive import manifest, record_files
 from tests.integration.archive.records import A, archived
 
 CHANGES: Final = ("fsync", "link", "rename", "mkdir", "unlink", "rmdir", "write")
@@ -47,6 +47,7 @@ def _work(directory: Path, step: int) -> None:
 
         return changed
 
+    manifest.FOLD = 2  # type: ignore[misc]  # the second commit is followed by a fold
     for name in CHANGES:
         setattr(os, name, killing(getattr(os, name)))
     record_files.RecordFile.write = killing(record_files.RecordFile.write)  # type: ignore[method-assign]

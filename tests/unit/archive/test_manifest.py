@@ -158,3 +158,41 @@ def test_strangers_in_the_directory_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "_dafka" / "other").mkdir()
     assert read(tmp_path).version == 1
     assert [each.topic for each in manifests.manifests(tmp_path)] == ["t"]
+
+
+def test_many_commits_are_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "FOLD", 3)
+    manifest = made(tmp_path, *([file(at, at + 1), file(at, at + 1, "Q")] for at in range(8)))
+    for number in (1, 2, 4, 5, 6):  # what is folded is not read: it may be anything
+        (manifest.commits / f"{number:020d}.json").write_text("x")
+    found = read(tmp_path)
+    assert (found.files, found.version) == (manifest.files, 8)
+
+
+def test_a_reader_goes_on_within_what_is_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "FOLD", 3)
+    manifest = made(tmp_path, [file(0, 1)])
+    found = read(tmp_path)
+    for at in range(1, 7):
+        assert manifest.commit([file(at, at + 1)])
+        if at % 2:
+            assert found.refresh()
+    found.refresh()
+    assert (found.files, found.version) == (manifest.files, 7)
+
+
+def test_a_fold_that_cannot_be_written_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "FOLD", 2)
+    monkeypatch.setattr(Manifest, "_write_fold", lambda *_: (tmp_path / "none").read_text())
+    manifest = made(tmp_path, [file(0, 1)], [file(1, 2)], [file(2, 3)])
+    assert read(tmp_path).files == manifest.files
+    monkeypatch.undo()
+    monkeypatch.setattr(manifests, "FOLD", 2)
+    monkeypatch.setattr(manifests, "MAX_COMMIT_FILES", 1)
+    assert manifest.commit([file(3, 4)])
+    assert [path.name for path in manifest.commits.glob("*-*.json")] == []
+    assert read(tmp_path).version == 4
