@@ -90,6 +90,10 @@ IDLE_S: Final = 300.0
 """How long a client may take nothing, or send nothing, before its stream ends: longer than a Spark
 task that is alive spends on one batch, or on making the next."""
 
+BACKUP_IDLE_S: Final = 60.0
+"""The same of a backup, for which the store keeps a moment of its log: its client may have to wait
+for a disk, and for nothing else."""
+
 SLOWEST_BYTES_S: Final = 64 << 10
 """A client that takes a batch has so much longer as the batch takes on a line like this: what of a
 batch has left cannot be seen."""

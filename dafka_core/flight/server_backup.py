@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 from pyarrow import flight
 
+from dafka_core.closing import Closing
+from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
     SCHEMA,
     BackupRequest,
@@ -20,6 +23,7 @@ from dafka_core.flight.server_context import Caller, ServerContext
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.storage.log_check import Checked, check_partition, check_rest
 from dafka_core.storage.log_copy import Known, entries
+from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.tables import Tables
 from dafka_core.this_version import this_version
 
@@ -56,11 +60,36 @@ def check_log(
 def _batches(
     context: ServerContext, request: BackupRequest, stream: WatchedStream
 ) -> Iterator[pa.RecordBatch]:
-    known = {each[0]: Known(*each) for each in request.known}
-    facts = {"dafka": this_version()}
-    with stream, refusing(), context.log.snapshot() as snapshot:
-        for batch in batches(entries(snapshot.tables, known, facts)):
+    with stream, refusing(), _Moment(context.log.snapshot(), request) as moment:
+        stream.hold(moment)
+        stream.idle_s = limits.BACKUP_IDLE_S
+        while (batch := moment.batch()) is not None:
             context.check_open()
-            stream.wait(batch.nbytes)
+            stream.wait()
             yield batch
             stream.go_on()
+
+
+class _Moment(Closing):
+    """The log at one moment, which the watch's thread ends where a client takes nothing.
+
+    The handler's thread waits inside gRPC then, maybe for ever, and LMDB would use no page again.
+    """
+
+    def __init__(self, snapshot: Snapshot, request: BackupRequest) -> None:
+        known = {each[0]: Known(*each) for each in request.known}
+        self._lock = threading.Lock()
+        self._snapshot: Snapshot | None = snapshot
+        self._batches = batches(entries(snapshot.tables, known, {"dafka": this_version()}))
+
+    def batch(self) -> pa.RecordBatch | None:
+        """The next entries; None at the end, also after ``close``."""
+        with self._lock:
+            return None if self._snapshot is None else next(self._batches, None)
+
+    def close(self) -> None:
+        """Ends it; a second call does nothing."""
+        with self._lock:
+            snapshot, self._snapshot = self._snapshot, None
+            if snapshot is not None:
+                snapshot.close()

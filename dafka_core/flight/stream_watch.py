@@ -42,6 +42,7 @@ class WatchedStream(CallDeadline):
 
     Attributes:
         is_ended: whether the permit was taken from it.
+        idle_s: how long the client may take nothing.
     """
 
     def __init__(self, watch: StreamWatch, permit: Closing | None, peer: str, what: str) -> None:
@@ -51,7 +52,8 @@ class WatchedStream(CallDeadline):
         self.peer = peer
         self.what = what
         self.is_ended = False
-        self._permit = permit
+        self.idle_s = limits.IDLE_S
+        self._held = [] if permit is None else [permit]
         self._watch = watch
 
     def __enter__(self) -> Self:
@@ -60,7 +62,7 @@ class WatchedStream(CallDeadline):
 
     def wait(self, size_bytes: int = 0) -> None:
         """From now on the client is waited for, to take so many bytes or to send some."""
-        patience_s = limits.IDLE_S + size_bytes / limits.SLOWEST_BYTES_S
+        patience_s = self.idle_s + size_bytes / limits.SLOWEST_BYTES_S
         self.timeout_s = AGAIN_S if self.expired else patience_s
         super().wait()
 
@@ -72,7 +74,7 @@ class WatchedStream(CallDeadline):
         """
         super().go_on()
         if self.expired:
-            raise UnavailableError(IDLE, f"the {self.what} was ended: {_why()}")
+            raise UnavailableError(IDLE, f"the {self.what} was ended: {self.why}")
 
     def close(self) -> None:
         """Ends the stream; may be repeated."""
@@ -86,8 +88,17 @@ class WatchedStream(CallDeadline):
     def end(self) -> None:
         """Gives the permit back."""
         self.is_ended = True
-        if self._permit is not None:
-            self._permit.close()
+        for each in self._held:
+            each.close()
+
+    def hold(self, held: Closing) -> None:
+        """Has something be given back with the permit, in the watch's thread if need be."""
+        self._held.append(held)
+
+    @property
+    def why(self) -> str:
+        """Why it is ended."""
+        return f"its client took nothing and sent nothing for {self.idle_s:g} s"
 
 
 class StreamWatch:
@@ -134,7 +145,7 @@ class StreamWatch:
         """Gives the permit of an idle stream back, and ends the stream if it can (its thread)."""
         if not stream.is_ended:
             stream.end()
-            _log.warning("the %s by %s is ended: %s", stream.what, stream.peer, _why())
+            _log.warning("the %s by %s is ended: %s", stream.what, stream.peer, stream.why)
         streams = list(self.streams)
         idle = sum(each.expired for each in streams)
         # Over the socket all clients have one name: nothing tells their connections apart.
@@ -149,10 +160,6 @@ class StreamWatch:
             break_connections(self.addresses, _accepted_at)
         else:
             break_connections({_address(stream.peer)}, socket.socket.getpeername)
-
-
-def _why() -> str:
-    return f"its client took nothing and sent nothing for {limits.IDLE_S:g} s"
 
 
 def _accepted_at(connection: socket.socket) -> object:

@@ -48,6 +48,23 @@ def test_a_store_keeps_a_moment_for_few_at_a_time(large: Path) -> None:
         # The moments are given back, too: the log closes.
 
 
+@pytest.mark.parametrize("way", ["unix", "tcp"])
+def test_a_client_that_takes_nothing_keeps_no_moment(
+    large: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Also where its connection is not broken, as others use the same socket."""
+    monkeypatch.setattr(limits, "BACKUP_IDLE_S", 0.5)
+    with Served(large) as served, StoreClient(getattr(served, way)) as client:
+        assert served.log._env._uses == 0
+        found = copied(client)
+        next(found)
+        assert served.log._env._uses == 1
+        wait_until(lambda: served.log._env._uses == 0, "the moment is given back")
+        assert served.service.context.backups.free == limits.MAX_BACKUPS
+        with pytest.raises(StoreUnreachableError):
+            list(found)
+
+
 def test_a_backup_ends_with_the_store(large: Path) -> None:
     with Served(large) as served, StoreClient(served.tcp) as client:
         found = copied(client)
