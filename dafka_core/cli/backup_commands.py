@@ -27,6 +27,7 @@ def backup(
             show_default=False,
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Back up a store, which may run, into a directory that is not there yet.
 
@@ -34,9 +35,12 @@ def backup(
     """
     from dafka_core.nodes.store_backup import back_up
     from dafka_core.storage.backup import Backup
+    from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 
     previous = None if since is None else Backup(Path(since))
     found = back_up(store, Path(to), previous)
+    if as_json:
+        output.write((Path(to) / BACKUP_MANIFEST).read_bytes())
     kind = "what is new since it" if previous else "all of it"
     output.say(
         f"{to} is a backup of store {found.store} ({kind}): {found.file_bytes} bytes, "
@@ -85,9 +89,11 @@ def verify(
     from dafka_core.storage.log_check import Checked, Damage
 
     done = Checked()
-    for each in checked(store):
-        output.table(Damage._fields, each.found, as_json=as_json, wrapped={"why"})
-        done = done.plus(each)
+    with output.progress(None, "partitions") as move:
+        for each in checked(store):
+            output.table(Damage._fields, each.found, as_json=as_json, wrapped={"why"})
+            move(each.partitions)
+            done = done.plus(each)
     output.say(
         f"{done.partitions} partitions, {done.records} records in {done.blocks} blocks, "
         f"{done.size_bytes} bytes, format {done.log_format}: "

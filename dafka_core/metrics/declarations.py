@@ -219,6 +219,13 @@ MERGE_SECONDS: Final = _counter(
 MERGES_FAILED: Final = _counter(
     "store_failed_merges", "merges", STORE, "how often the disk failed at it"
 )
+COMPRESSED: Final = _counter(
+    "store_compressed_blocks", "blocks", STORE, "cold blocks that were compressed"
+)
+COMPRESSED_FROM: Final = _counter(
+    "store_compressed_from_bytes", "bytes", STORE, "what they took before"
+)
+COMPRESSED_TO: Final = _counter("store_compressed_to_bytes", "bytes", STORE, "what they take since")
 RULES: Final = _gauge(
     "retention_rules", "rules", STORE, "what it goes by; without any nothing is given up"
 )

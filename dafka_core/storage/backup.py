@@ -182,7 +182,7 @@ def write_backup(
             previous_at=at,
             whole=tuple(first["whole"]),
         )
-        text = json.dumps(msgspec.to_builtins(manifest), indent=1)
+        text = json.dumps(msgspec.to_builtins(manifest))
         (made / BACKUP_MANIFEST).write_text(f"{text}\n")
         _sync(made / BACKUP_MANIFEST)
     return manifest

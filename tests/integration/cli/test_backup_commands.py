@@ -17,8 +17,10 @@ def test_a_running_store_is_backed_up_verified_and_restored(
         made = run("store", "backup", directory, first)
         assert made.returncode == 0
         assert f"{first} is a backup of store {address} (all of it)" in made.stderr.decode()
-        made = run("store", "backup", directory, second, "--since", first)
+        made = run("store", "backup", directory, second, "--since", first, "--json")
         assert made.returncode == 0
+        manifest = json.loads(made.stdout)
+        assert (manifest["store"], manifest["previous_at"]) == (address, "../b1")
         assert "(what is new since it)" in made.stderr.decode()
         refused = run("store", "backup", directory, first)
         assert refused.returncode == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +28,7 @@ from dafka_core.storage.log_check import Checked, check
 from dafka_core.storage.log_copy import Entry, entries
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, look, told
+from tests.integration.storage.limits import limited
 from tests.integration.storage.processes import TP, put
 
 FACTS: dict[str, Any] = {"dafka": "1"}
@@ -162,6 +164,21 @@ def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path)
             Backup(tmp_path / "b")
     with pytest.raises(StoreError, match="is no backup"):
         Backup(tmp_path / "store")
+
+
+def test_a_full_disk_leaves_no_backup_and_nothing_restored(tmp_path: Path) -> None:
+    with Log(tmp_path / "store") as log:
+        put(log, 30_000)
+        back_up(log, tmp_path / "good")
+        size_bytes = (tmp_path / "good" / BACKUP_FILE).stat().st_size
+        for room_bytes in (0, 10_000, size_bytes // 2):
+            with limited(resource.RLIMIT_FSIZE, room_bytes):
+                with pytest.raises(StoreError, match=r"disk is full|File too large"):
+                    back_up(log, tmp_path / "b")
+                with pytest.raises(StoreError, match=r"disk is full|File too large"):
+                    restore(tmp_path / "good", tmp_path / "restored")
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["good", "store"]
+        back_up(log, tmp_path / "b")
 
 
 def test_no_store_opens_a_backup(tmp_path: Path) -> None:
