@@ -14,6 +14,7 @@ import json
 import shutil
 import struct
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,8 @@ from dafka_core.console.server import Console
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.queries.query_progress import QueryProgress, publish
-from dafka_core.records import TopicPartition
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
 from scripts.browser import PATIENCE_S, Browser
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
@@ -184,6 +186,31 @@ def look_further(browser: Browser, url: str, folder: Path) -> None:
     check.keys()
 
 
+def look_at_many(browser: Browser, folder: Path) -> None:
+    """A topic of 10,000 partitions among 1,000 topics: what can be seen is made, and no more."""
+    with tempfile.TemporaryDirectory(prefix="dafka-many-") as directory:
+        with Log(Path(directory) / "store-0") as log:
+            names = [("wide", n) for n in range(10_000)]
+            names += [(f"topic-{n:04d}", n) for n in range(999)]
+            for start in range(0, len(names), 1_000):
+                part = names[start : start + 1_000]
+                tps = [TopicPartition(topic, f"{n:032X}") for topic, n in part]
+                log.append([RecordBatch.of(tp, 0, [b"x"] * 3) for tp in tps])
+        with (
+            EmbeddedCluster(1, directory) as cluster,
+            Console({"tower": cluster.tower}, listen="127.0.0.1:0") as console,
+        ):
+            check = Checks(browser, console.url)
+            browser.size(1280, 800)
+            for page, total in (("topics", 1_000), ("topic/wide", 10_000)):
+                check.open(page, f"document.querySelector('.list')?.dataset.total === '{total}'")
+                check.sees("document.querySelectorAll('.list-row').length < 100", "few rows")
+                browser.run("document.querySelector('.list-scroll').scrollTop = 1e9")
+                last = f"document.querySelector('[data-row=\"{total - 1}\"]')"
+                check.sees(f"{last}?.getBoundingClientRect().bottom <= innerHeight + 600", page)
+                browser.picture(folder / f"many_{page.replace('/', '_')}.png")
+
+
 class Checks:
     """What pages must have."""
 
@@ -243,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         steps: list[Callable[[], None]] = [lambda: look_at(browser, url, IMAGES)]
         if given.all:
             steps.append(lambda: look_further(browser, url, given.all))
+            steps.append(lambda: look_at_many(browser, given.all))
         for step in steps:
             step()
         if browser.errors:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -21,16 +19,14 @@ from starlette.staticfiles import StaticFiles
 from dafka_core.console import audit_trail, browsing, decoding, windows
 from dafka_core.console.cluster_map import cluster_map
 from dafka_core.console.cluster_view import ClusterView
-from dafka_core.console.producing import Producers
+from dafka_core.console.producing import Producers, written
 from dafka_core.console.snapshot import Snapshot
 from dafka_core.console.top_view import query_row
 from dafka_core.console.windows import Window
 from dafka_core.diagnosis.checks import check_all
 from dafka_core.diagnosis.gathering import gathered
 from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
-from dafka_core.names import INTERNAL, escape, unescape
-from dafka_core.options import check_argument
-from dafka_core.protocol.validation import check_topic
+from dafka_core.names import escape, unescape
 from dafka_core.queries.query_lag import PartitionLag
 from dafka_core.records import Record, TopicPartition
 
@@ -70,6 +66,8 @@ class Api:
         self._uris = uris
         self._producers = producers
         self._viewers = 0
+        self._noted: dict[TopicPartition, int] = {}
+        self._audited: list[dict[str, Any]] = []
         self._health: tuple[float, list[dict[str, str]]] = (-HEALTH_S, [])
         self._health_lock = threading.Lock()
 
@@ -181,7 +179,7 @@ class Api:
                 }
                 for each in self.snapshot.queries
             ],
-            "audited": audit_trail.audited_queries(self.view.clients(), self.snapshot),
+            "audited": self._audited_queries(),
         }
 
     def query(self, request: Request) -> Any:
@@ -237,7 +235,7 @@ class Api:
             if self._producers is None:
                 why = "records can be written only where the console is in a mesh, by its towers"
                 raise ConfigError("produce", "", why)
-            topic, value, key, headers = _written(body)
+            topic, value, key, headers = written(body)
             partition, offset = self._producers.produce(topic, value, key, headers)
             return {"topic": escape(topic), "partition": partition, "offset": offset}
 
@@ -261,6 +259,15 @@ class Api:
                 self._viewers -= 1
 
         return StreamingResponse(news(), media_type="text/event-stream")
+
+    def _audited_queries(self) -> list[dict[str, Any]]:
+        """Asked for again when something was noted, and not at each look of each viewer."""
+        found = self.snapshot
+        ends = audit_trail.noted(found)
+        if ends != self._noted:
+            self._audited = audit_trail.audited_queries(self.view.clients(), found)
+            self._noted = ends
+        return self._audited
 
     def _answering(self, answer: Answer) -> Callable[[Request], Response]:
         return lambda request: _answered(lambda: answer(self, request))
@@ -350,41 +357,3 @@ def _lag(lag: PartitionLag) -> dict[str, Any]:
         "bytes_behind": lag.bytes_behind,
         "seconds_behind": None if seconds is None else round(seconds, 1),
     }
-
-
-def _written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:
-    """Topic, value, key and headers of a record that somebody has written.
-
-    Raises:
-        InvalidRequestError: it is none; the error names the member.
-    """
-    try:
-        found = msgspec.json.decode(body, type=_Written)
-    except msgspec.MsgspecError as error:
-        raise InvalidRequestError("body", body[:100], str(error)) from None
-    except UnicodeDecodeError:
-        raise InvalidRequestError("body", body[:100], "must be UTF-8") from None
-    topic = unescape(found.topic)
-    check_argument("topic", topic, check_topic)
-    if topic.startswith(INTERNAL):
-        raise InvalidRequestError("topic", found.topic, "is Dafka's own: nobody writes to it here")
-    headers = [(name, value.encode()) for name, value in found.headers.items()]
-    value = None if found.value is None else _octets(found.value, found.encoding)
-    return topic, value, None if found.key is None else found.key.encode(), headers
-
-
-class _Written(msgspec.Struct, forbid_unknown_fields=True):
-    topic: str
-    value: str | None = None
-    key: str | None = None
-    headers: dict[str, str] = {}
-    encoding: Literal["text", "base64", "hex"] = "text"
-
-
-def _octets(text: str, encoding: str) -> bytes:
-    try:
-        if encoding == "base64":
-            return base64.b64decode(text, validate=True)
-        return bytes.fromhex(text) if encoding == "hex" else text.encode()
-    except ValueError as error:
-        raise InvalidRequestError("value", text[:100], f"is no {encoding}: {error}") from None

@@ -24,13 +24,8 @@ def audited_queries(
     Raises:
         DafkaError: no store could be read from.
     """
-    columns = snapshot.partitions
-    found = []
-    own = [
-        (int(columns.last_us[row]), tp)
-        for row, tp in enumerate(columns.tps)
-        if tp.topic == AUDIT_TOPIC
-    ]
+    columns, found = snapshot.partitions, []
+    own = [(int(columns.last_us[row]), tp) for tp, row in _rows(snapshot)]
     for _, tp in sorted(own, reverse=True)[:most]:
         page = browsed(clients, snapshot, tp, None, 1)
         record = parsed(page.records[-1].value or b"") if page.records else None
@@ -45,6 +40,11 @@ def audited_queries(
                 }
             )
     return found
+
+
+def noted(snapshot: Snapshot) -> dict[TopicPartition, int]:
+    """Where the records of each query end: another one when there is another record."""
+    return {tp: int(snapshot.partitions.end[row]) for tp, row in _rows(snapshot)}
 
 
 def trail(
@@ -96,3 +96,8 @@ def trail(
         before = content
     rows.reverse()
     return rows
+
+
+def _rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
+    tps = snapshot.partitions.tps
+    return [(tp, row) for row, tp in enumerate(tps) if tp.topic == AUDIT_TOPIC]

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final
 
@@ -24,6 +24,9 @@ from dafka_core.records import KnownStore, Neighbour
 
 HEAR_S: Final = 2.0
 """Stores that are there are heard of in less."""
+
+LOOK_S: Final = 1.0
+"""How long a look waits for stores: one that is slow holds up none of the others."""
 
 MISSING_EVERY_S: Final = 10.0
 """How often stores are asked whom they miss: it is a question to the whole mesh."""
@@ -105,9 +108,9 @@ class ClusterView(ProcessBound):
         self._stopping = True
         self._news.notify()
         self._thread.join()
-        self._pool.shutdown()
         for link in self._links.values():
-            link.close()
+            link.close()  # which ends what they are asked
+        self._pool.shutdown(cancel_futures=True)
         if self._reader is not None:
             self._reader.close()
 
@@ -133,15 +136,7 @@ class ClusterView(ProcessBound):
     def _look(self, began: float) -> Snapshot:
         self._find_stores()
         links = [*self._links.values()]
-        for _ in self._pool.map(StoreLink.ask, links):
-            pass
-        for link in links:
-            if link.heads is None:
-                self._table.drop(link.store)
-            else:
-                self._table.hear(link.store, link.heads.heads, complete=link.heads.complete)
-        for link in links:
-            self._table.learn(link.facts)
+        self._ask(links)
         now, time_s = time.monotonic(), time.time()
         rates = self._table.tick(now - self._looked_at, int(time_s * 1e6))
         self._looked_at = now
@@ -168,6 +163,27 @@ class ClusterView(ProcessBound):
             tuple(self._history),
         )
 
+    def _ask(self, links: Sequence[StoreLink]) -> None:
+        """Asks the stores what has changed; one that is slow is waited for in later looks."""
+        for link in links:
+            if link.asking is None:
+                link.asking = self._pool.submit(link.ask)
+        wait([link.asking for link in links if link.asking], LOOK_S)
+        for link in links:
+            if link.asking is not None and link.asking.done():
+                link.asking.result()
+                link.asking = None
+                if link.heads is None:
+                    self._table.drop(link.store)
+                else:
+                    self._table.hear(link.store, link.heads.heads, complete=link.heads.complete)
+            if link.asking_facts is None and link.is_facts_due:
+                link.asking_facts = self._pool.submit(link.ask_facts)
+                wait([link.asking_facts], LOOK_S / 2)
+            if link.asking_facts is not None and link.asking_facts.done():
+                self._table.learn(link.asking_facts.result())
+                link.asking_facts = None
+
     def _look_for_queries(self, clients: Sequence[StoreClient]) -> None:
         """Beside everything else: with many partitions it takes seconds."""
         if self._looking is not None and self._looking.done():
@@ -184,7 +200,7 @@ class ClusterView(ProcessBound):
         for store, location in found.items():
             link = self._links.get(store)
             if link is not None and link.location.locations != location.locations:
-                link.close()
+                link.close()  # it was started again, elsewhere
                 link = None
             if link is None:
                 self._links[store] = StoreLink(location)

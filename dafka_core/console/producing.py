@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import msgspec
 
 from dafka_core.closing import Closing
-from dafka_core.errors import ClosedError, DafkaError
+from dafka_core.errors import ClosedError, DafkaError, InvalidRequestError
+from dafka_core.names import INTERNAL, unescape
 from dafka_core.nodes.producer import Producer
+from dafka_core.options import check_argument
+from dafka_core.protocol.validation import check_topic
 
 MOST_PRODUCERS: Final = 8
 """Kept for further records: each is a node of the mesh."""
@@ -82,3 +88,41 @@ def _end(producer: Producer) -> None:
         producer.close()
     except DafkaError:
         return
+
+
+def written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:
+    """Topic, value, key and headers of a record that somebody has written.
+
+    Raises:
+        InvalidRequestError: it is none; the error names the member.
+    """
+    try:
+        found = msgspec.json.decode(body, type=_Written)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequestError("body", body[:100], str(error)) from None
+    except UnicodeDecodeError:
+        raise InvalidRequestError("body", body[:100], "must be UTF-8") from None
+    topic = unescape(found.topic)
+    check_argument("topic", topic, check_topic)
+    if topic.startswith(INTERNAL):
+        raise InvalidRequestError("topic", found.topic, "is Dafka's own: nobody writes to it here")
+    headers = [(name, value.encode()) for name, value in found.headers.items()]
+    value = None if found.value is None else _octets(found.value, found.encoding)
+    return topic, value, None if found.key is None else found.key.encode(), headers
+
+
+class _Written(msgspec.Struct, forbid_unknown_fields=True):
+    topic: str
+    value: str | None = None
+    key: str | None = None
+    headers: dict[str, str] = {}
+    encoding: Literal["text", "base64", "hex"] = "text"
+
+
+def _octets(text: str, encoding: str) -> bytes:
+    try:
+        if encoding == "base64":
+            return base64.b64decode(text, validate=True)
+        return bytes.fromhex(text) if encoding == "hex" else text.encode()
+    except ValueError as error:
+        raise InvalidRequestError("value", text[:100], f"is no {encoding}: {error}") from None

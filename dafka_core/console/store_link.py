@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
@@ -29,19 +30,22 @@ with 10,000 partitions it looks at as many rows."""
 
 
 class StoreLink(Closing):
-    """A store and what it has said last.  Used by one thread at a time.
+    """A store and what it has said last.
+
+    One thread asks at a time what has changed, and one what partitions take.
 
     Attributes:
         client: to ask it something else.
         heads: what has changed since the last question; None where it did not answer.
-        facts: what partitions take, if it was asked this time.
+        asking, asking_facts: questions that are under way, for whoever asks them.
     """
 
     def __init__(self, location: StoreLocation) -> None:
         self.location = location
         self.client = StoreClient(location)
         self.heads: HeadsSince | None = None
-        self.facts: Sequence[PartitionFacts] = ()
+        self.asking: Future[None] | None = None
+        self.asking_facts: Future[Sequence[PartitionFacts]] | None = None
         self._cursor = ""
         self._space: SpaceUsed | None = None
         self._peers: tuple[Neighbour, ...] | None = None
@@ -56,20 +60,18 @@ class StoreLink(Closing):
 
     def ask(self) -> None:
         """Asks the store; what it says, or why it does not answer, is kept."""
-        self.heads, self.facts, began = None, (), time.monotonic()
+        began = time.monotonic()
         try:
-            self.heads = self._changes()
+            heads = self._changes()
             self._took_s = time.monotonic() - began
             if began >= self._space_due:
                 self._space = self.client.space(timeout_s=ANSWER_S)
                 with suppress(InvalidRequestError):  # a store of a version of before
                     self._peers = self.client.ask(Peers, ANSWER_S, PeersRequest())[0].peers
                 self._space_due = began + SPACE_EVERY_S
-            if began >= self._facts_due:
-                self._ask_facts()
-            self._failure = ""
+            self.heads, self._failure = heads, ""
         except DafkaError as error:
-            self._failure, self._cursor = str(error), ""
+            self.heads, self._failure, self._cursor = None, str(error), ""
             self._facts_due = 0.0
 
     def state(self, partitions: int, behind: int) -> StoreState:
@@ -100,8 +102,18 @@ class StoreLink(Closing):
         self._cursor = found.cursor
         return found
 
-    def _ask_facts(self) -> None:
+    @property
+    def is_facts_due(self) -> bool:
+        """Whether it is time to ask what partitions take."""
+        return self.heads is not None and time.monotonic() >= self._facts_due
+
+    def ask_facts(self) -> Sequence[PartitionFacts]:
+        """What the partitions take; nothing where the store does not answer."""
         began = time.monotonic()
-        self.facts = self.client.facts(None, timeout_s=6 * ANSWER_S)
+        try:
+            found = self.client.facts(None, timeout_s=6 * ANSWER_S)
+        except DafkaError:
+            found = []
         now = time.monotonic()
         self._facts_due = now + max(FACTS_EVERY_S, (now - began) / FACTS_SHARE)
+        return found

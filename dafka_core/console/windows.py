@@ -1,7 +1,7 @@
 """A part of a long list, as JSON: what of it a screen has room for, found and sorted.
 
-Names are escaped (``names.escape``), times are microseconds since 1970 UTC or None, and rates are
-per second.
+Names are escaped (``names.escape``), times are microseconds since 1970 UTC, rates are per second,
+and what is not known is None.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _topic(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
         "internal": snapshot.partitions.topics[row].startswith(INTERNAL),
         "partitions": int(topics.partitions[row]),
         "records": int(topics.records[row]),
-        "bytes": int(topics.bytes[row]),
+        "bytes": _size(topics.bytes[row], topics.records[row], topics.first_us[row]),
         "rate": round(float(topics.rate[row]), 2),
         "byte_rate": round(float(topics.byte_rate[row]), 1),
         "first_us": int(topics.first_us[row]) or None,
@@ -200,14 +200,15 @@ def _topic(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
 def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
     columns = snapshot.partitions
     address = columns.tps[row].partition
+    records = int(columns.end[row] - columns.earliest[row])
     return {
         "name": shown,
         "topic": escape(columns.tps[row].topic),
         "producing": any(each.node == address for each in snapshot.nodes),
         "earliest": int(columns.earliest[row]),
         "end": int(columns.end[row]),
-        "records": int(columns.end[row] - columns.earliest[row]),
-        "bytes": int(columns.bytes[row]),
+        "records": records,
+        "bytes": _size(columns.bytes[row], records, columns.first_us[row]),
         "rate": round(float(columns.rate[row]), 2),
         "byte_rate": round(float(columns.byte_rate[row]), 1),
         "first_us": int(columns.first_us[row]) or None,
@@ -218,6 +219,11 @@ def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
             if ends[row] >= 0
         },
     }
+
+
+def _size(octets: int, records: int, first_us: int) -> int | None:
+    """What records take; None as long as no store has been asked for it."""
+    return None if records and not octets and not first_us else int(octets)
 
 
 def _number(names: Sequence[str], topic: str) -> int:

@@ -13,9 +13,12 @@ export const count = (number) => scaled(number, 1000, UNITS, "");
 /** Octets. */
 export const size = (number) => scaled(number, 1024, BYTES, " ");
 
-/** Something per second; nothing is a dot, so that what moves is seen. */
-export const rate = (number) => (number ? `${count(number)}/s` : "·");
-export const byteRate = (number) => (number ? `${size(number)}/s` : "·");
+/** Something per second. */
+export const rate = (number) => `${count(number)}/s`;
+export const byteRate = (number) => `${size(number)}/s`;
+
+/** The same in a list, where nothing is a dot: what moves is seen. */
+export const moving = (number, shown) => (number ? shown(number) : "·");
 
 function scaled(number, step, units, gap) {
   if (number === null || number === undefined) return "–";
@@ -57,3 +60,6 @@ export function span(seconds) {
 
 /** The beginning of an address, which tells it from others. */
 export const short = (address) => (address.length > 12 ? address.slice(0, 8) : address);
+
+/** A number of things. */
+export const plural = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;

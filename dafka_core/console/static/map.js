@@ -131,7 +131,7 @@ function box(place, files) {
   const room = Math.max(6, Math.floor((place.w - 24) / 7));
   const fit = (text) => (text.length > room ? `${text.slice(0, room - 1)}…` : text);
   group.append(s("rect", { width: place.w, height: place.h, rx: 10 }));
-  const lines = place.more ? [`${place.more} more ${place.noun}`, place.rate ? rate(place.rate) : ""] : words(node, files);
+  const lines = place.more ? [`${place.more} more ${place.noun}`, place.rate ? rate(place.rate) : ""] : words(node, files, place.w);
   const top = place.h / 2 - (lines.length - 1) * 9 + 4;
   lines.forEach((text, n) => group.append(s("text", { class: n ? "small" : "strong", x: 14, y: top + n * 18 }, fit(text))));
   if (node.rate > 0 && !place.more) group.append(s("circle", { class: "pulse", cx: place.w - 14, cy: 14, r: 4 }));
@@ -140,11 +140,11 @@ function box(place, files) {
   return group;
 }
 
-function words(node, files) {
+function words(node, files, width) {
   if (node.kind === "store") {
     if (!node.here) return [`store ${short(node.id)}`, "away"];
     const state = node.behind ? `${count(node.behind)} records behind` : "has everything";
-    return [`store ${short(node.id)}`, `${whole(node.partitions)} partitions · ${size(files.get(node.id))}`, state];
+    return [`store ${short(node.id)}`, width < 190 ? `${count(node.partitions)} part. · ${size(files.get(node.id))}` : `${whole(node.partitions)} ${node.partitions === 1 ? "partition" : "partitions"} · ${size(files.get(node.id))}`, state];
   }
   if (node.own) return ["this console", "reads"];
   const more = node.topic_count > node.topics.length ? ` +${node.topic_count - node.topics.length}` : "";

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { badge, empty, failed, h, put, table } from "./dom.js";
 import { ago, short, size, span, whole } from "./format.js";
 
+const ORDER = ["problem", "warning", "ok"];
 const KINDS = { ok: "good", warning: "warn", problem: "bad" };
 
 export function show(main) {
@@ -19,7 +20,7 @@ export function show(main) {
     try {
       const found = await get("health");
       if (!main.contains(stores)) return;
-      put(findings, found.findings.map((each) => h("div", { class: `finding ${KINDS[each.severity]}` }, badge(each.about), h("div", {}, h("p", {}, each.sentence), each.remedy && h("p", { class: "faint" }, each.remedy)))));
+      put(findings, [...found.findings].sort((a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity)).map((each) => h("div", { class: `finding ${KINDS[each.severity]}` }, badge(each.about), h("div", {}, h("p", {}, each.sentence), each.remedy && h("p", { class: "faint" }, each.remedy)))));
       put(stores, table([["store"], ["state"], ["partitions", "number"], ["behind", "number"], ["file", "number"], ["free in it", "number"], ["leases", "number"], ["answers in", "number"]],
         found.stores.map((each) => [h("code", { title: (each.locations || []).join("\n") }, short(each.store)),
           each.here ? badge("up", "good") : h("span", { title: each.failure }, badge("away", "bad"), " ", each.heard_us ? `heard ${ago(each.heard_us)}` : each.failure),

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { empty, failed, h, put } from "./dom.js";
-import { byteRate, count, rate, size } from "./format.js";
+import { byteRate, count, plural, rate, size } from "./format.js";
 import { drawMap, legend } from "./map.js";
 
 export function show(main) {
@@ -32,13 +32,14 @@ export function show(main) {
       ["records", count(overview.records), `${count(overview.topics)} topics, ${count(overview.partitions)} partitions`],
       ["size", size(overview.bytes), `${size(overview.file_bytes)} in ${overview.stores} stores' files`],
       ["written now", rate(overview.rate), byteRate(overview.byte_rate), "accent"],
-      ["nodes", count(overview.nodes), `${overview.towers} ${overview.towers === 1 ? "tower" : "towers"}`],
+      ["nodes", count(overview.nodes), plural(overview.towers, "tower")],
     ].map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
     if (!found.nodes.length) put(map, empty("Nobody is here yet", "Start a store with: dafka store --dir DIR"));
     else put(map, drawMap(found, overview.stores_listed, Math.max(300, map.clientWidth - 32)), legend());
+    const width = main.clientWidth < 760 ? Math.max(320, main.clientWidth - 62) : 640;
     put(graphs,
-      chart(overview.history.map((each) => [each[0], each[1]]), { shown: count, label: "records per second" }),
-      chart(overview.history.map((each) => [each[0], each[2]]), { shown: size, step: 1024, label: "bytes per second" }));
+      chart(overview.history.map((each) => [each[0], each[1]]), { width, shown: count, label: "records per second" }),
+      chart(overview.history.map((each) => [each[0], each[2]]), { width, shown: size, step: 1024, label: "bytes per second" }));
   }
 
   tick();

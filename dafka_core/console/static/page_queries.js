@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { badge, empty, failed, h, put, table } from "./dom.js";
-import { ago, count, moment, short, size, span, whole } from "./format.js";
+import { ago, count, moment, plural, short, size, span, whole } from "./format.js";
 
 export function show(main) {
   const queries = h("div", { class: "stack" });
@@ -36,7 +36,7 @@ export function show(main) {
     const id = `${query.query} ${query.run}`;
     const lags = h("div", {});
     const more = h("details", { open: open.has(id), ontoggle: () => { more.open ? open.add(id) : open.delete(id); if (more.open) partitions(query, lags); } },
-      h("summary", {}, `${whole(query.partitions)} partitions`), lags);
+      h("summary", {}, plural(query.partitions, "partition")), lags);
     if (open.has(id)) partitions(query, lags);
     const late = query.state !== "running";
     return h("section", { class: "card query" },
@@ -45,7 +45,7 @@ export function show(main) {
         tile("behind", count(query.records_behind), "records", query.records_behind ? "accent" : ""),
         tile("waiting", span(query.seconds_behind), "the oldest of them"),
         tile("size", size(query.bytes_behind), "not read yet")),
-      chart(query.history.map((each) => [each[0], each[1]]), { shown: count, label: "records behind", width: 1100, height: 130 }), more);
+      chart(query.history.map((each) => [each[0], each[1]]), { shown: count, label: "records behind", width: Math.max(320, main.clientWidth - 84), height: 130 }), more);
   }
 
   const tile = (name, value, small, kind = "") => h("div", { class: `tile ${kind}` }, h("span", {}, name), h("b", {}, value), h("small", {}, small));

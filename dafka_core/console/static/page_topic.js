@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { badge, empty, failed, h, put } from "./dom.js";
-import { ago, byteRate, count, moment, rate, short, size, whole } from "./format.js";
+import { ago, byteRate, count, moment, moving, plural, rate, short, size, whole } from "./format.js";
 import { list, none } from "./list.js";
 import { recordRows } from "./page_records.js";
 
@@ -21,11 +21,11 @@ export function show(main, { go, names, news }) {
     load: (window, signal) => get("partitions", { ...window, topic, find: find.value }, signal),
     open: (row) => go("records", topic, row.name),
     columns: [
-      { key: "name", title: "partition", width: "minmax(110px, 2fr)", cell: (row) => [h("code", { title: row.name }, row.name.length > 20 ? `${row.name.slice(0, 18)}…` : row.name), row.producing && badge("producer here", "good")] },
+      { key: "name", title: "partition", width: "minmax(90px, 2fr)", cell: (row) => [h("code", { title: row.name }, row.name.length > 20 ? `${row.name.slice(0, 18)}…` : row.name), row.producing && badge("producer here", "good")] },
       { key: "earliest", title: "earliest", kind: "number wide", width: "110px", cell: (row) => whole(row.earliest) },
-      { key: "end", title: "next", kind: "number", width: "110px", cell: (row) => whole(row.end) },
+      { key: "end", title: "next", kind: "number", width: "96px", cell: (row) => whole(row.end) },
       { key: "bytes", title: "size", kind: "number wide", width: "100px", cell: (row) => size(row.bytes) },
-      { key: "rate", title: "records/s", kind: "number accent", width: "96px", cell: (row) => rate(row.rate) },
+      { key: "rate", title: "records/s", kind: "number accent", width: "84px", cell: (row) => moving(row.rate, rate) },
       { key: "holders", title: "stores", kind: "number wide", width: "90px", cell: (row) => stores(row, news()) },
       { key: "last_us", title: "last written", kind: "number wide", width: "120px", cell: (row) => ago(row.last_us) },
     ],
@@ -43,13 +43,13 @@ export function show(main, { go, names, news }) {
       const [found, records] = await Promise.all([get("topic", { topic }), get("records", { topic, most: 12 })]);
       if (!main.contains(tiles)) return;
       put(tiles, [
-        ["records", count(found.records), `${whole(found.partitions)} partitions`],
-        ["size", size(found.bytes), found.records ? `${size(found.bytes / found.records)} a record` : ""],
+        ["records", count(found.records), plural(found.partitions, "partition")],
+        ["size", size(found.bytes), found.records && found.bytes !== null ? `${size(found.bytes / found.records)} a record` : ""],
         ["written now", rate(found.rate), byteRate(found.byte_rate), "accent"],
         ["last written", ago(found.last_us), `first ${moment(found.first_us)}`],
       ].map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
       const nowS = Date.now() / 1000;
-      put(graph, chart(found.rates.map((each, n) => [nowS - found.rates.length + n + 1, each]), { shown: count, label: "records per second", width: 1100, height: 130 }));
+      put(graph, chart(found.rates.map((each, n) => [nowS - found.rates.length + n + 1, each]), { shown: count, label: "records per second", width: Math.max(320, graph.clientWidth - 34), height: 130 }));
       put(last, records.rows.length ? recordRows(records.rows, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty("No records"));
     } catch (error) {
       put(tiles, failed(error));

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { spark } from "./chart.js";
 import { badge, h } from "./dom.js";
-import { ago, byteRate, count, rate, size, whole } from "./format.js";
+import { ago, byteRate, count, moving, rate, size, whole } from "./format.js";
 import { list, none } from "./list.js";
 
 export function show(main, { go }) {
@@ -21,8 +21,8 @@ export function show(main, { go }) {
       { key: "partitions", title: "partitions", kind: "number wide", width: "100px", cell: (row) => whole(row.partitions) },
       { key: "records", title: "records", kind: "number", width: "90px", cell: (row) => count(row.records) },
       { key: "bytes", title: "size", kind: "number wide", width: "100px", cell: (row) => size(row.bytes) },
-      { key: "rate", title: "records/s", kind: "number accent", width: "96px", cell: (row) => rate(row.rate) },
-      { key: "byte_rate", title: "bytes/s", kind: "number wide", width: "110px", cell: (row) => byteRate(row.byte_rate) },
+      { key: "rate", title: "records/s", kind: "number accent", width: "96px", cell: (row) => moving(row.rate, rate) },
+      { key: "byte_rate", title: "bytes/s", kind: "number wide", width: "110px", cell: (row) => moving(row.byte_rate, byteRate) },
       { title: "", kind: "wide", width: "112px", cell: (row) => spark(row.spark) },
       { key: "last_us", title: "last written", kind: "number wide", width: "120px", cell: (row) => ago(row.last_us) },
     ],

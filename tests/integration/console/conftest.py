@@ -23,3 +23,10 @@ def console(cluster: EmbeddedCluster) -> Iterator[Console]:
     """It looks often, so that tests need not wait."""
     with Console({"tower": cluster.tower}, listen="127.0.0.1:0", interval_ms=100) as running:
         yield running
+
+
+@pytest.fixture
+def own() -> Iterator[EmbeddedCluster]:
+    """Two stores of the test's own, to be stopped."""
+    with ForkedCluster(stores=2) as running:
+        yield running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dafka_core.console.audit_trail import audited_queries, trail
+from dafka_core.console.audit_trail import audited_queries, noted, trail
 from dafka_core.queries.audit_record import AuditedRange, AuditRecord, chained, partition_of
 from dafka_core.testing import StoreDouble
 from tests.integration.console.test_browsing import seen
@@ -24,6 +24,7 @@ def test_batches_are_listed_with_their_ranges_and_a_chain_that_holds(tmp_path: P
     with StoreDouble(tmp_path) as store:
         store.append(tp, contents[1:])
         clients, snapshot = [store.client()], seen(store)
+        assert noted(snapshot) == {tp: 3}
         (query,) = audited_queries(clients, snapshot)
         assert (query["query"], query["batch"], query["batches"]) == (QUERY, 2, 3)
         rows = trail(clients, snapshot, tp.partition)

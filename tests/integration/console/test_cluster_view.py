@@ -70,6 +70,24 @@ def test_a_store_that_is_gone_is_told_and_its_records_are_not_counted(tmp_path: 
             assert view.snapshot.stores[0].failure
 
 
+def test_a_store_that_stands_still_holds_up_none_of_the_others(
+    own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with (
+        ClusterView({"tower": own.tower}, interval_s=QUICK_S) as view,
+        Producer(dafka_topic, tower=own.tower) as producer,
+    ):
+        producer.publish(b"v")
+        wait_until(lambda: sum(each.here for each in view.snapshot.stores) == 2, "two stores")
+        wait_until(lambda: records(view.snapshot, dafka_topic) == 1, "the record is seen")
+        with own.paused_store(1):
+            producer.publish(b"v")
+            wait_until(lambda: records(view.snapshot, dafka_topic) == 2, "the next one, too")
+            seen = view.snapshot.number
+            assert view.wait(seen + 2, PATIENCE_S).number >= seen + 2
+        wait_until(lambda: all(each.behind == 0 for each in view.snapshot.stores), "both go on")
+
+
 def test_who_waits_is_woken_by_the_end(tmp_path: Path) -> None:
     with StoreDouble(tmp_path) as store:
         view = ClusterView({}, [store.location], interval_s=QUICK_S)

@@ -18,15 +18,16 @@ def test_what_has_changed_is_told_and_what_all_takes_seldom(tmp_path: Path) -> N
         assert link.heads is not None
         assert link.heads.complete
         assert [(info.tp, info.end) for info in link.heads.heads] == [(TP, 5)]
-        (fact,) = link.facts
-        assert fact.records == 5
+        assert link.is_facts_due
+        (fact,) = link.ask_facts()
+        assert (fact.records, link.is_facts_due) == (5, False)
         state = link.state(1, 0)
         assert state.here
         assert state.space is not None
         assert state.space.file_bytes > 0
         link.ask()
         assert link.heads is not None
-        assert (link.heads.complete, link.heads.heads, link.facts) == (False, (), ())
+        assert (link.heads.complete, link.heads.heads) == (False, ())
 
 
 def test_a_store_that_is_gone_is_said_and_asked_for_everything_when_it_is_back(
@@ -35,11 +36,12 @@ def test_a_store_that_is_gone_is_said_and_asked_for_everything_when_it_is_back(
     with StoreDouble(tmp_path) as store, StoreLink(store.location) as link:
         store.append(TP, [b"x"])
         link.ask()
+        assert len(link.ask_facts()) == 1
         port = store.port
         store.stop()
         link.ask()
         state = link.state(0, 0)
-        assert (state.here, link.heads, link.facts) == (False, None, ())
+        assert (state.here, link.heads, link.ask_facts()) == (False, None, [])
         assert state.store in state.failure
         store.start(port)
 
@@ -50,5 +52,4 @@ def test_a_store_that_is_gone_is_said_and_asked_for_everything_when_it_is_back(
         wait_until(answers, "gRPC connects again")
         assert link.heads is not None
         assert link.heads.complete
-        assert len(link.facts) == 1
         assert link.state(1, 0).failure == ""

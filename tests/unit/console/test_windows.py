@@ -64,6 +64,13 @@ def test_one_topic_and_none() -> None:
     assert windows.topic_row(snapshot(), "none") is None
 
 
+def test_what_records_take_is_not_known_before_a_store_has_said_it() -> None:
+    (first, *_) = windows.topic_window(many(3), Window(sort="records", down=True))["rows"]
+    assert (first["records"], first["bytes"], first["first_us"]) == (2, None, None)
+    (empty,) = windows.topic_window(many(1), Window())["rows"]
+    assert (empty["records"], empty["bytes"]) == (0, 0)
+
+
 def test_totals_count_who_is_there_and_who_is_missing() -> None:
     found = windows.totals(snapshot())
     assert (found["stores"], found["stores_known"], found["nodes"]) == (2, 3, 2)
