@@ -1,0 +1,50 @@
+"""What every page of the console keeps to: records are hostile; nothing is from elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dafka_core.console.api import STATIC
+
+FILES = sorted(path for path in STATIC.iterdir() if path.suffix in (".js", ".html", ".css", ".svg"))
+NAMESPACE = "http://www.w3.org/2000/svg"
+
+
+def test_the_pages_are_there() -> None:
+    assert {"index.html", "app.js", "style.css", "icon.svg"} <= {path.name for path in FILES}
+    assert len([path for path in FILES if path.name.startswith("page_")]) == 7
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_becomes_markup_or_code(path: object) -> None:
+    text = STATIC.joinpath(str(path)).read_text("utf-8")
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "srcdoc"):
+        assert word not in text
+    assert not re.search(r"\beval\(|new Function|setTimeout\(['\"]|javascript:", text)
+    assert re.findall(r"https?://[^\s\"'`)]+", text.replace(NAMESPACE, "")) == []
+
+
+def test_the_page_itself_has_no_script_and_no_style_of_its_own() -> None:
+    text = STATIC.joinpath("index.html").read_text("utf-8")
+    assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []
+    assert not re.search(r"<style|\sstyle=|\son\w+=", text)
+
+
+def test_modules_import_what_is_there() -> None:
+    for path in FILES:
+        for name in re.findall(r'from "\./([\w.]+)"', path.read_text("utf-8")):
+            assert (STATIC / name).exists(), f"{path.name} imports {name}"
+
+
+def test_what_a_module_imports_by_name_is_exported() -> None:
+    exported = {
+        path.name: set(re.findall(r"export (?:async )?(?:function|const) (\w+)", path.read_text()))
+        for path in FILES
+    }
+    for path in FILES:
+        found = re.findall(r'import \{([^}]*)\} from "\./([\w.]+)"', path.read_text("utf-8"))
+        for names, module in found:
+            wanted = {name.strip() for name in names.split(",") if name.strip()}
+            assert wanted <= exported[module], f"{path.name}: {wanted - exported[module]}"
