@@ -9,6 +9,7 @@ from dafka_core.cli.config_command import config
 from dafka_core.cli.configured import ConfiguredTyper
 from dafka_core.cli.console_command import console
 from dafka_core.cli.consume_command import consume
+from dafka_core.cli.copy_command import copy
 from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
 from dafka_core.cli.group_commands import groups
@@ -70,6 +71,7 @@ app.add_typer(store_group, name="store")
 app.command()(with_options(KafkaOptions, StoreOptions, MetricsOptions)(kafka))
 app.command()(with_options(ProducerOptions)(produce))
 app.command()(with_options(ConsumerOptions)(consume))
+app.command()(with_options(ReaderOptions, ProducerOptions, without={"envelope"})(copy))
 app.command()(with_options(ReaderOptions, without={"tower_timeout_s", "wait_for_tower"})(status))
 app.command()(with_options(ReaderOptions)(nodes))
 app.command()(with_options(ReaderOptions)(topics))

@@ -1,0 +1,245 @@
+"""``dafka copy``: records from a topic or a file to another topic, cluster or file."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+import typer
+
+from dafka_core.cli import output, stored_records
+from dafka_core.cli.consume_command import Offset, Partitions, Since, Until, Wanted
+from dafka_core.cli.flags import of_table
+from dafka_core.cli.list_commands import Timeout, Uris
+from dafka_core.cli.places import JSON, PARQUET, Place
+from dafka_core.cli.process import Stopped
+from dafka_core.cli.produce_input import CSV, decoder
+from dafka_core.cli.publishing import Published, opened
+from dafka_core.cli.stored_records import Range, StoredRecords
+from dafka_core.errors import DafkaError
+from dafka_core.names import escape, quoted, unescape
+from dafka_core.node_options import ProducerOptions
+from dafka_core.options import check_argument
+from dafka_core.protocol.validation import check_topic
+from dafka_core.records import UNKNOWN_US, Record, RecordBatch
+
+LOOK_S: Final = 1.0
+"""How often ``--follow`` looks for what has come."""
+
+_PLACE: Final = (
+    "a topic, or a file by its suffix: .parquet, .jsonl, .csv (file:PATH and topic:NAME say so)."
+)
+Source = Annotated[
+    str, typer.Argument(metavar="FROM", show_default=False, help=f"Where records are: {_PLACE}")
+]
+Target = Annotated[
+    str, typer.Argument(metavar="TO", show_default=False, help=f"Where they go: {_PLACE}")
+]
+ToTower = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST[:SUB_PORT:PUB_PORT]",
+        help="The tower of the cluster that they go to, if it is another one.",
+        show_default=False,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Topic to topic: keep the partitions' names and offsets, and go on where the target "
+        "ends.",
+    ),
+]
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C; as --resume.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
+
+
+def copy(
+    source: Source,
+    target: Target,
+    *,
+    offset: Offset = None,
+    since: Since = None,
+    until: Until = None,
+    partition: Partitions = None,
+    resume: Resume = False,
+    follow: Follow = False,
+    to_tower: ToTower = None,
+    overwrite: Overwrite = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Copy a topic to another one, to another cluster, or to a file; or a file to a topic.
+
+    Keys, headers, null values and timestamps come along; a file is there when it is complete.
+    """
+    came_from, goes_to = Place.parse(source), Place.parse(target)
+    topics = [unescape(each.name) for each in (came_from, goes_to) if not each.kind]
+    for each in topics:
+        check_argument("topic", each, check_topic)
+    keeps = resume or follow
+    chosen = any(each is not None for each in (offset, since, until))
+    if not topics:
+        raise typer.BadParameter("one of both must be a topic")
+    if keeps and (len(topics) < 2 or chosen):
+        why = "is for topic to topic, and for all of their records"
+        raise typer.BadParameter(why, param_hint="'--resume'")
+    if len(topics) == 2 and topics[0] == topics[1] and not to_tower:
+        why = "is the same topic: name another one, or another cluster (--to-tower)"
+        raise typer.BadParameter(why, param_hint="'TO'")
+    given = {**of_table(ProducerOptions, options)}
+    if to_tower:
+        given["tower"] = ",".join(to_tower)
+    if came_from.kind:
+        _file_to_topic(came_from, topics[0], given)
+        return
+    wanted = Wanted.of(offset, since, until, partition, ends=True)
+    with stored_records.opened(timeout_s, uris, options) as stored:
+        if goes_to.kind:
+            _topic_to_file(stored, wanted, topics[0], goes_to, overwrite=overwrite)
+            return
+        mirror = _Mirror(stored, topics[0], topics[1], given, keeps=keeps)
+        try:
+            mirror.copy(wanted)
+            with suppress(Stopped):
+                while follow:
+                    time.sleep(LOOK_S)
+                    mirror.copy(wanted)
+        finally:
+            mirror.close()
+        output.say(f"{mirror.count} records copied")
+
+
+def _topic_to_file(
+    stored: StoredRecords, wanted: Wanted, topic: str, place: Place, *, overwrite: bool
+) -> None:
+    from dafka_core.cli.copy_files import new_file
+
+    ranges = wanted.ranges(stored, topic)
+    total = sum(each.count for each in ranges)
+    with (
+        new_file(place, overwrite=overwrite) as write,
+        output.progress(total, "records") as advance,
+    ):
+        for each in ranges:
+            for batch in stored.read(each):
+                write(batch)
+                advance(batch.count)
+    output.say(f"{total} records copied to {escape(place.name)}")
+
+
+def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
+    from dafka_core import Producer
+
+    if place.kind == PARQUET:
+        from dafka_core.cli.copy_files import ParquetRecords
+
+        records = ParquetRecords(place.name)
+        with Producer(topic, **options) as producer:
+            with output.progress(records.count, "records") as advance:
+                for columns in records.batches():
+                    producer.publish_many(*columns)
+                    advance(len(columns[0]))
+            producer.close()
+        output.say(f"{records.count} records copied to topic {quoted(topic)}")
+        return
+    kind = JSON if place.kind == JSON else CSV
+    with opened([place.name]) as sources, Producer(topic, **options) as producer:
+        published = Published(producer)
+        refusal = published.all_of(sources, decoder(kind, None, (), b"", None), None, ())
+        producer.close()
+    output.say(f"{published.count} records copied to topic {quoted(topic)}")
+    if refusal is not None:
+        raise refusal
+
+
+class _Mirror:
+    """Copies a topic's partitions, each to one of another topic's, and knows how far it is."""
+
+    def __init__(
+        self,
+        stored: StoredRecords,
+        source: str,
+        target: str,
+        options: Mapping[str, Any],
+        *,
+        keeps: bool,
+    ) -> None:
+        self.count = 0
+        self._stored = stored
+        self._source = source
+        self._target = target
+        self._options = {**options, "envelope": "none"}  # contents are copied as they are
+        self._keeps = keeps
+        self._producers: dict[str, Any] = {}
+
+    def copy(self, wanted: Wanted) -> None:
+        """Copies what there is and is not copied yet; all of it is acknowledged then."""
+        ranges = [self._left(each) for each in wanted.ranges(self._stored, self._source)]
+        with output.progress(sum(each.count for each in ranges), "records") as advance:
+            for each in ranges:
+                if each.count:
+                    self._copy(each, advance)
+
+    def close(self) -> None:
+        """Ends the producers."""
+        for producer in self._producers.values():
+            producer.close()
+
+    def _left(self, found: Range) -> Range:
+        if not self._keeps:
+            return found
+        info = found.info
+        at = self._producer(info.partition).next_offset
+        if at < info.earliest:
+            raise DafkaError(
+                f"{info.tp} begins at {info.earliest}, and its copy ends at {at}: a copy with the "
+                "same offsets would have a hole; copy without --resume, to another topic"
+            )
+        if at > info.end:
+            raise DafkaError(
+                f"{info.tp} ends at {info.end}, and its copy at {at}: somebody else has written it"
+            )
+        return Range(info, at, info.end)
+
+    def _copy(self, left: Range, advance: Callable[[int], None]) -> None:
+        producer = self._producer(left.info.partition)
+        for batch in self._stored.read(left):
+            for part, time_us in _by_time(batch):
+                time = Record("", "", 0, None, timestamp_us=time_us).timestamp
+                producer.publish_many(part.values.to_arrow(), timestamp=time)
+            self.count += batch.count
+            advance(batch.count)
+        producer.flush(60.0)
+
+    def _producer(self, partition: str) -> Any:
+        from dafka_core import Producer
+
+        if partition not in self._producers:
+            if self._keeps and not re.fullmatch("[0-9A-F]{32}", partition):
+                raise DafkaError(
+                    f"partition {quoted(partition)} is of a C producer: no producer can go on with "
+                    "its name; copy without --resume"
+                )
+            address = partition if self._keeps else None
+            self._producers[partition] = Producer(self._target, address=address, **self._options)
+        return self._producers[partition]
+
+
+def _by_time(batch: RecordBatch) -> list[tuple[RecordBatch, int | None]]:
+    """The records, cut where their timestamps change."""
+    if batch.times is None:
+        return [(batch, None)]
+    parts, start = [], batch.offset
+    for count, time_us in batch.times.tolist():
+        known = None if time_us == UNKNOWN_US else time_us
+        parts.append((batch.between(start, start + count), known))
+        start += count
+    return parts

@@ -1,0 +1,137 @@
+"""``dafka copy``: topics, clusters and files."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dafka_core import Producer
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence
+
+A, B = "A" * 32, "B" * 32
+
+
+@pytest.fixture(scope="module")
+def source(tower: str) -> str:
+    """Topic ``source``: keys, headers, a null value and octets, in two partitions."""
+    with Producer("source", address=A, tower=tower) as producer:
+        producer.publish(b"one", b"k", [("h", b"1"), ("n", None)])
+        producer.publish(None, b"gone")
+        producer.flush(PATIENCE_S)
+        producer.publish(b"\xff,\n")
+    with Producer("source", address=B, tower=tower) as producer:
+        producer.publish_many([b"%d" % number for number in range(5_000)])
+    return tower
+
+
+def shown(tower: str, topic: str, *without: str) -> list[dict[str, object]]:
+    done = run("consume", topic, "--tower", tower, "--exit-at-end", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = map(json.loads, done.stdout.splitlines())
+    left = {"topic", *without}
+    return [{name: each[name] for name in each if name not in left} for each in rows]
+
+
+def copied(tower: str, *arguments: str) -> str:
+    done = run("copy", *arguments, "--tower", tower)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.decode().splitlines()[-1]
+
+
+def by_value(rows: list[dict[str, object]]) -> list[str]:
+    return sorted(json.dumps(each, sort_keys=True) for each in rows)
+
+
+def test_a_topic_is_copied_with_all_that_records_have(source: str) -> None:
+    assert copied(source, "source", "target") == "5003 records copied"
+    rows = by_value(shown(source, "target", "partition"))
+    assert rows == by_value(shown(source, "source", "partition"))
+    copied(source, "source", "some", "--partition", B, "--offset", "-10")
+    assert len(shown(source, "some")) == 10
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_file_and_back(source: str, tmp_path: Path, suffix: str) -> None:
+    path = str(tmp_path / f"x.{suffix}")
+    assert copied(source, "source", path) == f"5003 records copied to {path}"
+    assert [each.name for each in tmp_path.iterdir()] == [f"x.{suffix}"]
+    back = f"back-{suffix}"
+    assert copied(source, path, back) == f"5003 records copied to topic '{back}'"
+    left = ("partition", "offset", "timestamp")
+    assert by_value(shown(source, back, *left)) == by_value(shown(source, "source", *left))
+    refused = run("copy", "source", path, "--tower", source)
+    assert refused.returncode == 2
+    assert "is there already: take another name, or --overwrite" in sentence(refused)
+    copied(source, "source", path, "--overwrite")
+
+
+def test_csv_has_keys_and_values(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    copied(source, "source", str(path), "--partition", A)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert lines[0] == b"topic,partition,offset,timestamp,key,value\n"
+    assert lines[1].startswith(f"source,{A},0,20".encode())
+    assert lines[1].endswith(b",k,one\n")
+    assert b"".join(lines[3:]).endswith(b',,"\xff,\n"\n')
+    copied(source, str(path), "rows")
+    rows = shown(source, "rows", "partition", "timestamp")
+    assert rows[0] == {"offset": 0, "key": "k", "value": "one"}
+    assert rows[2]["value_base64"] == "/ywK"
+
+
+def test_another_cluster_is_mirrored_and_gone_on_with(source: str, tmp_path: Path) -> None:
+    with Dafka("up", "--dir", str(tmp_path), *ANY_PORTS) as other:
+        there = other.ready()["tower"]
+        mirror = ("source", "source", "--to-tower", there)
+        assert copied(source, *mirror, "--resume") == "5003 records copied"
+        assert copied(source, *mirror, "--resume") == "0 records copied"
+        assert shown(there, "source") == shown(source, "source")
+        with Dafka("copy", *mirror, "--follow", "--tower", source) as following:
+            run("produce", "source", "--tower", source, "--address", A, given=b"later\n")
+            waiting = ("consume", "source", "--tower", there, "--offset", "3", "--count", "1")
+            assert run(*waiting, "--partition", A).stdout == b"later\n"
+            assert following.stop(signal.SIGINT) == 0
+        run("produce", "source", "--tower", there, "--address", A, given=b"own\n")
+        failed = run("copy", *mirror, "--resume", "--tower", source)
+        assert failed.returncode == 1
+        assert "and its copy at 5: somebody else has written it" in sentence(failed)
+
+
+def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"value": ["a", "b"], "key": ["k", None]}), path)
+    assert copied(tower, path, "others") == "2 records copied to topic 'others'"
+    assert [(row.get("key"), row["value"]) for row in shown(tower, "others")] == [
+        ("k", "a"),
+        (None, "b"),
+    ]
+    for columns, says in (
+        ({"valeu": ["a"]}, "has no column value (did you mean 'valeu'?)"),
+        ({"value": [1]}, "its column value must be binary or string, and is int64"),
+    ):
+        pq.write_table(pa.table(columns), path)
+        refused = run("copy", path, "t", "--tower", tower)
+        assert refused.returncode == 2
+        assert says in sentence(refused)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["a.csv", "b.csv"], "one of both must be a topic"),
+        (["a", "a"], "is the same topic"),
+        (["a", "b.csv", "--resume"], "for '--resume': is for topic to topic"),
+        (["a", "b", "--follow", "--since", "1h"], "and for all of their records"),
+        (["a.parquet", "b"], "option 'file' = 'a.parquet': cannot be read"),
+        (["a", ""], "a topic must have 1 to 255 bytes"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused_at_once(arguments: list[str], says: str) -> None:
+    refused = run("copy", *arguments, "--tower", "127.0.0.1:1:2")
+    assert refused.returncode == 2
+    assert says in sentence(refused)
