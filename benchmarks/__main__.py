@@ -27,6 +27,7 @@ ROWS = {
     "typed": "bench_typed",
     "where": "bench_where",
     "kafka": "bench_kafka",
+    "metrics": "bench_metrics",
     "archive": "bench_archive",
     "compression": "bench_compression",
     "console": "bench_console",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output, record_text, stored_records
-from dafka_core.cli.flags import Topic
+from dafka_core.cli.flags import Topic, of_table
 from dafka_core.cli.list_commands import Timeout, Uris
+from dafka_core.cli.metrics_flag import unwatched, watching
 from dafka_core.cli.positions import EARLIEST, LATEST, Position, parse_time_us
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.stored_records import Range, StoredRecords
@@ -22,6 +23,7 @@ from dafka_core.envelope import NONE
 from dafka_core.errors import ClosedError, ConfigError, NodeFailedError, NoStoreError
 from dafka_core.names import escape, quoted, unescape
 from dafka_core.near_names import what_there_is
+from dafka_core.node_options import ConsumerOptions
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import RecordBatch, times_between
@@ -199,7 +201,7 @@ def consume(
         raise typer.BadParameter(why, param_hint="'--stores'")
     check_argument("topic", topic, check_topic)  # at once, not when a tower is found
     if wanted.ends:
-        with stored_records.opened(timeout_s, uris, options) as stored:
+        with stored_records.opened(timeout_s, uris, unwatched(options)) as stored:
             ranges = wanted.ranges(stored, topic)
             total = sum(each.count for each in ranges)
             with output.progress(total, "records", is_shown=not output.is_screen()) as advance:
@@ -232,7 +234,11 @@ def _follow(
             others = [] if not wanted.partitions else stored.of_topic(topic)
         start = {each.partition: each.end for each in others}
         start = {topic: start | {each.info.partition: each.start for each in ranges}}
-    with Consumer(start=start, **options) as consumer:
+    with (
+        watching("consumer", options) as watch,
+        Consumer(start=start, **of_table(ConsumerOptions, options)) as consumer,
+    ):
+        watch.add(consumer)
         consumer.subscribe(topic)
         Thread(target=_say_if_missing, args=(consumer, topic), daemon=True).start()
         with suppress(Stopped) if count is None else nullcontext():  # its end, unless it lacks some

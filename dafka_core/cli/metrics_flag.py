@@ -54,3 +54,10 @@ def watching(what: str, options: Mapping[str, Any]) -> Iterator[Watch]:
         endpoint.expect(what)
         output.say(f"metrics at {endpoint.url}/metrics")
         yield Watch(endpoint)
+
+
+def unwatched(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same options; says that a command serves no numbers where ``--metrics`` asks for them."""
+    if options.get("metrics") is not None:
+        output.say("no metrics are served: this reads in bulk, and ends")
+    return options

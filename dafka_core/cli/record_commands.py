@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import Topic, parse_address
+from dafka_core.cli.flags import Topic, of_table, parse_address
+from dafka_core.cli.metrics_flag import watching
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.produce_input import CSV, FILE, INPUTS, LINES, decoder
 from dafka_core.cli.publishing import STANDARD, Published, opened
@@ -17,6 +18,7 @@ from dafka_core.envelope import AUTO, Header
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.names import escape, octets_of
 from dafka_core.near_names import what_there_is
+from dafka_core.node_options import ProducerOptions
 
 Files = Annotated[
     list[str] | None,
@@ -112,8 +114,10 @@ def produce(
     decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
     with (
         opened(files or [STANDARD]) as sources,
-        Producer(topic, address=address, **options) as producer,
+        watching("producer", options) as watch,
+        Producer(topic, address=address, **of_table(ProducerOptions, options)) as producer,
     ):
+        watch.add(producer)
         first = producer.next_offset
         output.say(f"topic {escape(topic)}, partition {producer.address}, from offset {first}")
         published = Published(producer, rate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dafka_core.testing import wait_until
 from tests.integration.cli.processes import ANY_PORTS, Dafka, run
 from tests.integration.metrics.conftest import ask
 
@@ -41,3 +42,26 @@ def test_where_nothing_is_served_its_options_are_refused() -> None:
     done = run("tower", "--metrics", "70000", *ANY_PORTS)
     assert done.returncode == 2
     assert b"must be HOST:PORT or a port" in done.stderr
+
+
+def test_who_produces_and_who_follows_are_watched_as_well(tower: str) -> None:
+    flags = ("--tower", tower, "--metrics", "0")
+    with Dafka("consume", "watched", *flags) as consumer, Dafka("produce", "watched", *flags) as it:
+        for process, sample in (
+            (consumer, "dafka_consumer_topics{"),
+            (it, "dafka_producer_next_offset{"),
+        ):
+            line = process.err.next()
+            assert line is not None
+            assert line.startswith(b"metrics at ")
+            url = line.decode().split()[-1]
+            wait_until(lambda url=url, sample=sample: sample in ask(url).text)  # type: ignore[misc]
+        it.input.close()
+        assert it.wait() == 0
+
+
+def test_what_ends_by_itself_says_that_it_is_not_watched(tower: str) -> None:
+    assert run("produce", "ends", "--tower", tower, given=b"a\n").returncode == 0
+    done = run("consume", "ends", "--tower", tower, "--exit-at-end", "--metrics", "0")
+    assert done.returncode == 0, done.stderr
+    assert b"no metrics are served" in done.stderr

@@ -41,6 +41,10 @@ NAMES = {
     ],
     "replay": ["replay, {}, record by record", "replay, {}, as Arrow"],
     "mesh": ["ingest, acknowledged, {}", "live delivery, {}"],
+    "metrics": [
+        "ingest, scraped each second, {}",
+        "ingest, scraped each second, {}, processor",
+    ],
     "memory": [
         "memory of a worker that writes, {}",
         "memory of a store that is written to, {}",

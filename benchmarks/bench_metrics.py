@@ -1,0 +1,117 @@
+"""Row 17: what it costs a store to be watched: ingest with a scrape each second, and without.
+
+The store has a thousand partitions of a hundred topics before, as one that has been in use.  Its
+processor time says more than the rate where other programs use the machine, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench_ingest import publish_acknowledged
+from benchmarks.figures import Figure, compared, in_turns, tell
+from benchmarks.harness import Bench
+from benchmarks.mesh import UNIT, full_records, in_child
+from benchmarks.processes import cpu_s
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+
+PARTITIONS = 1_000
+TOPICS = 100
+SCRAPE_S = 1.0
+GOAL = 0.97
+ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0.0.1:0")
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Ingest, and the store's processor time for it, of each size."""
+    for size_bytes in bench.sizes_bytes:
+        count = bench.part(5 * full_records(size_bytes))
+        taken: dict[str, list[float]] = {"watched": [], "alone": []}
+        sides = {
+            side: partial(
+                ingest, bench.directory, count, size_bytes, side == "watched", taken[side]
+            )
+            for side in taken
+        }
+        rates = in_turns(f"metrics, {size_bytes} B", sides, bench.pairs)
+        tell(f"metrics, {size_bytes} B: processor time {taken}")
+        name = f"ingest, scraped each second, {size_bytes} B"
+        yield compared(name, rates["watched"], rates["alone"], unit=UNIT, goal=GOAL)
+        yield compared(
+            f"{name}, processor",
+            taken["watched"],
+            taken["alone"],
+            unit="s/M records",
+            goal=GOAL,
+            smaller_is_better=True,
+        )
+
+
+def ingest(parent: Path, count: int, size_bytes: int, watched: bool, taken: list[float]) -> float:
+    """Millions of records a second; adds the store's seconds for a million to ``taken``."""
+    with (
+        tempfile.TemporaryDirectory(dir=parent) as directory,
+        running(Path(directory), watched) as (pid, ready),
+        scraping(ready.get("metrics")),
+    ):
+        before_s = cpu_s(pid)
+        rate = in_child(publish_acknowledged, ready["tower"], count, size_bytes)
+        taken.append((cpu_s(pid) - before_s) / count * 1e6)
+    os.sync()
+    return rate
+
+
+@contextlib.contextmanager
+def running(directory: Path, watched: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A tower and a store in a process: its number, and what it says when it is ready."""
+    with Log(directory) as log:
+        log.append(
+            [
+                RecordBatch.of(TopicPartition(f"t{number % TOPICS}", f"{number:032X}"), 0, [b"v"])
+                for number in range(PARTITIONS)
+            ]
+        )
+    flags = ("--metrics", "0") if watched else ()
+    command = [sys.executable, "-m", "dafka_core.cli", "up", "--dir", str(directory)]
+    with subprocess.Popen(
+        [*command, *ANY_PORTS, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            yield process.pid, json.loads(line.removeprefix(b"READY "))
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def scraping(url: str | None) -> Iterator[None]:
+    """Asks for all numbers each second meanwhile, if there is somebody to ask."""
+    ended = threading.Event()
+
+    def scrape() -> None:
+        while not ended.wait(SCRAPE_S):
+            with urllib.request.urlopen(f"{url}/metrics") as found:
+                assert b"dafka_store_appended_records_total" in found.read()
+
+    thread = threading.Thread(target=scrape)
+    if url is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if url is not None:
+            thread.join()
