@@ -27,8 +27,8 @@ def test_a_producer_tells_how_far_it_is(nodes: Nodes) -> None:
 
 
 def test_towers_and_gateways_tell_of_their_clients(nodes: Nodes) -> None:
+    wait_until(lambda: told(of_tower(nodes.tower))[d.TOWER_NODES, ()] == 3)
     found = told(of_tower(nodes.tower))
-    assert found[d.TOWER_NODES, ()] == 3
     assert found[d.BEACONS, ()] >= 3
     found = told(of_gateway(nodes.gateway))
     assert found[d.KAFKA_CONNECTIONS, ()] == 0
