@@ -29,7 +29,7 @@ def test_groups_and_the_partitions_of_one(tmp_path: Path) -> None:
         first, *_, last = (line.split("\t") for line in asked.stdout.decode().splitlines())
         assert first[:6] == ["t", "0", FIRST.partition, "4", "10", "6"]
         assert first[-3:] == ["app-1", "app", "10.0.0.7"]
-        assert last == ["t", "7", *["None"] * 9]
+        assert last == ["t", "7", *["-"] * 9]
         wrong = run("groups", "gg", *at)
         assert wrong.returncode == 1
         assert "there is no group 'gg' (there are 'g', 'idle')" in sentence(wrong)

@@ -25,7 +25,7 @@ def variants(good: dict[str, Any], **wrong: Any) -> Iterator[tuple[str, dict[str
         if name in good:
             yield name, {key: value for key, value in good.items() if key != name}
     yield "colums", good | {"colums": ["value"]}
-    yield "v", good | {"v": 4}
+    yield "v", good | {"v": 5}
     yield "v", good | {"v": "1"}
     yield "v", good | {"v": True}
 
@@ -51,6 +51,7 @@ GETS = [
         start=OFFSETS_WRONG,
         times=(True,),
     ),
+    *variants({"v": 4}, known=(7, None, [7], [[1, 2]], [[-1, 2, "x"]], [[1, 2, "x" * 17]])),
 ]
 ATTEMPT = "3F2504E04F8911D39A0C0305E82C3301"
 ATTEMPTS_WRONG: tuple[object, ...] = (
@@ -215,6 +216,12 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "dafka.space.v1": [{"x": 1}, {"store": 1}],
     "dafka.stores.v1": [{"x": 1}, {"store": 1}],
     "dafka.describe.v1": [{"x": 1}],
+    "dafka.peers.v1": [{"x": 1}, {"peers": []}],
+    "dafka.check.v1": [
+        {"partitions": 7},
+        {"partitions": [["t", "P"]] * 10_001},
+        *({"partitions": rows} for rows in rows_wrong(["t", "P"], NAMES_WRONG, NAMES_WRONG)),
+    ],
 }
 
 
