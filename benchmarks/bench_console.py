@@ -1,4 +1,4 @@
-"""Row 17: the console of 1,000 topics and 10,000 partitions: how long an answer takes at most."""
+"""Row 18: the console of 1,000 topics and 10,000 partitions: how long an answer takes at most."""
 
 from __future__ import annotations
 

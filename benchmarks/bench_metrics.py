@@ -1,4 +1,4 @@
-"""Row 17: what it costs a store to be watched: ingest with a scrape each second, and without.
+"""Row 19: what it costs a store to be watched: ingest with a scrape each second, and without.
 
 The store has a thousand partitions of a hundred topics before, as one that has been in use.  Its
 processor time says more than the rate where other programs use the machine, too.

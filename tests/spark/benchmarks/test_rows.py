@@ -41,10 +41,6 @@ NAMES = {
     ],
     "replay": ["replay, {}, record by record", "replay, {}, as Arrow"],
     "mesh": ["ingest, acknowledged, {}", "live delivery, {}"],
-    "metrics": [
-        "ingest, scraped each second, {}",
-        "ingest, scraped each second, {}, processor",
-    ],
     "memory": [
         "memory of a worker that writes, {}",
         "memory of a store that is written to, {}",
@@ -94,7 +90,18 @@ NAMES = {
         "Spark's connector for Kafka, batch read, {}",
         "Spark's connector for Kafka, batch write, {}",
     ],
+    "metrics": [
+        "ingest, scraped each second, {}",
+        "ingest, scraped each second, {}, processor",
+    ],
     "archive": ["archive: writing", "archive: reading"],
+    "compression": [
+        f"{what} of {kind}, {codec}"
+        for kind in ("text", "noise")
+        for what in ("blocks", "local read", "Flight read", "ingest")
+        for codec in ("zstd", "lz4")
+    ],
+    "console": ["an answer of the console of 1,000 partitions"],
 }
 
 TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")
