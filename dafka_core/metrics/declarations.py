@@ -232,6 +232,17 @@ RULES: Final = _gauge(
 PASSES: Final = _counter("retention_passes", "passes", STORE, "how often it has looked")
 TRIMS: Final = _counter("retention_trims", "trims", STORE, "how often some blocks went")
 GIVEN_UP: Final = _counter("retention_records", "records", STORE, "records that it gave up")
+ARCHIVED_FILES: Final = _counter(
+    "archive_files", "files", STORE, "files that it added to its archive, if it has one"
+)
+ARCHIVED: Final = _counter("archive_records", "records", STORE, "records in them")
+ARCHIVED_BYTES: Final = _counter("archive_bytes", "bytes", STORE, "what they take there")
+ARCHIVE_FAILING: Final = _gauge(
+    "archive_failing_partitions",
+    "partitions",
+    STORE,
+    "cannot be archived, the log says why: nothing of them is given up",
+)
 LEASES: Final = _gauge(
     "store_leases", "leases", STORE, "readers on this machine that hold blocks of the file"
 )

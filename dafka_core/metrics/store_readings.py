@@ -59,6 +59,11 @@ class StoreReadings:
         yield Sample(d.PASSES, counts.passes)
         yield Sample(d.TRIMS, counts.trims)
         yield Sample(d.GIVEN_UP, counts.records)
+        if (archiver := store.archiver) is not None:
+            yield Sample(d.ARCHIVED_FILES, archiver.counts.files)
+            yield Sample(d.ARCHIVED, archiver.counts.records)
+            yield Sample(d.ARCHIVED_BYTES, archiver.counts.size_bytes)
+            yield Sample(d.ARCHIVE_FAILING, archiver.counts.failing)
         known = role.known.names
         yield Sample(d.KNOWN_STORES, len(known))
         yield Sample(d.MISSING_STORES, len(known) - len(role.known.here))

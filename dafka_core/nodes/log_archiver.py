@@ -152,7 +152,11 @@ class LogArchiver:
             self._failed.pop(tp, None)
         elif self._failed.get(tp) != (why := str(error)):
             self._failed[tp] = why
-            _log.error("%s: it is not archived, and nothing of it is given up: %s", tp, why)
+            _log.error(
+                "%(tp)s: it is not archived, and nothing of it is given up: %(why)s",
+                {"tp": str(tp), "why": why},
+                extra={"event": "archive_failed"},
+            )
         self.counts.failing = len(self._failed)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from dafka_core import Store
 from dafka_core.metrics import declarations as d
 from dafka_core.metrics.store_readings import REFUSALS, StoreReadings
 from tests.integration.metrics.conftest import Nodes, told
@@ -25,3 +28,13 @@ def test_a_store_tells_of_its_log_and_its_disk(nodes: Nodes) -> None:
 def test_without_topics_of_their_own_all_are_other(nodes: Nodes) -> None:
     found = [*StoreReadings(nodes.store, 0).read(nodes.store)]
     assert {each.labels for each in found if each.metric is d.TOPIC_RECORDS} == {("other",)}
+
+
+def test_a_store_with_an_archive_tells_of_it(nodes: Nodes, tmp_path: Path) -> None:
+    assert (d.ARCHIVED, ()) not in told(StoreReadings(nodes.store, 10).read(nodes.store))
+    archive = str(tmp_path / "archive")
+    with Store(tmp_path / "store", tower=nodes.tower.tower, archive=archive) as store:
+        assert store.archiver is not None
+        store.archiver.counts.records = 7
+        found = told(StoreReadings(store, 10).read(store))
+    assert (found[d.ARCHIVED, ()], found[d.ARCHIVE_FAILING, ()]) == (7, 0)
