@@ -22,12 +22,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from zlib import compress, crc32
 
+import pyarrow as pa
 from PIL import Image
 
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.console.server import Console
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.queries.audit_record import (
+    AuditedRange,
+    AuditRecord,
+    chained,
+    partition_of,
+)
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
@@ -126,6 +133,7 @@ def _report(cluster: EmbeddedCluster, producer: Producer, ended: threading.Event
         locations = [StoreLocation("", cluster.locations(index)) for index in range(3)]
         clients = [stack.enter_context(StoreClient(each)) for each in locations]
         tp = TopicPartition(producer.topic, producer.address)
+        _note_batches(clients[0], tp)
         for tick in itertools.count():
             for name, behind in (("hourly-delays", (tick % 9) * 250), ("alerts", 40)):
                 at = max(0, producer.acknowledged - behind)
@@ -133,6 +141,19 @@ def _report(cluster: EmbeddedCluster, producer: Producer, ended: threading.Event
                 publish(clients, "__dafka.queries", progress, timeout_s=PATIENCE_S)
             if ended.wait(1.0):
                 return
+
+
+def _note_batches(client: StoreClient, tp: TopicPartition) -> None:
+    """The audit trail of a query that has written 12 batches."""
+    previous, values = b"", []
+    for batch in range(12):
+        part = AuditedRange(*tp, batch * 300, (batch + 1) * 300, f"300:{batch:064X}")
+        record = AuditRecord("7090e364-demo", batch, 300, (part,), "5e88", chained(previous))
+        previous = record.packed()
+        values.append(previous)
+    with client.put(partition_of("7090e364-demo"), 0, timeout_s=PATIENCE_S) as put:
+        put.write(pa.array(values, pa.binary()))
+        put.finish(PATIENCE_S)
 
 
 def look_at(browser: Browser, url: str, folder: Path) -> None:
@@ -179,6 +200,11 @@ def look_further(browser: Browser, url: str, folder: Path) -> None:
         check.sees("document.querySelector('.picture')?.naturalWidth > 0", "a picture is drawn")
         check.open("queries", "document.querySelectorAll('.query').length === 2")
         browser.picture(folder / f"queries_{name}.png")
+        check.sees("document.querySelector('details.card')", "an audit trail")
+        browser.run("document.querySelector('details.card').open = true")
+        check.sees("document.querySelectorAll('details.card .badge.good').length === 11", "a chain")
+        browser.run("document.querySelector('details.card').scrollIntoView()")
+        browser.picture(folder / f"audit_{name}.png")
         check.open("produce", "document.querySelector('form')")
         browser.picture(folder / f"produce_{name}.png")
         check.open("health", "document.querySelectorAll('.finding').length > 2")
@@ -278,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
     for path in sorted(IMAGES.glob("console_*.png")):
         with Image.open(path) as image:  # few colours: a third of the size
-            image.convert("RGB").quantize(128).save(path, optimize=True)
+            image.convert("RGB").quantize(256).save(path, optimize=True)
         print(f"{path.name}: {path.stat().st_size:,} octets")
     return 0
 
