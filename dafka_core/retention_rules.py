@@ -30,6 +30,7 @@ _SIZES: Final = {
     **{f"{unit}iB": 1024**n for n, unit in enumerate("KMGT", 1)},
 }
 _LIMIT: Final = re.compile(r"(?a)(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[A-Za-z]{1,3})")
+_SPACES: Final = re.compile(r"[;\s]")
 _MAX_AGE_S: Final = 10**9
 _MAX_BYTES: Final = 2**63 - 1
 
@@ -50,7 +51,7 @@ class RetentionRule(NamedTuple):
     def __str__(self) -> str:
         limits = [] if self.age_s is None else [_shown(self.age_s, _AGES)]
         limits += [] if self.size_bytes is None else [_shown(self.size_bytes, _SIZES)]
-        return f"{escape(self.pattern)}={','.join(limits) or FOREVER}"
+        return f"{_SPACES.sub(_escaped, escape(self.pattern))}={','.join(limits) or FOREVER}"
 
 
 def parse_rules(value: Any) -> tuple[RetentionRule, ...]:
@@ -105,6 +106,10 @@ def _parsed(word: str) -> tuple[str, float]:
     raise ValueError(
         f"must have limits as 90s, 30m, 12h, 7d, 4w, 500MB, 10GiB, or {FOREVER}; got {word!r}"
     )
+
+
+def _escaped(space: re.Match[str]) -> str:
+    return "".join(f"\\x{octet:02x}" for octet in space[0].encode())
 
 
 def _shown(number: float, units: Mapping[str, int]) -> str:

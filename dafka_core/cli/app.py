@@ -18,6 +18,7 @@ from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import produce
+from dafka_core.cli.retention_commands import delete, retain, trim
 from dafka_core.cli.store_commands import aside, forget, store
 from dafka_core.cli.top_command import top
 from dafka_core.cli.verify_command import verify
@@ -78,6 +79,9 @@ app.command()(with_options(ReaderOptions)(topics))
 app.command()(with_options(ReaderOptions)(partitions))
 app.command()(with_options(ReaderOptions)(heads))
 app.command()(with_options(ReaderOptions)(staged))
+app.command()(with_options(ReaderOptions)(retain))
+app.command()(with_options(ReaderOptions)(trim))
+app.command()(with_options(ReaderOptions)(delete))
 app.command()(with_options(ReaderOptions)(stores))
 app.command()(with_options(ReaderOptions)(lag))
 app.command()(with_options(ReaderOptions)(groups))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from dafka_core.cli import output
-from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError
+from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
 from dafka_core.records import PartitionInfo, merge_heads
 
@@ -25,11 +25,14 @@ ONE_WAY_S: Final = 2.0
 """A store that is heard of and has not connected to this node by then cannot."""
 
 
-def clients(timeout_s: float, uris: str, options: Mapping[str, Any]) -> list[StoreClient]:
+def clients(
+    timeout_s: float, uris: str, options: Mapping[str, Any], min_stores: str | None = None
+) -> list[StoreClient]:
     """One for each store that serves Flight, or for those at ``uris``.
 
     Raises:
-        ConfigError: a URI is none.
+        ConfigError: a URI is none, or fewer stores than ``min_stores`` are there.
+        DafkaError: with ``min_stores``, one that is there serves no Flight.
         StoreUnreachableError: none is at a URI, or it does not answer.
         NoStoreError: no store was heard of.
     """
@@ -39,8 +42,11 @@ def clients(timeout_s: float, uris: str, options: Mapping[str, Any]) -> list[Sto
 
     with Reader(**options) as reader:
         is_one_way = _ask(reader, [ANY_TOPIC], timeout_s) is None
-        _say_who_is_missing(reader, 0.01 if is_one_way else timeout_s)
+        least = None if min_stores is None else parse_min_stores(min_stores)
+        _say_who_is_missing(reader, 0.01 if is_one_way else timeout_s, least)
         for store in sorted(set(reader.stores()) - set(reader.endpoints())):
+            if least is not None:
+                raise DafkaError(f"store {store} serves no Flight, and cannot be asked for this")
             output.say(f"store {store} serves no Flight, and is not listed")
         return _served(reader)
 
@@ -58,10 +64,13 @@ def clients_of(reader: Reader, timeout_s: float) -> tuple[list[StoreClient], Rea
 
 
 @contextmanager
-def opened(timeout_s: float, uris: str, options: Mapping[str, Any]) -> Iterator[list[StoreClient]]:
+def opened(
+    timeout_s: float, uris: str, options: Mapping[str, Any], min_stores: str | None = None
+) -> Iterator[list[StoreClient]]:
     """The same, closed at the end."""
     with ExitStack() as stack:
-        yield [stack.enter_context(client) for client in clients(timeout_s, uris, options)]
+        found = clients(timeout_s, uris, options, min_stores)
+        yield [stack.enter_context(client) for client in found]
 
 
 def partitions(

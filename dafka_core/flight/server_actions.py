@@ -47,6 +47,7 @@ from dafka_core.flight.requests import (
     WaitRequest,
     WatchRequest,
 )
+from dafka_core.flight.retention_actions import RetentionRequest, TrimRequest, retention, trim
 from dafka_core.flight.server_backup import check_log
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_watch import watch
@@ -232,6 +233,8 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(CommitRequest, _commit),
         Action(DiscardRequest, _discard),
         Action(ForgetRequest, _forget),
+        Action(RetentionRequest, retention),
+        Action(TrimRequest, trim),
         Action(StagedRequest, _staged),
         Action(LeaseRequest, _lease),
         Action(LeaseManyRequest, _lease_many),

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from dafka_core.closing import Closing
 from dafka_core.flight import limits
@@ -29,6 +29,9 @@ from dafka_core.records import (
     Transaction,
 )
 from dafka_core.storage import Log
+
+if TYPE_CHECKING:
+    from dafka_core.flight.retention_actions import RetentionControl
 
 LOOK_S: Final = 0.5
 """How often who waits for its turn looks whether its client is there, and the service open."""
@@ -102,6 +105,8 @@ class ServerContext:
         self.backups = StreamLimiter("backups", limits.MAX_BACKUPS, self.check_open)
         self.watch = StreamWatch()
         self._other_stores = other_stores
+        self.retention: RetentionControl | None = None
+        """What the store keeps; it has it before it serves."""
         self.peers = peers
         self.started = threading.Event()
         self.closing = threading.Event()

@@ -11,6 +11,7 @@ from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, DafkaError
 from dafka_core.nodes.merge_thread import QUIET_S, RETRY_S
 from dafka_core.nodes.threads import NodeThread
+from dafka_core.retention_rules import RetentionRule, parse_rules
 from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
 
@@ -36,13 +37,36 @@ class RetentionThread(ProcessBound):
     def __init__(self, log: Log, retention: Retention) -> None:
         self._log = log
         self._retention = retention
+        self._started_with = retention.rules
+        kept = log.retention.kept_rules()
+        self.is_set = kept is not None
+        """Whether rules were set while the store ran, in the place of those of its option."""
+        if kept is not None:
+            retention.rules = _parsed(kept)
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._thread = NodeThread("dafka-retention", self._run)
         self._thread.start()
 
-    def wake(self) -> None:
-        """Has the next pass begin now, since its rules have changed."""
+    @property
+    def rules(self) -> tuple[RetentionRule, ...]:
+        """Those that the store goes by."""
+        return self._retention.rules
+
+    @property
+    def given_up(self) -> int:
+        """How many records it has given up by rules."""
+        return self._retention.counts.records
+
+    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
+        """Goes by other rules from now on, kept in the log; None: by those it was started with."""
+        text = None if rules is None else " ".join(map(str, rules))
+        self._log.retention.keep_rules(text)
+        self.is_set = rules is not None
+        self._retention.rules = self._started_with if rules is None else rules
+        facts = {"rules": " ".join(map(str, self.rules)) or "none"}
+        extra = {"event": "retention_rules"}
+        _log.info("retention goes by these rules from now on: %(rules)s", facts, extra=extra)
         self._woken.set()
 
     def close(self) -> None:
@@ -81,3 +105,18 @@ class RetentionThread(ProcessBound):
                 {"records": counts.records - records},
                 extra={"event": "records_given_up"},
             )
+
+
+def _parsed(kept: str) -> tuple[RetentionRule, ...]:
+    """Rules that were set while the store ran, before it was started."""
+    try:
+        rules = parse_rules(kept)
+    except ValueError as error:  # a later version may know other ones
+        _log.error(
+            "retention: rules %r were set, and %s: nothing goes until others are", kept, error
+        )
+        return ()
+    text = "retention goes by rules that were set by 'dafka retain': %(rules)s"
+    facts, extra = {"rules": kept or "none"}, {"event": "retention_rules"}
+    _log.info(text, facts, extra=extra)
+    return rules

@@ -201,6 +201,7 @@ class Store(Node):
             lambda: role.known.endpoints,
             lambda: mesh.call(lambda now: mesh.peers.neighbours.found()),
         )
+        self._served.retention = self._retention_thread
         flight = service.enter_context(
             FlightService(
                 self._served,

@@ -54,18 +54,37 @@ def test_what_rules_say_goes_by_itself(log: Log, caplog: pytest.LogCaptureFixtur
         wait_until(lambda: earliest(log) == 80)
 
 
-def test_woken_it_does_not_wait_for_its_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_other_rules_it_does_not_wait_for_its_time(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "INTERVAL_S", 3600)
     for _ in range(10):
         put(log)
     retention = Retention(log, parse_rules("t=95kB"))
     with RetentionThread(log, retention) as thread:
         wait_until(lambda: retention.counts.passes == 1)
-        retention.rules = parse_rules("t=25kB")
-        thread.wake()
+        thread.replace(parse_rules("t=25kB"))
         wait_until(lambda: earliest(log) == 70)
+        wait_until(lambda: thread.given_up == 70)
         started = time.monotonic()
     assert time.monotonic() - started < 5
+
+
+def test_rules_that_were_set_are_kept_until_they_are_reset(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, other = parse_rules("t=1d"), parse_rules(r"a\x20b=7d,1GiB *=forever")
+    with RetentionThread(log, Retention(log, own)) as thread:
+        assert (thread.rules, thread.is_set) == (own, False)
+        thread.replace(other)
+    with RetentionThread(log, Retention(log, own)) as thread:
+        assert (thread.rules, thread.is_set) == (other, True)
+        thread.replace(None)
+        assert (thread.rules, thread.is_set) == (own, False)
+    log.retention.keep_rules("t=7parsecs")
+    with RetentionThread(log, Retention(log, own)) as thread:
+        assert (thread.rules, thread.is_set) == ((), True)
+    assert "nothing goes until others are" in caplog.text
 
 
 def test_a_failing_disk_is_told_and_tried_again(

@@ -206,6 +206,14 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         GET | {"start": 5, "end": 4},
         {"topic": "t", "partition": "P", "start": 0},
     ],
+    "dafka.retention.v1": [{"rules": 1}, {"rules": ["t"]}, {"rules": ["t=7"]}, {"reset": 1}],
+    "dafka.trim.v1": [
+        {},
+        {"trims": 1},
+        {"trims": [["t", "A" * 32]]},
+        {"trims": [["t", "A" * 32, -1]]},
+        *({"trims": [[name, "A" * 32, 1]]} for name in NAMES_WRONG),
+    ],
     "dafka.forget.v1": [{}, {"address": 1}, *({"address": name} for name in NAMES_WRONG)],
     "dafka.lease.v2": [
         {},

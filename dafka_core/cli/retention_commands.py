@@ -1,0 +1,215 @@
+"""``dafka retain``, ``trim`` and ``delete``: what stores give up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dafka_core.cli import output, store_clients
+from dafka_core.cli.flags import Topic
+from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.errors import DafkaError
+from dafka_core.missing_stores import ALL
+from dafka_core.names import INTERNAL, quoted
+from dafka_core.options import check_argument
+from dafka_core.protocol.validation import check_topic
+from dafka_core.records import PartitionInfo
+from dafka_core.retention_rules import RULES, parse_rule, parse_rules
+
+if TYPE_CHECKING:
+    from dafka_core.flight.store_client import StoreClient
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+END: Final = "end"
+
+
+def retain(
+    rules: Annotated[
+        list[str] | None, typer.Argument(metavar=f"[{RULES}]...", show_default=False)
+    ] = None,
+    *,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Go by the rules that each was started with.")
+    ] = False,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Show by which rules stores give up records, or have them go by others from now on.
+
+    'flights*=7d,10GiB' keeps a week of these topics, and at most 10 GiB of each; '*=forever' keeps
+    all. The first pattern that fits a topic counts. Stores remember it when they start again.
+    """
+    from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
+
+    try:
+        parsed = parse_rules(rules or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="rules") from None
+    if reset and parsed:
+        raise typer.BadParameter("--reset sets the rules that stores were started with")
+    request = RetentionRequest(tuple(map(str, parsed)) if parsed else None, reset)
+    rows = []
+    with store_clients.opened(timeout_s, uris, options) as clients:
+        for client in clients:
+            (said,) = client.ask(RetentionRules, timeout_s, request)
+            by = "set" if said.is_set else "option"
+            shown = " ".join(said.rules) or "none"
+            rows.append((client.location.store, shown, by, said.given_up))
+    output.table(("store", "rules", "by", "records_given_up"), rows, as_json=as_json)
+
+
+def trim(
+    topic: Topic,
+    *,
+    before: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE|TIME|OFFSET|end",
+            help="Give up what is older than 7d, than 2026-01-31T12:00Z, or below an offset.",
+            show_default=False,
+        ),
+    ],
+    partition: Annotated[
+        str, typer.Option(metavar="UUID", help="Only this partition.", show_default=False)
+    ] = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Give up the records of a topic that are older than a time, or below an offset.
+
+    At all stores that are there, or at those named; it asks first.
+    """
+    check_argument("topic", topic, check_topic)
+    bound = _bound(before)
+    with store_clients.opened(timeout_s, uris, options) as clients:
+        wanted = {client: _wanted(client, topic, partition, bound, timeout_s) for client in clients}
+        count = sum(at - info.earliest for each in wanted.values() for info, at in each)
+        if not count:
+            output.say(f"no store has such records of topic {quoted(topic)}")
+            return
+        stores = len(clients)
+        _confirm(f"give up {count} records of topic {quoted(topic)} at {stores} stores?", yes=yes)
+        _trim(wanted, timeout_s, as_json=as_json)
+
+
+def delete(
+    topic: Topic,
+    *,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    **options: Any,
+) -> None:
+    """Give up all records of a topic, at every store that is known; it asks first.
+
+    It is refused while one is away, which would bring its records back. Partitions keep their
+    names and ends: a producer that goes on adds records behind what is gone.
+    """
+    check_argument("topic", topic, check_topic)
+    if topic.startswith(INTERNAL):
+        raise DafkaError(f"topic {quoted(topic)} is internal: queries and gateways need it")
+    with store_clients.opened(timeout_s, "", options, min_stores=ALL) as clients:
+        wanted = {client: _wanted(client, topic, "", None, timeout_s) for client in clients}
+        if not any(wanted.values()):
+            output.say(f"no store has records of topic {quoted(topic)}")
+            return
+        count = max(sum(at - info.earliest for info, at in each) for each in wanted.values())
+        stores = len(clients)
+        text = f"delete topic {quoted(topic)}, {count} records, at all {stores} stores?"
+        _confirm(text, yes=yes)
+        _trim(wanted, timeout_s, as_json=as_json)
+
+
+Bound = Callable[["StoreClient", list[PartitionInfo], float], list[int]]
+"""Below which offsets records of partitions go, as a store finds out."""
+
+_Wanted = dict["StoreClient", list[tuple[PartitionInfo, int]]]
+
+
+def _bound(before: str) -> Bound | None:
+    """What ``--before`` means; None is the end."""
+    if before == END:
+        return None
+    if before.isdecimal():
+        return lambda client, infos, timeout_s: [int(before)] * len(infos)
+    time_us = _time_us(before)
+
+    def found(client: StoreClient, infos: list[PartitionInfo], timeout_s: float) -> list[int]:
+        times = [(*info.tp, time_us) for info in infos]
+        offsets = client.offset_for_times(times, timeout_s=timeout_s)
+        ends = zip(offsets, infos, strict=True)
+        return [info.end if offset is None else offset for offset, info in ends]
+
+    return found
+
+
+def _time_us(text: str) -> int:
+    try:
+        age_s = parse_rule(f"*={text}").age_s
+        if age_s is not None:
+            return int((time.time() - age_s) * 1_000_000)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        why = f"must be an age as 7d, a time as 2026-01-31T12:00Z, an offset, or {END}"
+        raise typer.BadParameter(f"{why}; got {text!r}", param_hint="'--before'") from None
+
+
+def _wanted(
+    client: StoreClient, topic: str, partition: str, bound: Bound | None, timeout_s: float
+) -> list[tuple[PartitionInfo, int]]:
+    """What a store has that is to go: partitions, and below which offsets."""
+    infos = [
+        info
+        for info in client.heads([topic], timeout_s=timeout_s)
+        if info.earliest < info.end and partition in ("", info.partition)
+    ]
+    ends = [info.end for info in infos]
+    found = ends if bound is None else bound(client, infos, timeout_s)
+    each = ((info, min(at, info.end)) for info, at in zip(infos, found, strict=True))
+    return [(info, at) for info, at in each if at > info.earliest]
+
+
+def _confirm(text: str, *, yes: bool) -> None:
+    """Asks a person; refuses where there is none.
+
+    Raises:
+        DafkaError: nobody can be asked.
+        Exit: the answer is no.
+    """
+    if yes:
+        return
+    if not typer.get_text_stream("stdin").isatty():
+        raise DafkaError(f"{text} Nobody is there to answer: say --yes")
+    if not typer.confirm(text, err=True):
+        output.say("nothing is given up")
+        raise typer.Exit(1)
+
+
+def _trim(wanted: _Wanted, timeout_s: float, *, as_json: bool) -> None:
+    from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
+    from dafka_core.flight.retention_actions import Trimmed, TrimRequest
+
+    rows = []
+    for client, each in wanted.items():
+        count = 0
+        for part in parts(each, MAX_TRANSACTIONS):
+            trims = tuple((*info.tp, at) for info, at in part)
+            (done,) = client.ask(Trimmed, timeout_s, TrimRequest(trims))
+            now = zip(done.earliest, part, strict=True)
+            count += sum(max(earliest - info.earliest, 0) for earliest, (info, _) in now)
+        rows.append((client.location.store, len(each), count))
+    output.table(("store", "partitions", "records_given_up"), rows, as_json=as_json)

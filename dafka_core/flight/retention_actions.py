@@ -1,0 +1,116 @@
+"""Actions that have a store keep less: its rules of retention, and trimming by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, ClassVar, Protocol
+
+from msgspec import Meta
+
+from dafka_core.errors import InvalidRequestError
+from dafka_core.flight import limits
+from dafka_core.flight.json_messages import JsonMessage
+from dafka_core.flight.requests import ActionRequest, Offset
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.records import TopicPartition
+from dafka_core.retention_rules import RetentionRule, parse_rules
+
+
+class RetentionControl(Protocol):
+    """A store's retention, as others see it and change it."""
+
+    @property
+    def rules(self) -> tuple[RetentionRule, ...]:
+        """Those that it goes by."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether they were set while it ran, and are not those that it was started with."""
+
+    @property
+    def given_up(self) -> int:
+        """How many records it has given up by rules since it was started."""
+
+    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
+        """Has it go by other rules, also when it is started again; None: by its option."""
+
+
+class RetentionRequest(ActionRequest, frozen=True):
+    """The store's rules of retention, which are replaced first, if the request has some.
+
+    {v, rules?: [rule, ...], reset?} -> {v, rules: [rule, ...], is_set, given_up}: with ``reset``
+    those of its option count again; ``given_up`` are records since the store was started
+    """
+
+    action: ClassVar[str] = "dafka.retention.v1"
+
+    rules: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
+    reset: bool = False
+
+    def check(self) -> None:
+        """Rules are rules."""
+        super().check()
+        self.parsed()
+
+    def parsed(self) -> tuple[RetentionRule, ...] | None:
+        """The rules.
+
+        Raises:
+            InvalidRequestError: one is none.
+        """
+        try:
+            return None if self.rules is None else parse_rules(self.rules)
+        except ValueError as error:
+            raise InvalidRequestError("rules", list(self.rules or ()), str(error)) from None
+
+
+class RetentionRules(JsonMessage, frozen=True):
+    """What a store goes by."""
+
+    rules: tuple[str, ...]
+    is_set: bool
+    given_up: int
+
+
+class TrimRequest(ActionRequest, frozen=True):
+    """Give up records below offsets, of partitions that the store has; at most to their ends.
+
+    {v, trims: [[topic, partition, before], ...]} -> {v, earliest: [offset, ...]}, on disk
+    """
+
+    action: ClassVar[str] = "dafka.trim.v1"
+    rows: ClassVar[str] = "trims"
+
+    trims: Annotated[tuple[tuple[str, str, Offset], ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
+
+
+class Trimmed(JsonMessage, frozen=True):
+    """Where partitions begin from now on."""
+
+    earliest: tuple[int, ...]
+
+
+def retention(
+    context: ServerContext, request: RetentionRequest, is_gone: Callable[[], bool]
+) -> Iterator[RetentionRules]:
+    """Answers a ``RetentionRequest``."""
+    control = context.retention
+    if control is None:
+        raise InvalidRequestError("rules", list(request.rules or ()), "this store keeps all")
+    with context.commits.take(is_gone):
+        if request.reset or request.rules is not None:
+            control.replace(None if request.reset else request.parsed())
+        yield RetentionRules(tuple(map(str, control.rules)), control.is_set, control.given_up)
+
+
+def trim(
+    context: ServerContext, request: TrimRequest, is_gone: Callable[[], bool]
+) -> Iterator[Trimmed]:
+    """Answers a ``TrimRequest``."""
+    with context.commits.take(is_gone):
+        earliest = []
+        for topic, partition, before in request.trims:
+            context.check_open()
+            tp = TopicPartition(topic, partition)
+            earliest.append(context.log.retention.trim_at_most(tp, before))
+        yield Trimmed(tuple(earliest))

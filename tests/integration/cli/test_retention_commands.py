@@ -1,0 +1,88 @@
+"""``dafka retain``, ``trim`` and ``delete``, on two stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dafka_core import EmbeddedCluster
+from dafka_core.testing import wait_until
+from tests.forked import ForkedCluster
+from tests.integration.cli.processes import run, sentence
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with ForkedCluster(stores=2) as running:
+        yield running
+
+
+def asked(cluster: EmbeddedCluster, *arguments: str) -> list[dict[str, Any]]:
+    done = run(*arguments, "--json", "--tower", cluster.tower)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def published(cluster: EmbeddedCluster, topic: str, count: int) -> None:
+    given = b"".join(b"%d\n" % number for number in range(count))
+    done = run("produce", topic, "--acks", "2", "--tower", cluster.tower, given=given)
+    assert done.returncode == 0, done.stderr
+
+
+def held(cluster: EmbeddedCluster, topic: str) -> list[tuple[int, int]]:
+    """At each store."""
+    found = []
+    for index in range(2):
+        uri = next(each for each in cluster.locations(index) if each.startswith("grpc://"))
+        listed = run("heads", topic, "--json", "--stores", uri)
+        rows = [json.loads(line) for line in listed.stdout.splitlines()]
+        found += [(row["earliest"], row["next"]) for row in rows]
+    return found
+
+
+def test_rules_are_shown_and_set_at_all_stores_and_kept(cluster: EmbeddedCluster) -> None:
+    before = asked(cluster, "retain")
+    assert [(row["rules"], row["by"]) for row in before] == [("none", "option")] * 2
+    now = asked(cluster, "retain", "flights*=7d,10GiB", "*=forever")
+    assert [row["rules"] for row in now] == ["flights*=1w,10GiB *=forever"] * 2
+    cluster.kill_store(1)
+    cluster.start_store(1)
+    wait_until(lambda: len(asked(cluster, "retain")) == 2)
+    assert {(row["rules"], row["by"]) for row in asked(cluster, "retain")} == {
+        ("flights*=1w,10GiB *=forever", "set")
+    }
+    again = asked(cluster, "retain", "--reset")
+    assert [(row["rules"], row["by"]) for row in again] == [("none", "option")] * 2
+    refused = run("retain", "flights", "--tower", cluster.tower)
+    assert refused.returncode == 2
+    assert "must be PATTERN=AGE|SIZE" in refused.stderr.decode()
+
+
+def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) -> None:
+    published(cluster, "t", 100)
+    published(cluster, "other", 10)
+    refused = run("trim", "t", "--before", "40", "--tower", cluster.tower)
+    assert refused.returncode == 1
+    assert "give up 80 records of topic 't' at 2 stores? Nobody is there" in sentence(refused)
+    assert held(cluster, "t") == [(0, 100)] * 2
+    rows = asked(cluster, "trim", "t", "--before", "40", "--yes")
+    assert [row["records_given_up"] for row in rows] == [40, 40]
+    assert held(cluster, "t") == [(40, 100)] * 2
+    nothing = run("trim", "t", "--before", "1h", "--yes", "--tower", cluster.tower)
+    assert "no store has such records" in nothing.stderr.decode()
+    wrong = run("trim", "t", "--before", "soon", "--tower", cluster.tower)
+    assert wrong.returncode == 2
+    cluster.kill_store(1)
+    away = run("delete", "t", "--yes", "--tower", cluster.tower, "--timeout-s", "20")
+    assert away.returncode != 0
+    cluster.start_store(1)
+    wait_until(lambda: len(asked(cluster, "stores")) == 2)
+    rows = asked(cluster, "delete", "t", "--yes")
+    assert [row["records_given_up"] for row in rows] == [60, 60]
+    assert held(cluster, "t") == [(100, 100)] * 2
+    assert held(cluster, "other") == [(0, 10)] * 2
+    internal = run("delete", "__dafka.queries", "--yes", "--tower", cluster.tower)
+    assert "is internal" in sentence(internal)
