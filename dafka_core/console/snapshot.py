@@ -31,6 +31,7 @@ class StoreState(NamedTuple):
         behind: records that others have, and it has not yet.
         answered_s: how long it took to answer.
         peers: who is connected to it, as it says; None where it cannot say.
+        rules: what it keeps (``retention_rules``); None where it cannot say.
     """
 
     store: str
@@ -42,6 +43,7 @@ class StoreState(NamedTuple):
     behind: int = 0
     answered_s: float = 0.0
     peers: tuple[Neighbour, ...] | None = None
+    rules: tuple[str, ...] | None = None
 
 
 class LagMoment(NamedTuple):

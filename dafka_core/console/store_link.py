@@ -13,6 +13,7 @@ from dafka_core.console.snapshot import StoreState
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.json_messages import HeadsSince, PartitionFacts, SpaceUsed
 from dafka_core.flight.peers_request import Peers, PeersRequest
+from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Neighbour
@@ -49,6 +50,7 @@ class StoreLink(Closing):
         self._cursor = ""
         self._space: SpaceUsed | None = None
         self._peers: tuple[Neighbour, ...] | None = None
+        self._rules: tuple[str, ...] | None = None
         self._space_due = self._facts_due = 0.0
         self._failure = ""
         self._took_s = 0.0
@@ -68,6 +70,10 @@ class StoreLink(Closing):
                 self._space = self.client.space(timeout_s=ANSWER_S)
                 with suppress(InvalidRequestError):  # a store of a version of before
                     self._peers = self.client.ask(Peers, ANSWER_S, PeersRequest())[0].peers
+                with suppress(InvalidRequestError):
+                    self._rules = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())[
+                        0
+                    ].rules
                 self._space_due = began + SPACE_EVERY_S
             self.heads, self._failure = heads, ""
         except DafkaError as error:
@@ -87,6 +93,7 @@ class StoreLink(Closing):
             behind if here else 0,
             self._took_s,
             self._peers if here else None,
+            self._rules if here else None,
         )
 
     def close(self) -> None:

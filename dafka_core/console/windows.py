@@ -7,6 +7,7 @@ and what is not known is None.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from dafka_core.console.snapshot import Snapshot, TopicColumns
 from dafka_core.errors import InvalidRequestError
 from dafka_core.names import INTERNAL, escape
 from dafka_core.near_names import nearest_name
+from dafka_core.retention_rules import FOREVER, RetentionRule, parse_rules, rule_of
 
 MOST_ROWS: Final = 500
 """Of one answer: several screens."""
@@ -63,7 +65,19 @@ def topic_row(snapshot: Snapshot, topic: str) -> dict[str, Any] | None:
         return None
     row = names.index(topic)
     found = _topic(snapshot, row, escape(topic))
-    return found | {"rates": _rounded(snapshot.partitions.topic_rates[row])}
+    rates = _rounded(snapshot.partitions.topic_rates[row])
+    return found | {"rates": rates, "kept": kept(snapshot, topic)}
+
+
+def kept(snapshot: Snapshot, topic: str) -> list[str]:
+    """For how long, or how much of, the stores keep a topic: one entry if all keep the same.
+
+    Empty where no store says so.
+    """
+    told = [
+        rule_of(topic, _rules(each.rules)) for each in snapshot.stores if each.rules is not None
+    ]
+    return sorted({FOREVER if rule is None else str(rule).rpartition("=")[2] for rule in told})
 
 
 def partition_window(snapshot: Snapshot, topic: str | None, window: Window) -> dict[str, Any]:
@@ -133,6 +147,7 @@ def store_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
             "oldest_lease_s": round(each.space.oldest_lease_s, 1) if each.space else None,
             "partitions": each.partitions,
             "behind": each.behind,
+            "rules": None if each.rules is None else list(each.rules),
             "answered_ms": round(each.answered_s * 1e3, 1),
         }
         for each in snapshot.stores
@@ -224,6 +239,15 @@ def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
 def _size(octets: int, records: int, first_us: int) -> int | None:
     """What records take; None as long as no store has been asked for it."""
     return None if records and not octets and not first_us else int(octets)
+
+
+@lru_cache(256)
+def _rules(texts: tuple[str, ...]) -> tuple[RetentionRule, ...]:
+    """Rules as a store tells them; a store of a later version may have some that are none here."""
+    try:
+        return parse_rules(texts)
+    except ValueError:
+        return ()
 
 
 def _number(names: Sequence[str], topic: str) -> int:

@@ -46,8 +46,9 @@ export function show(main, { go, names, news }) {
         ["records", count(found.records), plural(found.partitions, "partition")],
         ["size", size(found.bytes), found.records && found.bytes !== null ? `${size(found.bytes / found.records)} a record` : ""],
         ["written now", rate(found.rate), byteRate(found.byte_rate), "accent"],
+        found.kept.length && ["kept", found.kept.length === 1 ? found.kept[0].replace(",", ", ") : "differs", found.kept.length === 1 ? "in all stores that say so" : `by store: ${found.kept.join(" or ")}`],
         ["last written", ago(found.last_us), `first ${moment(found.first_us)}`],
-      ].map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
+      ].filter(Boolean).map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
       const nowS = Date.now() / 1000;
       put(graph, chart(found.rates.map((each, n) => [nowS - found.rates.length + n + 1, each]), { shown: count, label: "records per second", width: Math.max(320, graph.clientWidth - 34), height: 130 }));
       put(last, records.rows.length ? recordRows(records.rows, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty("No records"));

@@ -51,6 +51,7 @@ def test_who_is_there_what_is_written_and_who_follows_it(
         wait_until(
             lambda: all(each.behind == 0 for each in view.snapshot.stores), "both stores have all"
         )
+        assert [each.rules for each in view.snapshot.stores] == [(), ()]
         producer.publish(b"more")
         seen = view.snapshot.number
         assert view.wait(seen + 2, PATIENCE_S).number >= seen + 2

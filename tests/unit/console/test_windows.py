@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -69,6 +70,24 @@ def test_what_records_take_is_not_known_before_a_store_has_said_it() -> None:
     assert (first["records"], first["bytes"], first["first_us"]) == (2, None, None)
     (empty,) = windows.topic_window(many(1), Window())["rows"]
     assert (empty["records"], empty["bytes"]) == (0, 0)
+
+
+def test_what_stores_keep_of_a_topic() -> None:
+    made = snapshot()
+    one, two = made.stores
+    assert windows.kept(made, "t") == []
+    for first, second, expected in (
+        (("t*=7d,10GiB",), ("t=7d,10GiB", "*=1d"), ["1w,10GiB"]),
+        (("u=1d",), None, ["forever"]),
+        (("t=7d",), (), ["1w", "forever"]),
+        (("t=what a later version says",), None, ["forever"]),
+    ):
+        stores = (one._replace(rules=first), two._replace(rules=second))
+        found = dataclasses.replace(made, stores=stores)
+        assert windows.kept(found, "t") == expected
+        row = windows.topic_row(found, "t")
+        assert row is not None
+        assert row["kept"] == expected
 
 
 def test_totals_count_who_is_there_and_who_is_missing() -> None:
