@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.cli.app import app
 from scripts import options
+from tests.integration.archive.records import A, archived
 from tests.spark.topics import produce, stream, texts
 
 ROOT = Path(__file__).parents[2]
@@ -61,13 +62,14 @@ PIPELINE = ("docs/spark.md", "Declarative pipelines")
 FLIGHT = ("docs/flight.md", "A client in ten lines")
 TEST = ("docs/testing.md", "A test")
 METRICS = ("docs/metrics.md", "Switching it on")
+ARCHIVE = ("docs/archive.md", "Both as one topic")
 KILLED = ("docs/testing.md", "A store that is killed")
 
 
 def test_every_example_in_python_has_a_test_here() -> None:
     found = [(block.page, block.heading) for block in blocks() if block.language == "python"]
     tested = [PROGRAM, CLUSTER, KEYS, COROUTINE, READING, WRITING, THREADS, SQL, FLIGHT, TEST]
-    assert sorted(found) == sorted([*tested, METRICS, KILLED, PIPELINE])
+    assert sorted(found) == sorted([*tested, METRICS, KILLED, PIPELINE, ARCHIVE])
 
 
 @pytest.mark.parametrize("page", options.PAGES)
@@ -148,6 +150,17 @@ def test_the_example_of_reading(
     assert counted[producer.address] == 2
 
 
+def test_the_example_of_an_archive(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    archived(tmp_path, A, 30)
+    names: dict[str, Any] = {"spark": spark, "tower": cluster.tower, "archive": str(tmp_path)}
+    exec(example(*ARCHIVE), names)
+    assert names["together"].where(f"partition = '{A.partition}'").count() == 30
+    assert names["alone"].count() == 30
+    assert names["stream"].isStreaming
+
+
 def test_the_example_of_writing(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
@@ -220,7 +233,7 @@ def commands(program: str) -> list[tuple[str, str]]:
         for block in blocks()
         if block.language == "sh"
         for line in block.text.splitlines()
-        for found in re.findall(rf"(?:^|\| ){program} ([^|&#]+)", line)
+        for found in re.findall(rf"(?:^|\| ){program} ([^|&#>]+)", line)
     ]
 
 
