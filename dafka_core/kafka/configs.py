@@ -18,6 +18,7 @@ from dafka_core.kafka.schemas import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
 )
+from dafka_core.retention_rules import RetentionRule, rule_of
 
 TUNING: Final = frozenset(
     {
@@ -135,7 +136,7 @@ class Configs(Feature):
                 why = f"config {config.name!r} can be set or deleted; there is nothing to add to"
                 raise RefusedError(KafkaError.INVALID_CONFIG, why)
             value = None if operation == Operation.DELETE else config.value
-            if why := refused_config(self._node, config.name, value):
+            if why := refused_config(self._node, name, config.name, value):
                 raise RefusedError(KafkaError.INVALID_CONFIG, why)
 
     def _described(self, asked: Any) -> Any:
@@ -143,7 +144,7 @@ class Configs(Feature):
         name, own = asked.resource_name, self._node.gateways.own.node_id
         if asked.resource_type == Resource.TOPIC:
             if self._node.numbers.is_there(name):
-                found = topic_configs(self._node)
+                found = topic_configs(self._node, name)
             else:
                 error, why = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
         elif asked.resource_type != Resource.BROKER:
@@ -189,15 +190,17 @@ def _kind(name: str, value: str) -> Kind:
     return Kind.LIST if name in ("cleanup.policy", "listeners") else Kind.STRING
 
 
-def topic_configs(node: GatewayNode) -> dict[str, str]:
-    """What is true of every topic."""
+def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
+    """What is true of a topic; what it keeps is what the gateway's store does."""
+    rule = rule_of(topic, node.store.retention.rules) or RetentionRule(topic)
+    age_ms = -1 if rule.age_s is None else int(rule.age_s * 1000)
     return {
         "cleanup.policy": "delete",
         "max.message.bytes": str(node.store.options.max_record_bytes),
         "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
-        "retention.bytes": "-1",
-        "retention.ms": "-1",
+        "retention.bytes": str(-1 if rule.size_bytes is None else rule.size_bytes),
+        "retention.ms": str(age_ms),
     }
 
 
@@ -228,14 +231,14 @@ _WHY: Final[Mapping[str, str]] = {
     "max.message.bytes": "it is the stores' option max_record_bytes",
     "message.timestamp.type": "records keep the times that their producers give them",
     "min.insync.replicas": "acks=all waits for all stores that are there",
-    "retention.bytes": "nothing is deleted here",
-    "retention.ms": "nothing is deleted here",
+    "retention.bytes": "it is said by rules of the stores ('dafka retain')",
+    "retention.ms": "it is said by rules of the stores ('dafka retain')",
 }
 
 
-def refused_config(node: GatewayNode, name: str, value: str | None) -> str:
+def refused_config(node: GatewayNode, topic: str, name: str, value: str | None) -> str:
     """Why a topic cannot be made with this config; empty where it can."""
-    found = topic_configs(node)
+    found = topic_configs(node, topic)
     if name in TUNING or value is None or found.get(name) == value:
         return ""
     if name not in found:

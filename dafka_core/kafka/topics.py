@@ -79,7 +79,7 @@ class Topics(Feature):
                     config_source=Source.DEFAULT_CONFIG,
                     is_sensitive=False,
                 )
-                for name, value in topic_configs(self._node).items()
+                for name, value in topic_configs(self._node, topic.name).items()
             ],
         )
 
@@ -93,7 +93,7 @@ class Topics(Feature):
             raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} is there")
         count = self._checked_count(topic)
         for config in topic.configs or ():
-            if why := refused_config(self._node, config.name, config.value):
+            if why := refused_config(self._node, topic.name, config.name, config.value):
                 raise RefusedError(KafkaError.INVALID_CONFIG, why)
         numbers = [each.partition_index for each in topic.assignments or ()]
         if numbers and sorted(numbers) != list(range(count)):

@@ -21,6 +21,7 @@ from dafka_core.kafka.schemas import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
+from dafka_core.retention_rules import parse_rules
 from tests.integration.kafka.one_request import tell
 
 PATIENCE_S = 30.0
@@ -52,6 +53,13 @@ def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Sto
     assert all(each.is_read_only and each.is_default for each in found.values())
     with pytest.raises(KafkaException, match="there is no topic 'u'"):
         described(client, ConfigResource.Type.TOPIC, "u")
+
+
+def test_what_a_topic_keeps_is_what_the_store_does(client: AdminClient, store: Store) -> None:
+    store.retention.rules = parse_rules("u=1h t=7d,1GiB")
+    found = described(client, ConfigResource.Type.TOPIC, "t")
+    assert found["retention.ms"].value == str(7 * 86_400_000)
+    assert found["retention.bytes"].value == str(1 << 30)
 
 
 def test_a_gateways_configs_are_its_options(client: AdminClient, store: Store) -> None:
