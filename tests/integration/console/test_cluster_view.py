@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, EmbeddedCluster, Producer
+from dafka_core.console import store_link
 from dafka_core.console.cluster_view import ClusterView, located
 from dafka_core.console.snapshot import Snapshot
 from dafka_core.console.windows import topic_row
 from dafka_core.errors import TowerNotFoundError
+from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 
@@ -87,6 +89,30 @@ def test_a_store_that_stands_still_holds_up_none_of_the_others(
             seen = view.snapshot.number
             assert view.wait(seen + 2, PATIENCE_S).number >= seen + 2
         wait_until(lambda: all(each.behind == 0 for each in view.snapshot.stores), "both go on")
+
+
+def test_what_stores_keep_of_a_topic_is_told_as_soon_as_it_is_set(
+    cluster: EmbeddedCluster, dafka_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_link, "SPACE_EVERY_S", QUICK_S)
+
+    def kept() -> list[str]:
+        row = topic_row(view.snapshot, dafka_topic)
+        return [] if row is None else list(row["kept"])
+
+    with (
+        Producer(dafka_topic, tower=cluster.tower) as producer,
+        ClusterView({"tower": cluster.tower}, interval_s=QUICK_S) as view,
+    ):
+        producer.publish(b"v")
+        wait_until(lambda: kept() == ["forever"], "without rules all is kept")
+        wait_until(lambda: len(view.clients()) == 2, "two stores")
+        client = view.clients()[0]
+        rules = RetentionRequest(rules=(f"{dafka_topic}=12h,10GiB",))
+        client.ask(RetentionRules, PATIENCE_S, rules)
+        wait_until(lambda: kept() == ["12h,10GiB", "forever"], "one store has a rule")
+        client.ask(RetentionRules, PATIENCE_S, RetentionRequest(reset=True))
+        wait_until(lambda: kept() == ["forever"], "and has it no more")
 
 
 def test_who_waits_is_woken_by_the_end(tmp_path: Path) -> None:
