@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -19,6 +21,16 @@ TRIM_BLOCKS: Final = 16
 
 LOOK_BYTES: Final = 64 << 20
 """How much is looked at at a time; as long LMDB uses no freed page again."""
+
+
+JUMP_US: Final = 3_600_000_000
+"""A clock that has gone ahead by so much more than time has passed since the last pass may be
+wrong: by it, everything would be too old."""
+
+DOUBTED_S: Final = 3600.0
+"""For so long nothing goes by age then: people or a time service may set the clock right."""
+
+_log = logging.getLogger("dafka.store")
 
 
 @dataclass(slots=True)
@@ -37,11 +49,20 @@ class Retention:
         log: it is read beside appends, and trimmed between them.
         rules: they may be replaced at any time; the next pass goes by them.
         archiver: what goes is archived first.
+        steady_s: seconds that pass, whatever the log's clock says.
     """
 
     def __init__(
-        self, log: Log, rules: Sequence[RetentionRule] = (), archiver: Archiver | None = None
+        self,
+        log: Log,
+        rules: Sequence[RetentionRule] = (),
+        archiver: Archiver | None = None,
+        # It counts the time that the machine was suspended, too.
+        steady_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
+        self._steady_s = steady_s
+        self._lead_us: int | None = None
+        self._jumped_s: float | None = None
         self.rules = tuple(rules)
         self.counts = RetentionCounts()
         self._log = log
@@ -62,6 +83,7 @@ class Retention:
         """
         rules, now_us = self.rules, self._log.now_us()
         self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
+        is_right = self._is_right(now_us)
         seen: set[TopicPartition] = set()
         infos = [info for info in self._log.partitions() if info.earliest < info.end]
         for topic, found in groupby(infos, attrgetter("topic")):
@@ -69,7 +91,7 @@ class Retention:
             if rule is None:
                 continue
             seen.update(info.tp for info in partitions)
-            if rule.age_s is not None:
+            if rule.age_s is not None and is_right:
                 yield from self._by_age(partitions, now_us - int(rule.age_s * 1_000_000))
             if rule.size_bytes is not None:
                 yield from self._by_size(partitions, rule.size_bytes)
@@ -79,6 +101,25 @@ class Retention:
         for tp in self._held.keys() - seen:
             del self._held[tp]
         self.counts.passes += 1
+
+    def _is_right(self, now_us: int) -> bool:
+        """Whether the log's clock is to be believed."""
+        steady_s = self._steady_s()
+        lead_us = now_us - int(steady_s * 1_000_000)
+        ahead_us = lead_us - (lead_us if self._lead_us is None else self._lead_us)
+        if ahead_us > JUMP_US:
+            if self._jumped_s is None:
+                self._jumped_s = steady_s
+                facts = {"hours": ahead_us / 3.6e9, "doubted_s": DOUBTED_S}
+                text = (
+                    "retention: the clock has jumped ahead by %(hours).1f h: nothing goes by age "
+                    "unless it stays so for %(doubted_s).0f s"
+                )
+                _log.warning(text, facts, extra={"event": "retention_clock"})
+            if steady_s - self._jumped_s < DOUBTED_S:
+                return False
+        self._lead_us, self._jumped_s = lead_us, None
+        return True
 
     def _by_age(self, partitions: list[PartitionInfo], before_us: int) -> Iterator[None]:
         for info in partitions:

@@ -86,6 +86,32 @@ def test_a_rule_is_of_each_topic_by_itself(store: Log, clock: Clock) -> None:
     assert held(store) == {A: (10, 40), OTHER: (0, 40)}
 
 
+def test_a_clock_that_has_jumped_ahead_is_doubted_for_an_hour(
+    store: Log, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    steady_s = 0.0
+    retention = Retention(store, parse_rules("flights=7d"), steady_s=lambda: steady_s)
+
+    def passes(seconds: float, jump_s: float = 0) -> tuple[int, int]:
+        nonlocal steady_s
+        steady_s += seconds
+        clock.now_us += int((seconds + jump_s) * S)
+        once(retention)
+        return held(store)[A]
+
+    clock.now_us = DAY_S * S
+    put(store, A)
+    year_s = 365 * DAY_S
+    assert passes(10) == (0, 10)
+    assert passes(10, year_s) == (0, 10)
+    assert passes(3_000) == (0, 10)
+    assert "the clock has jumped ahead by 8760.0 h: nothing goes by age" in caplog.text
+    assert passes(10, -year_s) == (0, 10)  # it was set right
+    assert passes(2_000, year_s) == (0, 10)
+    assert passes(3_599) == (0, 10)
+    assert passes(1) == (10, 10)
+
+
 def test_small_batches_in_the_append_area_go_too(
     store: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
