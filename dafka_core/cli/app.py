@@ -18,6 +18,7 @@ from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.record_commands import produce
+from dafka_core.cli.replace_command import replace
 from dafka_core.cli.retention_commands import delete, retain, trim
 from dafka_core.cli.store_commands import aside, forget, store
 from dafka_core.cli.top_command import top
@@ -66,6 +67,7 @@ for command in (
     backup_commands.verify,
     aside,
     with_options(ReaderOptions)(forget),
+    with_options(ReaderOptions)(replace),
 ):
     store_group.command()(command)
 app.add_typer(store_group, name="store")

@@ -109,7 +109,7 @@ def _forget_in(directory: str, address: str) -> None:
     with log_of(directory) as log:
         met = {escape(each.store): each.store for each in log.met()}
         if address not in met:
-            raise DafkaError(f"the store has met no store {address}; {_near(address, met)}")
+            raise DafkaError(f"the store has met no store {address}; {near_address(address, met)}")
         log.forget(met[address])
 
 
@@ -126,7 +126,9 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
     if address in map(escape, there):
         raise DafkaError(f"store {address} is there: stop it first, or it would be known again")
     if address not in missing:
-        raise DafkaError(f"no store that is away is known as {address}; {_near(address, missing)}")
+        raise DafkaError(
+            f"no store that is away is known as {address}; {near_address(address, missing)}"
+        )
     failed = [f"store {each} serves no Flight" for each in there if each not in served]
     for each in sorted(served.items()):
         try:
@@ -140,7 +142,8 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
         raise typer.Exit(1)
 
 
-def _near(address: str, known: Collection[str]) -> str:
+def near_address(address: str, known: Collection[str]) -> str:
+    """Which of the known stores may have been meant."""
     if near := nearest_name(address, known):
         return f"did you mean {near}?"
     return f"those that are: {', '.join(sorted(known)) or 'none'}"

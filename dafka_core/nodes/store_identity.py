@@ -113,6 +113,19 @@ def restore(directory: Path | str) -> str:
             raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
 
 
+def take_address(directory: Path, address: str) -> None:
+    """Has the store in ``directory``, whose log the caller has open, be another one from now on.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        _write(directory / ADDRESS_FILE, address)
+        _write(directory / ORIGIN_FILE, _origin(directory))
+    except OSError as error:
+        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
+
+
 def copied(address: str) -> str:
     """What is wrong with a second store of one address, and what to do."""
     return (
