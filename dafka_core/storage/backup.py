@@ -27,6 +27,7 @@ import xxhash
 
 from dafka_core.errors import StoreError
 from dafka_core.storage import log_copy
+from dafka_core.storage.block import peek_count
 from dafka_core.storage.cold_marks import FORMAT
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
 from dafka_core.storage.log_copy import BLOCKS, FACTS, META, PARTITIONS, Entry, Known
@@ -36,8 +37,9 @@ from dafka_core.storage.open_environment import (
     open_tables,
     sync_directory,
 )
+from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
-from dafka_core.storage.tables import Tables
+from dafka_core.storage.tables import FoundBlock, Tables
 
 BACKUP_FILE: Final = "backup.mdb"
 
@@ -315,10 +317,22 @@ def _drop_given_up(tables: Tables) -> None:
         if partition_id not in earliest:
             tables.delete_blocks(partition_id, list(tables.firsts(partition_id, 0)))
             continue
-        last = tables.last_block(partition_id, earliest[partition_id])
+        start = earliest[partition_id]
+        last = tables.last_block(partition_id, start)
         if last is not None:
-            given_up = [each for each in tables.firsts(partition_id, 0) if each < last.first]
+            firsts = [*tables.firsts(partition_id, 0)]
+            # A block that ends below would be taken for the one that the next records follow.
+            is_held = last.first + _records(last) > start
+            given_up = [each for each in firsts if each < last.first + (not is_held)]
             tables.delete_blocks(partition_id, given_up)
+
+
+def _records(found: FoundBlock) -> int:
+    """How many records a block says it has; very many if it is damaged, which will be found."""
+    try:
+        return peek_count(found.packed)
+    except ValueError:
+        return LAST_OFFSET
 
 
 def _checksum(path: Path) -> str:

@@ -219,6 +219,8 @@ class EntryWriter:
             row = row._replace(id=self._tables.new_id())
         else:
             row = self._tables.aside.take(tp, row, row.earliest)
+            # What was trimmed of its first block is left, which the next records do not follow.
+            self._tables.delete_blocks(row.id, list(self._tables.firsts(row.id, 0)))
         row = self._tables.lives.replace(tp, row, history)
         self._tables.put_row(tp, row._replace(earliest=start, end=start))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dafka_core.epochs import Epoch
-from dafka_core.log_entries import Discard, Met, NotedBatch, SetAside
+from dafka_core.log_entries import Discard, GoOn, Met, NotedBatch, SetAside
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
@@ -29,7 +29,7 @@ class ChangingLog:
     def change(self, times: int) -> None:
         """Does something, so many times."""
         kinds = [self._append] * 6 + [self._merge] * 3
-        kinds += [self._trim, self._stage, self._discard, self._set_aside, self._note]
+        kinds += [self._trim, self._stage, self._discard, self._set_aside, self._note, self._go_on]
         for _ in range(times):
             self._chance.choice(kinds)()
 
@@ -77,6 +77,15 @@ class ChangingLog:
         self.log.write([RecordBatch(tp, start, values, epoch=epoch)])
         if self._chance.random() < 0.5:
             self.log.discard_aside(self.log.aside()[0].id)
+
+    def _go_on(self) -> None:
+        """As a store does that lacks what nobody has any more."""
+        tp = self._chance.choice(PARTITIONS)
+        self._lives += 1
+        end, history = self.log.end(tp), self.log.lives(tp).history
+        if self._chance.random() < 0.5:
+            history = (*history, Epoch(100 + self._lives, self._lives, 1, end, 0))
+        self.log.write([GoOn(tp, end + self._chance.randrange(1, 90), history)])
 
     def _note(self) -> None:
         tp = self._chance.choice(PARTITIONS)

@@ -138,14 +138,15 @@ def test_blocks_that_are_compressed_are_merged_and_extended_like_others(tmp_path
 def test_nobody_notices_whatever_happens_to_the_log(tmp_path: Path, seed: int) -> None:
     with Log(tmp_path / "plain") as plain, Log(tmp_path / "other") as log:
         logs = [ChangingLog(plain, seed), ChangingLog(log, seed)]
+        done = 0
         for _ in range(12):
             for each in logs:
                 each.change(12)
-            compress(log, "*=lz4" if seed % 2 else "*=zstd")
+            done += compress(log, "*=lz4" if seed % 2 else "*=zstd").blocks
             now, before = told(log), told(plain)
             del now["times"], before["times"], now["met"], before["met"]
             assert now == before
-        assert any(codecs(log))
+        assert done
         assert [each.found for each in check(lambda: look(log)) if each.found] == []
     with Log(tmp_path / "other") as log:
         while log.merge_step():

@@ -304,3 +304,13 @@ def test_a_log_goes_on_behind_what_nobody_has(tmp_path: Path, count: int) -> Non
         found = written(log, WON, 9, 4, "found")
         assert [value for batch in log.read(TP, 0, 99) for value in batch.values] == found
         assert log.trim(TP, 10) == 10
+
+
+def test_a_block_that_was_trimmed_in_part_is_not_taken_for_the_last_one(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(TP, 0, [b"x" * 1_000] * 50)])
+        log.trim(TP, 20)
+        assert log.write([GoOn(TP, 200, ())]) == [None]
+        log.append([RecordBatch.of(TP, 200, [b"y" * 1_000] * 50)])
+        assert log.end(TP) == 250
+        assert sum(batch.count for batch in log.read(TP, 0, 250)) == 50
