@@ -104,17 +104,24 @@ class DiskWatch:
         took_s = 0.0 if begun_at is None else now - begun_at
         self.begun_at = None
         self.appends.add(took_s)
+        records = size_bytes = 0
         for entry, error in zip(entries, outcomes, strict=True):
             if error is not None:
                 self.refused[type(error).__name__] += 1
-            elif isinstance(entry, RecordBatch):
-                self._count(entry)
-            elif isinstance(entry, Stage):
-                self._count(entry.batch)
+            elif isinstance(entry, (RecordBatch, Stage)):
+                batch = entry if isinstance(entry, RecordBatch) else entry.batch
+                topic, count, size = batch.tp.topic, batch.count, batch.values.size_bytes
+                counts = self.topics.get(topic) or self._counts_of(topic)
+                counts[0] += count
+                counts[1] += size
+                records += count
+                size_bytes += size
             elif isinstance(entry, SetAside):
                 self.fences += 1
             elif isinstance(entry, Promise):
                 self.promises += 1
+        self.records += records
+        self.bytes += size_bytes
         if took_s > SLOW_S:
             self.slow_count, self.slow_at = self.slow_count + 1, now
             self._say_slow(now, took_s)
@@ -146,17 +153,9 @@ class DiskWatch:
                 extra={"event": "disk_nearly_full"},
             )
 
-    def _count(self, batch: RecordBatch) -> None:
-        size_bytes = batch.values.size_bytes
-        self.records += batch.count
-        self.bytes += size_bytes
-        topic = batch.tp.topic
-        counts = self.topics.get(topic)
-        if counts is None:
-            name = topic if len(self.topics) < MAX_TOPICS else OTHER
-            counts = self.topics.setdefault(name, [0, 0])
-        counts[0] += batch.count
-        counts[1] += size_bytes
+    def _counts_of(self, topic: str) -> list[int]:
+        name = topic if len(self.topics) < MAX_TOPICS else OTHER
+        return self.topics.setdefault(name, [0, 0])
 
     def _say_slow(self, now: float, took_s: float) -> None:
         if now - self._said_slow_at < SAY_AGAIN_S:
