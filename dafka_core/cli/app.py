@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dafka_core.cli import backup_commands, checkpoint_commands
+from dafka_core.cli import backup_commands, checkpoint_commands, perf_commands
 from dafka_core.cli.archive_command import archive
+from dafka_core.cli.bundle_command import bundle
 from dafka_core.cli.cluster_commands import nodes, status
 from dafka_core.cli.config_command import config
 from dafka_core.cli.configured import ConfiguredTyper
@@ -108,3 +109,11 @@ app.add_typer(checkpoint_group, name="checkpoint")
 app.command()(with_options(ReaderOptions, without={"tower_timeout_s", "wait_for_tower"})(doctor))
 app.command(context_settings={"ignore_unknown_options": True})(config)
 app.command()(completion)
+app.command()(with_options(ReaderOptions)(bundle))
+perf_group = ConfiguredTyper(
+    help="Measure how fast a cluster is: publish, consume, read in bulk.", no_args_is_help=True
+)
+perf_group.command()(with_options(ProducerOptions)(perf_commands.produce))
+perf_group.command()(with_options(ConsumerOptions)(perf_commands.consume))
+perf_group.command()(with_options(ReaderOptions)(perf_commands.store))
+app.add_typer(perf_group, name="perf")

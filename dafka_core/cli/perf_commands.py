@@ -1,0 +1,111 @@
+"""``dafka perf``: how fast records go to stores, to a consumer, and out of stores in bulk."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from dafka_core.cli import output, stored_records
+from dafka_core.cli.flags import Topic, of_table
+from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.cli.stored_records import Range
+from dafka_core.node_options import ConsumerOptions
+
+_COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
+
+Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many records to publish.")]
+Size = Annotated[int, typer.Option(min=0, max=1 << 20, metavar="N", help="The bytes of a value.")]
+Batch = Annotated[
+    int, typer.Option(min=1, max=100_000, metavar="N", help="How many are published at a time.")
+]
+
+
+def produce(
+    topic: Topic,
+    *,
+    count: Count = 1_000_000,
+    size: Size = 100,
+    batch: Batch = 1_000,
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Publish records of random octets, and time it until stores have all of them on disk."""
+    from dafka_core import Producer
+    from dafka_core.values import Values
+
+    values = Values.of([os.urandom(size) for _ in range(min(batch, count))])
+    with Producer(topic, **options) as producer:
+        started_s = time.monotonic()
+        with output.progress(count, "records") as advance:
+            for start in range(0, count, batch):
+                part = values[: min(batch, count - start)]
+                producer.publish_many(part)
+                advance(len(part))
+        published_s = time.monotonic()
+        producer.flush(600.0)
+        acknowledged_s = time.monotonic()
+    rows = [
+        _row("published", count, count * size, published_s - started_s),
+        _row("acknowledged", count, count * size, acknowledged_s - started_s),
+    ]
+    output.table(_COLUMNS, rows, as_json=as_json)
+
+
+def consume(
+    topic: Topic, *, as_json: AsJson = False, timeout_s: Timeout = 10.0, **options: Any
+) -> None:
+    """Follow a topic from its beginning to the end that it has now, as a consumer does."""
+    from dafka_core import Consumer
+
+    total = sum(each.count for each in _all(topic, timeout_s, "", options))
+    count = size = 0
+    started_s = time.monotonic()
+    given = of_table(ConsumerOptions, options)
+    with Consumer(start="earliest", **given) as consumer:
+        consumer.subscribe(topic)
+        with output.progress(total, "records") as advance:
+            for batch in consumer.batches():
+                count, size = count + batch.count, size + batch.values.size_bytes
+                advance(batch.count)
+                if count >= total:
+                    break
+        took_s = time.monotonic() - started_s
+    output.table(_COLUMNS, [_row("consumed", count, size, took_s)], as_json=as_json)
+
+
+def store(
+    topic: Topic,
+    *,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Read all that stores have of a topic in bulk, as Spark and 'consume --exit-at-end' do."""
+    count = size = 0
+    with stored_records.opened(timeout_s, uris, options) as stored:
+        infos = stored.of_topic(topic)
+        total = sum(each.end - each.earliest for each in infos)
+        started_s = time.monotonic()
+        with output.progress(total, "records") as advance:
+            for info in infos:
+                for batch in stored.read(Range(info, info.earliest, info.end)):
+                    count, size = count + batch.count, size + batch.values.size_bytes
+                    advance(batch.count)
+        took_s = time.monotonic() - started_s
+    output.table(_COLUMNS, [_row("read", count, size, took_s)], as_json=as_json)
+
+
+def _all(topic: str, timeout_s: float, uris: str, options: Mapping[str, Any]) -> list[Range]:
+    with stored_records.opened(timeout_s, uris, options) as stored:
+        return [Range(each, each.earliest, each.end) for each in stored.of_topic(topic)]
+
+
+def _row(what: str, count: int, size: int, took_s: float) -> tuple[object, ...]:
+    took_s = max(took_s, 1e-9)
+    rate, megabytes = count / took_s, size / took_s / 1e6
+    return what, count, size, round(took_s, 3), round(rate), round(megabytes, 1)

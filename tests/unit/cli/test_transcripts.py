@@ -1,0 +1,78 @@
+"""What docs/commands.md shows are commands that there are, with flags that they have."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from dafka_core.cli.app import app
+from dafka_core.cli.configured import SHARED
+
+DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs"
+STEPS = [
+    line.removeprefix("$ ")
+    for line in (DOCS / "commands.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("$ ")
+]
+
+OWN = (
+    *("up", "tower", "store", "produce", "consume", "copy", "status", "nodes", "stores", "topics"),
+    *("partitions", "heads", "staged", "lag", "doctor", "config", "completion", "bundle"),
+    *("perf produce", "perf consume", "perf store"),
+)
+"""Commands of which the page shows what they print."""
+
+
+def commands() -> dict[str, set[str]]:
+    """Each command, and its flags."""
+    found: dict[str, set[str]] = {}
+
+    def walk(group: object, prefix: str) -> None:
+        for name, each in getattr(group, "commands", {}).items():
+            found[prefix + name] = {
+                flag for option in each.params for flag in (*option.opts, *option.secondary_opts)
+            }
+            walk(each, f"{prefix}{name} ")
+
+    walk(typer.main.get_command(app), "")
+    return found
+
+
+def called(step: str) -> list[list[str]]:
+    """The words behind each ``dafka`` of a line for a shell."""
+    words = shlex.split(step.replace(";", " ; "))
+    calls: list[list[str]] = []
+    for word in words:
+        if word == "dafka" or word in ("|", "&&", ";"):
+            calls.append([])
+        elif calls:
+            calls[-1].append(word)
+    return [each for each in calls if each]
+
+
+def test_each_command_has_a_transcript_or_another_page() -> None:
+    shown = [" ".join(call) for step in STEPS for call in called(step)]
+    assert [name for name in OWN if not any(each.startswith(name) for each in shown)] == []
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    pages += (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    missing = [name for name in commands() if f"dafka {name}" not in pages]
+    assert [name for name in missing if not name.startswith("checkpoint")] == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_transcripts_flags_are_those_of_its_command(step: str) -> None:
+    known = commands()
+    for call in called(step):
+        name = next(
+            (" ".join(call[:count]) for count in (2, 1) if " ".join(call[:count]) in known), None
+        )
+        if name is None:
+            continue  # another program of the line, or the version
+        flags = {word for word in call if re.match("--[a-z]", word)}
+        shared = {f"--{each}" for each in SHARED}
+        wrong = flags - known[name] - shared
+        assert name == "config" or wrong == ({"--akcs"} if "--akcs" in call else set())
