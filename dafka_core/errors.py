@@ -220,9 +220,10 @@ class MissingStoresError(PartitionError):
     """
 
     sentence = (
-        "{needed} stores have to say how far it goes, and {missing} do not answer; start them. If "
-        "they are gone for ever, say so with option resume_missing='ignore': what only they have "
-        "acknowledged is lost then, or set aside when they come back"
+        "{needed} stores have to say how far it goes, and {missing} do not answer; start them, or "
+        "wait longer (option resume_timeout_s). If they are gone for ever, say so with option "
+        "resume_missing='ignore': what only they have acknowledged is lost then, or set aside when "
+        "they come back"
     )
     needed: int
     stores: Sequence[str]

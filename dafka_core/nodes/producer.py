@@ -391,7 +391,7 @@ class Producer(Node):
         assert takeover is not None
         try:
             if not self._mesh.wait_until(lambda: self._role.takeover is None, timeout_s):
-                if (lack := takeover.lack) is not None:
+                if (lack := takeover.missing) is not None:
                     raise MissingStoresError(self.topic, self.address, lack.needed, lack.stores)
                 raise NoStoreError([str(tower) for tower in self._config.tower], timeout_s)
         except BaseException:

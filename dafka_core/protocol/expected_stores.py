@@ -86,6 +86,11 @@ class ExpectedStores:
         """Whether there is anybody to wait for, as far as was looked."""
         return bool(self._expected)
 
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The stores among the nodes that are waited for; any thread may ask."""
+        return tuple(node for node, each in [*self._expected.items()] if each.is_store)
+
     def known(self) -> dict[str, KnownStore]:
         """All that stores have said of others, by address: of each the newest."""
         newest: dict[str, KnownStore] = {}

@@ -150,6 +150,13 @@ class Takeover:
         """The producer's, when it is known."""
         return self.history[-1] if self.history else None
 
+    @property
+    def missing(self) -> Missing | None:
+        """The stores that it waits for, if it knows of any, whatever becomes of them."""
+        waited = self._directory.expected.stores
+        met = len(self._directory.stores)
+        return self.lack or (Missing(met + len(waited), waited) if waited else None)
+
     def on_tick(self, now: float) -> list[Outgoing]:
         """Asks the next question when the last one is answered."""
         messages = self._directory.on_tick(now)

@@ -233,7 +233,7 @@ def test_a_store_that_has_lost_what_a_batch_was_to_read(
     forget_commits(tmp_path)
     mesh.kill_store(0)
     mesh.start_store(1)
-    produce(mesh, topic, range(12), address, resume_timeout_s=1, resume_missing="ignore")
+    produce(mesh, topic, range(12), address, resume_timeout_s=30, resume_missing="ignore")
     given: dict[str, Any] = {"subscribe": topic, "fetchTimeoutMs": 3000, "fetch": fetch}
     with pytest.raises(PySparkException, match=r"\[DAFKA_HISTORY_CHANGED\] .* a newer producer"):
         run(stream(spark, mesh, **given), tmp_path, print)

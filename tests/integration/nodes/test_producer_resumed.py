@@ -8,10 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from dafka_core import NoStoreError, Producer, Store
+from dafka_core.errors import MissingStoresError
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, Fetch, GetHeads, StoreHello
+from dafka_core.records import TopicPartition
+from tests.forked import ForkedCluster
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
+from tests.integration.nodes.staging import client_in
 
 
 def test_a_resumed_producer_goes_on_at_its_head(store: Store, tower: str) -> None:
@@ -61,3 +65,20 @@ def test_resuming_with_a_c_store(tower: str, raw: Callable[..., RawPeer]) -> Non
     finally:
         answering.set()
         thread.join()
+
+
+def test_resuming_names_the_store_that_it_waited_for() -> None:
+    with ForkedCluster(stores=2) as cluster:
+        away, _ = cluster.stores
+        cluster.kill_store(1)
+        with Producer("t", tower=cluster.tower) as producer:
+            producer.publish(b"0")
+        cluster.start_store(1)
+        with client_in(cluster, 1) as client:  # it has met the store that it has the record from
+            client.wait(TopicPartition("t", producer.address), 1, timeout_s=PATIENCE_S)
+        cluster.kill_store(0)
+        cluster.kill_store(1)
+        cluster.start_store(1)
+        with pytest.raises(MissingStoresError, match="resume_timeout_s") as lacking:
+            Producer("t", tower=cluster.tower, address=producer.address, resume_timeout_s=1)
+    assert (lacking.value.needed, lacking.value.stores) == (2, (away,))

@@ -155,7 +155,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         {"topic": "t", "partition": "P", "needed": 2, "stores": ("S1", "S2")},
         (
             "topic 't', partition P: 2 stores have to say how far it goes, and S1, S2 do not "
-            "answer; start them. "
+            "answer; start them, or wait longer (option resume_timeout_s). "
         ),
     ),
     (
