@@ -82,26 +82,30 @@ def unpack(text: str, max_bytes: int = MAX_BYTES) -> Unpacked:
         ValueError: it is no such text, or has more than ``max_bytes`` when it is unpacked.
     """
     try:
-        unpacking = zlib.decompressobj()
-        octets = unpacking.decompress(base64.b85decode(text), max_bytes)
-        if not unpacking.eof:
-            raise ValueError("the packed offset is damaged: it does not end")
-        reading = _Reading(octets)
-        tps = list(reading.names())
-        columns = [reading.column(len(tps), "<i8") for _ in range(3)]
-        length = reading.size()
-        parts = [reading.column(length, "<u8") for _ in range(3)]
-    except (zlib.error, struct.error) as error:
+        return _unpacked(text, max_bytes)
+    except (zlib.error, struct.error, ValueError) as error:
         raise ValueError(f"the packed offset is damaged: {error}") from None
+
+
+def _unpacked(text: str, max_bytes: int) -> Unpacked:
+    unpacking = zlib.decompressobj()
+    octets = unpacking.decompress(base64.b85decode(text), max_bytes)
+    if not unpacking.eof:
+        raise ValueError("it does not end")
+    reading = _Reading(octets)
+    tps = list(reading.names())
+    columns = [reading.column(len(tps), "<i8") for _ in range(3)]
+    length = reading.size()
+    parts = [reading.column(length, "<u8") for _ in range(3)]
     if reading.left:
-        raise ValueError(f"the packed offset is damaged: it has {reading.left} octets more")
+        raise ValueError(f"it has {reading.left} octets more")
     table = [EpochId(*life) for life in zip(*parts, strict=True)]
     positions, start, places = (
         {tp: number for tp, number in zip(tps, column, strict=True) if number >= 0}
         for column in columns
     )
     if max(places.values(), default=-1) >= len(table):
-        raise ValueError("the packed offset is damaged: it has too few lives")
+        raise ValueError("it has too few lives")
     return Unpacked(positions, start, {tp: table[place] for tp, place in places.items()})
 
 
@@ -164,7 +168,7 @@ class _Reading:
 
     def _take(self, count: int) -> bytes:
         if count > self.left:
-            raise ValueError("the packed offset is damaged: it ends too early")
+            raise ValueError("it ends too early")
         self._at += count
         return self._octets[self._at - count : self._at]
 
