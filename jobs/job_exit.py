@@ -29,6 +29,9 @@ _RUNS_TWICE = (
     "the query runs twice at once: another run has just made its checkpoint. One of them is enough"
 )
 
+# The other has gone so far as to write a batch.  Spark says the same of what somebody copied.
+_HAS_OFFSETS = re.compile(r"(\S+)/offsets should be empty on batch 0")
+
 _USAGE = ("ConfigError", "ColumnError", "AnalysisException", "ParseException")
 
 
@@ -101,5 +104,8 @@ def _told(error: Exception) -> tuple[str, str]:
         return found[1], found[2]
     if _MADE_TWICE.search(str(error)):
         return name, _RUNS_TWICE
+    if checkpoint := _HAS_OFFSETS.search(str(error)):
+        alone = f"If none runs, checkpoint {checkpoint[1]} is part of another: name a new one"
+        return name, f"{_RUNS_TWICE}. {alone}"
     causes = _CAUSE.findall(str(error)) if name == "Py4JJavaError" else []
     return name, [str(error).strip().splitlines()[0], *causes][-1]

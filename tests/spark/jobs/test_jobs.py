@@ -155,6 +155,11 @@ def test_an_error_of_java_is_told_by_its_cause() -> None:
     assert _told(kind(f"{said}\nCaused by: x.Y: full")) == ("Py4JJavaError", "x.Y: full")
     twice = ": x.Exists: Failed to rename file:/a/metadata as destination already exists."
     assert RUNS_TWICE.search(_told(kind(twice))[1])
+    written = (
+        "[A_CONDITION] The checkpoint location /a/c/offsets should be empty on batch 0\nPlease"
+    )
+    assert RUNS_TWICE.search(_told(kind(written))[1])
+    assert "checkpoint /a/c is part" in _told(kind(written))[1]
     assert _told(ValueError("a defect")) == ("ValueError", "")
 
 
