@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test soak fuzz chaos lint unit bench package env java clean
+.PHONY: help demo quick test soak fuzz chaos lint unit bench docs package env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -49,6 +49,10 @@ bench: java env ## figures beside their references, as JSON lines and a table
 chaos: java env ## faults on real processes; SEED=n, ROUNDS=n and TABLE=n as you like (docs/chaos.md)
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 		$(if $(TABLE),--table $(TABLE))
+
+docs: env ## the pages as a site, in build/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "build/docs/index.html, or with search: $(BIN)/python -m http.server -b 127.0.0.1 -d build/docs"
 
 package: env ## a wheel, and a zip for spark-submit --py-files, in dist/
 	@$(BIN)/python scripts/package.py
