@@ -234,6 +234,12 @@ class Consumer(Node):
 
     def _on_loss(self, loss: Loss) -> None:
         policy = self._config.on_data_loss
+        if loss.is_beginning:
+            facts = {"topic": loss.tp.topic, "partition": loss.tp.partition, "offset": loss.end}
+            text = "topic %(topic)r, partition %(partition)s: begins at offset %(offset)d, the "
+            text += "earliest there is"
+            _log.info(text, facts, extra={"event": "consumer_begins"})
+            return
         if policy == FAIL:
             does = "go on with Consumer.seek, or set option on_data_loss to skip or wait"
         elif policy == SKIP and loss.available is not None:

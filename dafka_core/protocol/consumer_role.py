@@ -15,7 +15,7 @@ from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.followed_history import FollowedHistory
 from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
-from dafka_core.protocol.loss_detector import Loss, LossDetector
+from dafka_core.protocol.loss_detector import TRIMMED, Loss, LossDetector
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
 from dafka_core.protocol.record_limits import error_of
@@ -72,6 +72,7 @@ class ConsumerRole:
         self._detector = LossDetector(self.directory, self.scheduler)
         self._on_data_loss = on_data_loss
         self._start = start
+        self._beginning: set[TopicPartition] = set()  # at the earliest record that there is
         self._topics: dict[str, None] = {}
         self._heads_asked_at: float | None = None
 
@@ -108,11 +109,13 @@ class ConsumerRole:
             self.scheduler.forget(tp)
             self.skipped.pop(tp, None)
             self._histories.pop(tp, None)
+            self._beginning.discard(tp)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """The next record delivered of the partition is the one at ``offset``."""
         fetcher = self.fetchers.setdefault(tp, self.scheduler.fetcher(tp, offset))
         fetcher.begin(offset)
+        self._beginning.discard(tp)
         self._histories.pop(tp, None)
         self.scheduler.postpone(fetcher)
 
@@ -272,6 +275,7 @@ class ConsumerRole:
         error = HistoryChangedError(*fetcher.tp, start, start, CHANGED, position)
         self.delivered.append(error)
         self._histories[fetcher.tp].go_back(start)
+        self._beginning.discard(fetcher.tp)
         fetcher.head = start
         fetcher.begin(start)
         fetcher.raise_head(end)
@@ -282,10 +286,13 @@ class ConsumerRole:
         fetcher = self.fetchers[loss.tp]
         if loss.start != fetcher.next_offset:
             return  # it waits at an earlier gap
-        self.losses.append(loss)
+        begins = loss.tp in self._beginning and loss.start == 0 and loss.why == TRIMMED
+        self.losses.append(loss._replace(is_beginning=begins))
         # A head alone is no place to go on at: it may be of records that nobody ever had.
-        if self._on_data_loss == SKIP and loss.available is not None:
-            self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
+        if begins or (self._on_data_loss == SKIP and loss.available is not None):
+            if not begins:
+                self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
+            self._beginning.discard(loss.tp)
             self._histories[loss.tp].pass_over(loss.start)
             self._deliver(fetcher, fetcher.advance(loss.end), loss.end)
             self.scheduler.postpone(fetcher)
@@ -309,6 +316,7 @@ class ConsumerRole:
             match self._start:
                 case "earliest":
                     offset = 0
+                    self._beginning.add(tp)
                 case "latest":
                     offset = latest
                 case offsets:

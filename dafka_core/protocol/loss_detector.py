@@ -27,6 +27,9 @@ AWAY_S: Final = 60.0
 whoever has said that there are any.  A store that is started again is back within this time, also
 one whose machine starts again with it."""
 
+TRIMMED: Final = "the stores have trimmed them"
+"""Why they are gone, where stores have later ones."""
+
 LOOK_MAX_S: Final = 15.0
 """How rarely the stores are asked again; the answer may be long."""
 
@@ -40,6 +43,9 @@ class Loss(NamedTuple):
     available: int | None
     """The earliest record there is after them, if there is one."""
     why: str
+    is_beginning: bool = False
+    """Whether the reader began at the earliest record, which is the one after them: it lost none
+    that it was to read."""
 
 
 class LossDetector:
@@ -102,7 +108,7 @@ class LossDetector:
         """
         why = "no store has them, and whoever had them is gone"
         if first is not None:
-            why = "the stores have trimmed them"
+            why = TRIMMED
         elif not self._directory.stores:
             why = "no store is there, and whoever had them is gone"
         there = [(batch.offset, batch.end) for batch in fetcher.kept]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import count
+from math import inf
 from typing import Any
 
 from dafka_core.errors import ProtocolError
 from dafka_core.nodes import subscribers
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode, parse_subscription
-from dafka_core.protocol.consumer_role import WAIT, ConsumerRole, Start
+from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
+from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
@@ -243,8 +245,8 @@ class NeverAsksForHeads(ConsumerRole):
 class WaitsForWhatIsTrimmed(ConsumerRole):
     """Asks for ever for records that no store has any more."""
 
-    def __init__(self, address: str, start: Start, on_data_loss: str, *, limit_bytes: int) -> None:
-        super().__init__(address, start, WAIT, limit_bytes=limit_bytes)
+    def _lose(self, now: float, loss: Loss) -> None:
+        self.fetchers[loss.tp].unanswered_since = inf
 
 
 class ServesTheFirst(FetchScheduler):

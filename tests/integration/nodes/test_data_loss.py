@@ -69,7 +69,7 @@ WAYS: dict[str, Callable[[Consumer], object]] = {
 def test_trimmed_records_are_an_error_and_seek_goes_on(
     consume: Consume, trimmed: TopicPartition, way: str
 ) -> None:
-    consumer = consume("t", start="earliest")
+    consumer = consume("t", start={"t": {trimmed.partition: 0}})
     with pytest.raises(DataLossError) as lost:
         WAYS[way](consumer)
     facts = (lost.value.topic, lost.value.partition, lost.value.wanted, lost.value.available)
@@ -97,12 +97,23 @@ def test_the_records_before_a_gap_come_before_the_error(
     assert consumer.positions() == {tp: (len(found), 10_000)}
 
 
+def test_earliest_begins_with_the_earliest_record_there_is(
+    consume: Consume, trimmed: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "dafka.consumer"):
+        consumer = consume("t", start="earliest")
+        assert next_values(consumer, 50) == values(50, 50)
+    assert consumer.skipped == {}
+    begins = f"topic 't', partition {trimmed.partition}: begins at offset 50, the earliest there is"
+    assert begins in caplog.messages
+
+
 @pytest.mark.usefixtures("trimmed")
 def test_other_partitions_go_on_and_the_error_comes_again(
     produce: Produce, consume: Consume
 ) -> None:
     published(produce, "other", 10)
-    consumer = consume("t", "other")
+    consumer = consume("t", "other", start={})
     errors, found = 0, list[bytes | None]()
     while errors < 2 or len(found) < 10:
         try:
@@ -115,7 +126,7 @@ def test_other_partitions_go_on_and_the_error_comes_again(
 def test_skip_goes_on_at_the_earliest_counts_and_logs(
     consume: Consume, trimmed: TopicPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
-    consumer = consume("t", on_data_loss="skip")
+    consumer = consume("t", start={}, on_data_loss="skip")
     with caplog.at_level(logging.WARNING, "dafka.consumer"):
         assert next_values(consumer, 50) == values(50, 50)
     assert consumer.skipped == {trimmed: 50}
@@ -139,7 +150,7 @@ def test_wait_says_so_and_goes_on_when_somebody_has_them(
     other.close()
     store.log.trim(tp, 50)
     with caplog.at_level(logging.WARNING, "dafka.consumer"):
-        consumer = consume("t", on_data_loss="wait")
+        consumer = consume("t", start={}, on_data_loss="wait")
         wait_until(lambda: len(caplog.messages) == 1, timeout_s=PATIENCE_S)
         assert consumer.poll(0) is None
         with Store(tmp_path / "other", tower=tower):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from dafka_core.epochs import EpochId
-from dafka_core.protocol.consumer_role import FAIL, SKIP, WAIT, ConsumerRole
+from dafka_core.protocol.consumer_role import FAIL, SKIP, WAIT, ConsumerRole, Start
 from dafka_core.protocol.loss_detector import AWAY_S, LOOK_MAX_S, TRIMMED_S, Loss
 from dafka_core.protocol.messages import (
     ConsumerHello,
@@ -31,15 +31,20 @@ where it does not answer."""
 
 
 class Cluster:
-    """A consumer and stores that answer queries, and no FETCH."""
+    """A consumer and stores that answer queries, and no FETCH.
 
-    def __init__(self, on_data_loss: str, held: Held, head: int = 100) -> None:
+    It has positions, and reads partitions that are not among them from their first record.
+    """
+
+    def __init__(
+        self, on_data_loss: str, held: Held, head: int = 100, start: Start | None = None
+    ) -> None:
         self.now = 0.0
         self.held = dict(held)
         self.c_store_end = 0
         self.queries = 0
         self.asked: list[Fetch] = []
-        self.role = ConsumerRole(ME, "earliest", on_data_loss)
+        self.role = ConsumerRole(ME, {} if start is None else start, on_data_loss)
         self.role.subscribe(TOPIC)
         self.role.on_tick(0.0)
         for store in held:
@@ -202,6 +207,45 @@ def test_skip_takes_what_is_here_already() -> None:
     assert offsets_of(cluster.role.delivered) == list(range(95, 100))
     assert cluster.role.positions() == {TP: (100, 100)}
     assert cluster.role.scheduler.budget.records == 0
+
+
+@every_policy
+def test_earliest_is_the_first_record_that_any_store_has(policy: str) -> None:
+    cluster = Cluster(policy, {A: (70, 100), B: (50, 90)}, start="earliest")
+    assert cluster.pass_time(TRIMMED_S - 1) == []
+    assert [(*loss[:4], loss[-1]) for loss in cluster.pass_time(SOON_S)] == [(TP, 0, 50, 50, True)]
+    assert cluster.asked[-1].sequence == 50
+    assert cluster.role.skipped == {}
+    # It has a position from now on.
+    cluster.held = {A: (70, 100), B: (70, 100)}
+    assert not cluster.pass_time(SOON_S)[0].is_beginning
+
+
+def test_earliest_waits_for_a_store_that_may_have_earlier_ones() -> None:
+    cluster = Cluster(FAIL, {A: (50, 100), B: None}, start="earliest")
+    cluster.role.on_peer_lost(B)
+    assert cluster.pass_time(AWAY_S - 1) == []
+    assert cluster.pass_time(2 * LOOK_MAX_S)[0].is_beginning
+
+
+def test_earliest_of_a_deleted_topic_is_its_end() -> None:
+    cluster = Cluster(FAIL, {A: (100, 100)}, start="earliest")
+    assert cluster.pass_time(SOON_S)[0].is_beginning
+    assert cluster.role.positions() == {TP: (100, 100)}
+
+
+@pytest.mark.parametrize("held", [{A: (0, 0)}, {}])
+def test_records_that_no_store_ever_had_are_no_beginning(held: Held) -> None:
+    cluster = Cluster(FAIL, held, start="earliest")
+    cluster.role.on_batch(0.0, "", batch_of(95, 100))
+    assert not cluster.pass_time(LATER_S)[0].is_beginning
+    assert cluster.role.positions() == {TP: (0, 100)}
+
+
+def test_who_seeks_the_first_record_has_a_position() -> None:
+    cluster = Cluster(FAIL, {A: (50, 100)}, start="earliest")
+    cluster.role.seek(TP, 0)
+    assert not cluster.pass_time(SOON_S)[0].is_beginning
 
 
 def test_skip_does_not_go_on_where_nobody_has_anything() -> None:
