@@ -45,14 +45,14 @@ def main() -> None:
     print(USAGE.format(wheel=wheel.relative_to(ROOT), zip=ZIP.relative_to(ROOT)))
 
 
-def build_wheel() -> Path:
-    """The wheel, built by the backend of this environment."""
-    for old in DIST.glob("*.whl"):
+def build_wheel(directory: Path = DIST) -> Path:
+    """The wheel, built by the backend of this environment, as the only one in a directory."""
+    for old in directory.glob("*.whl"):
         old.unlink()
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
-    command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(DIST), str(ROOT)]
+    command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(directory), str(ROOT)]
     subprocess.run(command, check=True)
-    [wheel] = DIST.glob("*.whl")
+    [wheel] = directory.glob("*.whl")
     return wheel
 
 

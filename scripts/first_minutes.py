@@ -1,0 +1,145 @@
+"""Does what docs/start.md says, and writes what it sees there: ``python scripts/first_minutes.py``.
+
+The page is the script.  A block of Python is a file, named in its first line; each line of a block
+``console`` that begins with a dollar sign is a command, and what follows is what it prints.  All of
+it is done in a directory that goes away, by the wheel alone: nothing is imported from here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from contextlib import ExitStack
+from pathlib import Path
+
+from scripts.package import build_wheel
+from scripts.transcripts import served
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "start.md"
+PICTURE = ROOT / "docs" / "images" / "weather.png"
+BLOCK = re.compile(r"```(console|python)\n(.*?)```", re.DOTALL)
+SAME = {
+    r"(?m)^\S+Z WARNING .*\n": "",  # as of a slow disk
+    r"(micro-batch \d+: .*\n)+": "micro-batches\n",
+    r"\b[0-9A-F]{32}\b": "0" * 32,
+    r"(127\.0\.0\.1:)\d+": r"\1PORT",
+    r"(PORT:)\d+": r"\1PORT",
+    r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)": "TIME",
+    r"\b\d+\.\d+[\w.]*": "VERSION",
+}
+"""What is another thing each time, and what is as good."""
+
+DEFAULT_TOWER = "127.0.0.1:5556:5557"
+"""Where a tower is that has its ports for itself, as here it need not have."""
+
+FOR_ONE_WHEEL = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_FORCE_REINSTALL": "1"}
+"""What the wheel depends on is there already: in the environment that runs this."""
+
+
+class Minutes:
+    """A newcomer's directory, with the wheel in ``dist``, and the programs that run in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._running = ExitStack()
+        build_wheel(directory / "dist")
+        made = directory / ".venv"
+        venv.create(made, symlinks=True)
+        [packages] = made.glob("lib/python*/site-packages")
+        (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        pip = made / "bin" / "pip"
+        pip.write_text(f'#!/bin/sh\nexec "{made}/bin/python" -m pip "$@"\n')
+        pip.chmod(0o755)
+        settings = directory / "settings" / "dafka"
+        settings.mkdir(parents=True)
+        addresses = "".join(f'{kind}_address = "tcp://127.0.0.1:0"\n' for kind in ("sub", "pub"))
+        (settings / "dafka.toml").write_text(f"[commands.up]\n{addresses}")
+        kept = {name: each for name, each in os.environ.items() if not name.startswith("DAFKA_")}
+        self.environment = kept | {
+            **FOR_ONE_WHEEL,
+            "PATH": f"{made}/bin{os.pathsep}{kept['PATH']}",
+            "XDG_CONFIG_HOME": str(settings.parent),
+            "PYSPARK_PYTHON": str(made / "bin" / "python"),
+        }
+        for name in ("PYTHONPATH", "PYSPARK_DRIVER_PYTHON"):
+            self.environment.pop(name, None)
+
+    def done(self, block: re.Match[str]) -> str:
+        """A block of the page as it is when it has been done."""
+        language, text = block.groups()
+        if language == "python":
+            name = text.partition("\n")[0].removeprefix("# ")
+            (self.directory / name).write_text(text)
+            return block[0]
+        steps = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+        shown = "".join(f"$ {step}\n{self._said(step)}" for step in steps)
+        return f"```console\n{shown.replace(str(self.directory), '/home/you')}```"
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        self._running.close()
+
+    def _said(self, step: str) -> str:
+        if step.endswith(" &"):
+            return self._begun(step.removesuffix(" &"))
+        done = subprocess.run(
+            ["/bin/bash", "-c", step],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        return done.stdout
+
+    def _begun(self, command: str) -> str:
+        """What a command says until it serves; a program of the page says nothing."""
+        if not command.startswith("dafka "):
+            process = subprocess.Popen(command.split(), cwd=self.directory, env=self.environment)
+            self._running.callback(process.wait)
+            self._running.callback(process.terminate)
+            return ""
+        said = self._running.enter_context(served(command, self.directory, self.environment))
+        found = re.search("DAFKA_TOWER=(.*)", said)
+        assert found, said
+        self.environment["DAFKA_TOWER"] = found[1]
+        return said.replace(found[1], DEFAULT_TOWER)
+
+
+def same(page: str) -> str:
+    """A page without what is another thing each time."""
+    for pattern, replacement in SAME.items():
+        page = re.sub(pattern, replacement, page)
+    return page
+
+
+def lived(page: str, directory: Path) -> str:
+    """The page as it is when all of it has been done in a directory, from the first block on."""
+    minutes = Minutes(directory)
+    try:
+        return BLOCK.sub(minutes.done, page)
+    finally:
+        minutes.close()
+
+
+def main() -> None:
+    """Does it, and updates the page and its picture."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name).resolve()
+        text = lived(PAGE.read_text(encoding="utf-8"), directory)
+        PICTURE.write_bytes((directory / "weather.png").read_bytes())
+    PAGE.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{PAGE} and {PICTURE} are up to date\n")
+
+
+if __name__ == "__main__":
+    main()
