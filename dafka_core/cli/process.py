@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from dafka_core.cli import logs, output, streams
 from dafka_core.cli.malloc import keep_freed_memory
+from dafka_core.cli.service_manager import told_of
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.near_names import nearest_name
 from dafka_core.nodes.descriptors import raise_limit
@@ -173,7 +174,8 @@ def serve_until_stopped(node: Console | Store | Tower, **facts: object) -> None:
     """Says that a node serves, and where; waits until it is told to stop, which is its end."""
     with contextlib.suppress(Stopped):
         output.ready(**facts)
-        node.wait(None)
+        with told_of(node):
+            node.wait(None)
 
 
 def _remind_main_thread(seen: threading.Event) -> None:

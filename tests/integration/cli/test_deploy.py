@@ -1,0 +1,251 @@
+"""What ``deploy/`` has goes with what the commands, the package and the metrics really are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from dafka_core import MetricsEndpoint
+from dafka_core.cli.app import app
+from dafka_core.cli.flags import SETTINGS, of_table
+from dafka_core.console.console_options import ConsoleOptions
+from dafka_core.metrics.options import MetricsOptions, listen_address
+from dafka_core.node_options import ReaderOptions, StoreOptions, TowerOptions
+from dafka_core.options import Options
+from tests.integration.metrics.conftest import ask
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
+PAGE = (ROOT / "docs/deploy.md").read_text("utf-8")
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+DOCKERFILE = (DEPLOY / "container/Dockerfile").read_text("utf-8").replace("\\\n", " ")
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text("utf-8"))
+OBJECTS: list[dict[str, Any]] = [
+    each
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for each in yaml.safe_load_all(path.read_text("utf-8"))
+]
+PODS = [each["spec"]["template"] for each in OBJECTS if "template" in each.get("spec", {})]
+CONTAINERS = [container for pod in PODS for container in pod["spec"]["containers"]]
+SERVICES = {each["metadata"]["name"]: each for each in OBJECTS if each["kind"] == "Service"}
+
+TABLES: dict[str, list[type[Options]]] = {
+    "tower": [TowerOptions, MetricsOptions],
+    "store": [StoreOptions, MetricsOptions],
+    "console": [ConsoleOptions, ReaderOptions],
+}
+PATHS = ("/metrics", "/healthz", "/readyz")
+
+
+def lines() -> Iterator[tuple[str, list[str]]]:
+    """Each line of arguments for ``dafka``, and whose it is."""
+    for path in UNITS:
+        [line] = re.findall(r"^ExecStart=/opt/dafka/bin/dafka (.+)$", path.read_text("utf-8"), re.M)
+        yield path.name, shlex.split(line.replace("%i", "a"))
+    for name, service in COMPOSE["services"].items():
+        if service["image"] == "dafka":
+            yield f"compose {name}", shlex.split(service["command"])
+    for number, container in enumerate(CONTAINERS):
+        yield f"kubernetes {container['name']} {number}", container["args"]
+
+
+def settings(arguments: list[str]) -> dict[str, Any]:
+    """What the real parser, and the options' tables, make of a line."""
+    root: Any = typer.main.get_command(app)
+    context = root.make_context("dafka", [*arguments])
+    name, command, rest = root.resolve_command(context, context._protected_args + context.args)
+    parsed = command.make_context(name, rest, parent=context)
+    found: dict[str, Any] = {}
+    for table in TABLES[name]:
+        given = {
+            row: value
+            for row, value in of_table(table, parsed.params).items()
+            if value not in (None, ())
+        }
+        table.build(given)
+        found |= given
+    return found
+
+
+@pytest.fixture(autouse=True)
+def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SETTINGS:
+        monkeypatch.delenv(f"DAFKA_{name.upper()}", raising=False)
+    monkeypatch.setenv("DAFKA_CONFIG", "/dev/null")
+
+
+@pytest.mark.parametrize(("whose", "arguments"), [*lines()], ids=[each[0] for each in lines()])
+def test_each_line_is_one_that_dafka_takes(whose: str, arguments: list[str]) -> None:
+    found = settings(arguments)
+    if arguments[0] != "tower":
+        assert found["host"] == "auto", whose
+        assert found["wait_for_tower"], whose
+    if arguments[0] != "console" and "service" not in whose:
+        assert listen_address(found["metrics"]) == ("0.0.0.0", 9108), whose
+
+
+def test_units_take_their_settings_from_the_file_and_a_second_store_has_its_own_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DAFKA_CONFIG", str(DEPLOY / "systemd/dafka.toml"))
+    lines_of = dict(lines())
+    towers = settings(lines_of["dafka-tower.service"])
+    first = settings(lines_of["dafka-store@.service"])
+    assert len(first["tower"]) == 2
+    for line in (DEPLOY / "systemd/store-b.env").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            monkeypatch.setenv(*line.split("="))
+    second = settings(lines_of["dafka-store@.service"])
+    ports = [
+        str(each[name]).rpartition(":")[2]
+        for each in (first, second)
+        for name in ("port", "flight_port", "metrics")
+    ]
+    ports += [str(towers[name]).rpartition(":")[2] for name in ("sub_address", "pub_address")]
+    ports.append(towers["metrics"].rpartition(":")[2])
+    assert sorted(ports) == [*map(str, (5556, 5557, *range(5560, 5564), *range(9107, 9110)))]
+
+
+def test_paths_that_are_probed_and_scraped_are_there() -> None:
+    asked = {
+        container[probe]["httpGet"]["path"]
+        for container in CONTAINERS
+        for probe in ("livenessProbe", "readinessProbe")
+        if "httpGet" in container.get(probe, {})
+    }
+    asked |= {*re.findall(r"http://127\.0\.0\.1:9108(/\w+)", DOCKERFILE)}
+    asked |= {
+        each["metadata"]["annotations"]["prometheus.io/path"]
+        for each in PODS
+        if "annotations" in each["metadata"]
+    }
+    assert asked == {*PATHS}
+    with MetricsEndpoint() as endpoint:
+        endpoint.expect("a store")
+        assert [ask(f"{endpoint.url}{path}").status for path in PATHS] == [200, 200, 503]
+        assert ask(f"{endpoint.url}/ready").status == 404
+
+
+def test_kubernetes_names_ports_that_containers_listen_at() -> None:
+    for pod in PODS:
+        [container] = pod["spec"]["containers"]
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        text = " ".join(container["args"])
+        said = re.findall(r"--(?:\w+-address=tcp://\*:|port=|flight-port=|metrics=\*:)(\d+)", text)
+        said += re.findall(r"--listen=127\.0\.0\.1:(\d+)", text)
+        assert sorted(ports.values()) == sorted(map(int, said))
+        for probe in ("livenessProbe", "readinessProbe"):
+            if "httpGet" in container.get(probe, {}):
+                assert ports[container[probe]["httpGet"]["port"]] == 9108
+        for tower, *numbers in re.findall(r"--tower=([\w-]+):(\d+):(\d+)", text):
+            assert [each["port"] for each in SERVICES[tower]["spec"]["ports"]] == [
+                *map(int, numbers)
+            ]
+        mounts = {each["name"] for each in container["volumeMounts"]}
+        assert mounts >= {each["name"] for each in pod["spec"]["volumes"]}
+
+
+def test_each_service_of_kubernetes_has_a_pod_with_its_ports() -> None:
+    for name, service in SERVICES.items():
+        wanted = service["spec"]["selector"].items()
+        [pod] = [each for each in PODS if wanted <= each["metadata"]["labels"].items()]
+        named = {
+            each["name"]: each["containerPort"] for each in pod["spec"]["containers"][0]["ports"]
+        }
+        for port in service["spec"]["ports"]:
+            assert named[port["targetPort"]] == port["port"], name
+    assert {each["spec"]["serviceName"] for each in OBJECTS if each["kind"] == "StatefulSet"} <= {
+        *SERVICES
+    }
+    [kustomization] = [each for each in OBJECTS if each["kind"] == "Kustomization"]
+    others = {path.name for path in (DEPLOY / "kubernetes").iterdir()} - {"kustomization.yaml"}
+    assert {*kustomization["resources"]} == others
+
+
+def test_the_image_has_what_the_package_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+
+    def names(*wanted: list[str]) -> set[str]:
+        return {re.match(r"[\w-]+", each)[0] for row in wanted for each in row}  # type: ignore[index]
+
+    core, spark = (
+        {word for word in found.split() if word[0] not in "-/"}
+        for found in re.findall(r"--constraint \S+ ([\w -]+)", DOCKERFILE)
+    )
+    wanted = names(project["dependencies"], extras["console"], extras["kafka"], extras["metrics"])
+    assert core == wanted - {"pyspark"}
+    assert spark == {"pyspark", "pandas"} | names(extras["avro"], extras["protobuf"])
+    ignored = (DEPLOY / "container/Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    for line in re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.MULTILINE):
+        for name in line.split():
+            assert (ROOT / name).exists()
+            assert f"!{name}" in ignored
+    stages = {*re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)}
+    built = [each["build"] for each in COMPOSE["services"].values() if "build" in each]
+    assert {each["target"] for each in built} == {"dafka", "dafka-spark"} <= stages
+    for build in built:
+        assert (DEPLOY / "compose" / build["context"] / build["dockerfile"]).is_file()
+    [user] = {*re.findall(r"^USER (\d+):\d+$", DOCKERFILE, re.MULTILINE)}
+    assert {str(pod["spec"]["securityContext"]["runAsUser"]) for pod in PODS} == {user}
+    exposed = {
+        int(port)
+        for line in re.findall(r"^EXPOSE (.+)$", DOCKERFILE, re.M)
+        for port in line.split()
+    }
+    assert {port["containerPort"] for each in CONTAINERS for port in each["ports"]} <= exposed
+
+
+def test_compose_has_what_its_services_name() -> None:
+    services = COMPOSE["services"]
+    for service in services.values():
+        assert {*service.get("depends_on", ())} <= {*services}
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            there = (DEPLOY / "compose" / source).exists() if source[0] == "." else None
+            assert there or source in COMPOSE["volumes"], volume
+        for tower in re.findall(r"--tower (\w+):5556:5557", str(service.get("command"))):
+            assert tower in services
+    config = yaml.safe_load((DEPLOY / "compose/prometheus.yml").read_text("utf-8"))
+    [job] = config["scrape_configs"]
+    rules = (DEPLOY / "prometheus/dafka_rules.yml").read_text("utf-8")
+    assert f'job="{job["job_name"]}"' in rules
+    nodes = {name for name, each in services.items() if "--metrics" in str(each.get("command"))}
+    assert {*job["static_configs"][0]["targets"]} == {f"{name}:9108" for name in nodes}
+    mounted = dict(
+        each.split(":")[1::-1]
+        for name in ("prometheus", "grafana")
+        for each in services[name]["volumes"]
+    )
+    assert [mounted[path] for path in config["rule_files"]] == ["../prometheus/dafka_rules.yml"]
+    home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (DEPLOY / "compose" / mounted[str(home.parent)] / home.name).is_file()
+    provided = (DEPLOY / "compose/grafana/dashboards/dafka.yaml").read_text("utf-8")
+    assert f"path: {home.parent}" in provided
+
+
+def keys_of_services() -> set[str]:
+    return {key for each in COMPOSE["services"].values() for key in each}
+
+
+def keys_of_pods() -> set[str]:
+    parts = [*(pod["spec"] for pod in PODS), *CONTAINERS]
+    return {key for part in parts for key in part} - {"containers", "name"}
+
+
+def directives() -> set[str]:
+    text = "\n".join(path.read_text("utf-8") for path in UNITS)
+    return {*re.findall(r"^(\w+)=", text.partition("[Install]")[0], re.MULTILINE)}
+
+
+@pytest.mark.parametrize("keys", [keys_of_services, keys_of_pods, directives])
+def test_the_page_explains_each_setting(keys: Any) -> None:
+    assert [key for key in sorted(keys()) if not re.search(rf"`{key}\b", PAGE)] == []
