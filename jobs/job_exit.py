@@ -32,6 +32,10 @@ _RUNS_TWICE = (
 # The other has gone so far as to write a batch.  Spark says the same of what somebody copied.
 _HAS_OFFSETS = re.compile(r"(\S+)/offsets should be empty on batch 0")
 
+# Both write the same batch, and the other has begun to, or has written it, in between.
+_OTHER_WRITER = ("FencedError", "OffsetConflictError", "TransactionExistsError")
+_OTHER_RUN = "perhaps the query runs twice at once: one run is enough"
+
 _USAGE = ("ConfigError", "ColumnError", "AnalysisException", "ParseException")
 
 
@@ -101,7 +105,8 @@ def _told(error: Exception) -> tuple[str, str]:
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
         return name, ""
     for found in reversed([*_SENTENCE.finditer(str(error))]):
-        return found[1], found[2]
+        other_run = f" ({_OTHER_RUN})" if found[1] in _OTHER_WRITER else ""
+        return found[1], found[2] + other_run
     if _MADE_TWICE.search(str(error)):
         return name, _RUNS_TWICE
     if checkpoint := _HAS_OFFSETS.search(str(error)):

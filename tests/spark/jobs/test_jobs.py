@@ -160,6 +160,8 @@ def test_an_error_of_java_is_told_by_its_cause() -> None:
     )
     assert RUNS_TWICE.search(_told(kind(written))[1])
     assert "checkpoint /a/c is part" in _told(kind(written))[1]
+    between = "Traceback\ndafka_core.errors.FencedError: topic 't': another attempt\n\nat b.C"
+    assert RUNS_TWICE.search(_told(kind(between))[1])
     assert _told(ValueError("a defect")) == ("ValueError", "")
 
 
@@ -304,7 +306,7 @@ def test_of_two_runs_of_one_job_one_goes_on(cluster: EmbeddedCluster, tmp_path: 
         assert late.returncode == 1
         lines = runs[late].read_text().splitlines()  # Python workers of Spark's may say more
         told = [line for line in lines if line.startswith("topic_to_topic.py")]
-        assert any(RUNS_TWICE.search(line) for line in told), lines
+        assert any(RUNS_TWICE.search(line) for line in told), "\n".join(lines)
 
 
 def count(reader: Reader, topic: str) -> int:
