@@ -16,9 +16,12 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import xxhash
+
+if TYPE_CHECKING:
+    from dafka_core.records import Transaction
 
 MAX_EPOCHS: Final = 1_000
 """Of a history that is kept.  The oldest are forgotten; the digests of the others know them."""
@@ -181,13 +184,14 @@ def known_until(history: Sequence[Epoch], life: EpochId) -> int | None:
 class PartitionLives(NamedTuple):
     """What a store knows of a partition's lives.
 
-    The ``history`` of its records, which go up to ``end`` (exclusive), and the newest life that
-    the store has ``promised`` to acknowledge nothing more to older ones.
+    The ``history`` of its records, which go up to ``end`` (exclusive), the newest life that the
+    store has ``promised`` to acknowledge nothing more to older ones, and the last transaction.
     """
 
     end: int
     history: History
     promised: EpochId
+    transaction: Transaction | None = None
 
     @property
     def newest(self) -> EpochId:

@@ -142,13 +142,15 @@ class SetAside(NamedTuple):
 class GoOn(NamedTuple):
     """Has a partition begin anew at ``start``: the records before it are to be had nowhere.
 
-    What the log holds of it is set aside.  ``history`` is of the records before ``start``, as
-    another store knows it.
+    What the log holds of it is set aside.  ``history`` is of the records before ``start``, and
+    ``transaction`` the last one of them, as another store knows them: who writes it again is told
+    that it is there.
     """
 
     tp: TopicPartition
     start: int
     history: History
+    transaction: Transaction | None = None
 
 
 class SetTransaction(NamedTuple):

@@ -100,7 +100,7 @@ _COMMANDS: Final[dict[type, _Command]] = {
             b"J",
             m.HistoryReply,
             "requestor",
-            "query store topic partition end promised history stores",
+            "query store topic partition end promised history stores transaction",
             max_bytes=MAX_HELLO_BYTES,
         ),
         _Command(b"T", m.TimesQuery, "", "requestor query topic partition sequence end"),

@@ -18,7 +18,6 @@ from typing import Final
 from dafka_core.epochs import (
     Epoch,
     EpochId,
-    History,
     before,
     digest,
     epoch_at,
@@ -31,7 +30,7 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import RecordBatch, TopicPartition, Transaction
 
 ASK_INTERVAL_S: Final = 0.5
 """How often a store asks the others for a history that differs from its own, and tells an older
@@ -139,13 +138,19 @@ class Histories:
         start = parting(partition.history, reply.history)
         return start if start is not None and start < partition.fetcher.next_offset else None
 
-    def reply(self, partition: StorePartition, requestor: str, query: int = TOLD) -> m.HistoryReply:
-        """What this store has on disk of a partition's lives."""
+    def reply(
+        self,
+        partition: StorePartition,
+        requestor: str,
+        query: int = TOLD,
+        last: Transaction | None = None,
+    ) -> m.HistoryReply:
+        """What this store has on disk of a partition's lives, and its last transaction."""
         tp, end = partition.fetcher.tp, partition.durable
-        history: History = before(partition.history, end)
-        return m.HistoryReply(
-            requestor, query, self._store, *tp, end, partition.promised, history, self._known.names
-        )
+        history, names = before(partition.history, end), self._known.names
+        last = last if last and last.end <= end else None  # the log may be ahead
+        of = requestor, query, self._store, *tp
+        return m.HistoryReply(*of, end, partition.promised, history, names, last)
 
     def on_query(self, partition: StorePartition, query: m.HistoryQuery) -> bool:
         """Takes a question; True if it asks for a promise that is to be written first."""

@@ -19,6 +19,7 @@ from dafka_core.protocol import message_base
 from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
 from dafka_core.protocol.message_base import OfPartition, Packed, Reply, UpTo
 from dafka_core.protocol.packed_records import PackedRecords, pack_times, unpack_batch
+from dafka_core.protocol.validation import check_batch
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, joined_times
 from dafka_core.values import Values
 
@@ -300,7 +301,7 @@ class HistoryReply(OfPartition):
     """Extension: a store's answer; also said to a producer that a newer life has taken over.
 
     ``promised`` is the newest life that the store has promised something, ``stores`` are the
-    others that it has ever met.
+    others that it has ever met.  ``transaction`` is the partition's last one.
     """
 
     requestor: f.Address
@@ -312,6 +313,15 @@ class HistoryReply(OfPartition):
     promised: f.Life
     history: f.Epochs
     stores: f.Stores = ()
+    transaction: f.MaybeTransaction = None
+
+    def check(self) -> None:
+        """Raises ProtocolError unless it is a transaction of records that the store has."""
+        last = self.transaction
+        if last is not None:
+            check_batch(last.start, 1, last, None)  # its first record lies within it
+            if last.end > self.end:
+                raise ProtocolError("a partition's last transaction ends where it does, or before")
 
 
 @dataclass(frozen=True, slots=True)

@@ -361,13 +361,13 @@ class StoreRole:
         return messages
 
     def _on_history_query(self, query: m.HistoryQuery) -> list[Outgoing]:
-        partition = self._partition(query.tp)
-        if partition is None or query.requestor == self.address:
-            return []
-        if self.histories.on_query(partition, query):
+        partition = self._partition(query.tp) if query.requestor != self.address else None
+        if partition is not None and self.histories.on_query(partition, query):
             self.write(Promise(query.tp, partition.promised))
-        waits = self.histories.waits(partition, query)
-        return [] if waits else [self.histories.reply(partition, query.requestor, query.query)]
+        if partition is None or self.histories.waits(partition, query):
+            return []
+        last = self._lives_of(query.tp).transaction
+        return [self.histories.reply(partition, query.requestor, query.query, last)]
 
     def _on_history(self, now: float, reply: m.HistoryReply) -> None:
         if partition := self.partitions.get(reply.tp):
@@ -389,7 +389,7 @@ class StoreRole:
     def _partition(self, tp: TopicPartition) -> StorePartition | None:
         partition = self.partitions.get(tp)
         if partition is None and len(self.partitions) < MAX_PARTITIONS:
-            end, history, promised = self._lives_of(tp)
+            end, history, promised, _ = self._lives_of(tp)
             fetcher = self.scheduler.fetcher(tp, end)
             partition = self.partitions[tp] = StorePartition(fetcher, end, end, history, promised)
         return partition

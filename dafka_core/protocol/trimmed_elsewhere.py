@@ -84,7 +84,8 @@ class TrimmedElsewhere:
         del self._earliest[reply.tp]
         history = before(reply.history, start)
         partition.go_on(start, history)
-        return GoOn(reply.tp, start, history)
+        last = reply.transaction
+        return GoOn(reply.tp, start, history, last if last and last.end <= start else None)
 
     def _waited(self, now: float, partition: StorePartition, known: Collection[str]) -> bool:
         """Whether nobody has sent the next record for long enough; others know more stores."""

@@ -212,7 +212,7 @@ class EntryWriter:
             self._tables.put_row(tp, self._tables.aside.take(tp, row, start))
 
     def _go_on(self, entry: GoOn, row: PartitionRow) -> None:
-        tp, start, history = entry
+        tp, start, history, transaction = entry
         if start <= row.end:
             return
         if row.id < 0:
@@ -222,7 +222,8 @@ class EntryWriter:
             # What was trimmed of its first block is left, which the next records do not follow.
             self._tables.delete_blocks(row.id, list(self._tables.firsts(row.id, 0)))
         row = self._tables.lives.replace(tp, row, history)
-        self._tables.put_row(tp, row._replace(earliest=start, end=start))
+        row = row._replace(earliest=start, end=start, last_transaction=transaction)
+        self._tables.put_row(tp, row)
 
     def _set_transaction(self, entry: SetTransaction) -> DafkaError | None:
         tp, transaction = entry

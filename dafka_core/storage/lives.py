@@ -54,9 +54,9 @@ class Lives:
         Raises:
             StoreError: it is damaged.
         """
-        end = row.end if row is not None else 0
+        end, last = (row.end, row.last_transaction) if row is not None else (0, None)
         promised, history = self._until(tp, row, end)
-        return PartitionLives(end, history, promised)
+        return PartitionLives(end, history, promised, last)
 
     def history(self, tp: TopicPartition, row: PartitionRow) -> History:
         """The history of a partition's records."""

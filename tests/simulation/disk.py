@@ -164,7 +164,7 @@ class Disk:
 
     def _go_on(self, entry: GoOn) -> None:
         """Begins anew behind what nobody has."""
-        (tp, start, history), held = entry, self._partition(entry.tp)
+        (tp, start, history, transaction), held = entry, self._partition(entry.tp)
         others = [disk.held[tp] for disk in self._checkers.disks.values() if tp in disk.held]
         if any(other.earliest <= held.end < other.end for other in others):
             self._world.fail(self.name, f"goes on at {start} of {tp}, and another one has more")
@@ -173,7 +173,7 @@ class Disk:
         most = max(others, key=lambda other: other.end)
         held.records, held.times = most.records[:start], most.times[:start]
         held.earliest, held.tail, held.history = start, None, history
-        held.last_transaction = held.committed = None
+        held.last_transaction, held.committed = transaction, None
 
     def _begin_epoch(self, held: Partition, epoch: Epoch | None) -> None:
         if epoch is not None and epoch not in held.history[-1:]:
@@ -306,7 +306,8 @@ class Disk:
     def lives(self, tp: TopicPartition) -> PartitionLives:
         """See ``Log.lives``."""
         held = self.held.get(tp) or Partition()
-        return PartitionLives(held.end, before(held.history, held.end), held.promised)
+        history = before(held.history, held.end)
+        return PartitionLives(held.end, history, held.promised, held.last_transaction)
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """See ``Log.transaction``."""

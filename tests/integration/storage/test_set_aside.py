@@ -11,7 +11,7 @@ import lmdb
 import pytest
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
-from dafka_core.errors import FencedError, StoreError
+from dafka_core.errors import FencedError, StoreError, TransactionExistsError
 from dafka_core.log_entries import GoOn, SetAside
 from dafka_core.records import PartitionInfo, RecordBatch, Transaction, TransactionState, concat
 from dafka_core.storage import Log
@@ -289,17 +289,20 @@ def test_a_damaged_list_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_a_log_goes_on_behind_what_nobody_has(tmp_path: Path, count: int) -> None:
-    history = (OLD, WON)
+    history, last = (OLD, WON), Transaction(7, 5, 9)
     with Log(tmp_path) as log:
         lost = written(log, OLD, 0, count, "lost") if count else []
         if count:
             log.write([stage([b"staged"], count)])
-        assert log.write([GoOn(TP, 9, history), GoOn(TP, 8, ())]) == [None, None]
+        assert log.write([GoOn(TP, 9, history, last), GoOn(TP, 8, ())]) == [None, None]
         assert log.info(TP) == PartitionInfo(*TP, 9, 9, WON.life)
     with Log(tmp_path) as log:
         assert log.info(TP) == PartitionInfo(*TP, 9, 9, WON.life)
-        assert log.lives(TP) == PartitionLives(9, history, NO_LIFE)
+        assert log.lives(TP) == PartitionLives(9, history, NO_LIFE, last)
         assert log.staged() == []
+        (error,) = log.write([stage([b"again"], 9, version=7)])
+        assert isinstance(error, TransactionExistsError)
+        assert error.transaction == last
         assert [aside_values(log, each.id) for each in log.aside()] == ([lost] if lost else [])
         found = written(log, WON, 9, 4, "found")
         assert [value for batch in log.read(TP, 0, 99) for value in batch.values] == found

@@ -14,7 +14,7 @@ from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.trimmed_elsewhere import ASK_S, UNANSWERED_S, TrimmedElsewhere
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.records import PartitionInfo, TopicPartition, Transaction
 
 TP = TopicPartition("t", "A" * 32)
 OWN, ONE, TWO = "0" * 32, "1" * 32, "2" * 32
@@ -47,8 +47,9 @@ class Waiting:
         history: tuple[Epoch, ...] = (OLD, NEW, LATER),
         store: str = ONE,
         stores: tuple[str, ...] = (OWN,),
+        transaction: Transaction | None = None,
     ) -> GoOn | None:
-        reply = HistoryReply(OWN, 0, store, *TP, 100, NO_LIFE, history, stores)
+        reply = HistoryReply(OWN, 0, store, *TP, 100, NO_LIFE, history, stores, transaction)
         return self.trimmed.on_history(now, self.partition, reply)
 
 
@@ -73,6 +74,15 @@ def test_it_goes_on_where_the_others_begin_with_the_history_before_that(store: W
     assert (partition.asides, partition.durable) == (0, 60)
     assert store.trimmed.deadline() is None
     assert store.told(LONG) is None
+
+
+@pytest.mark.parametrize("end", [59, 60, 61, 100])
+def test_of_what_nobody_has_it_learns_the_last_transaction(store: Waiting, end: int) -> None:
+    """Who writes that again is told that it is there; of later records their sender says it."""
+    store.hears(60)
+    last = Transaction(7, 40, end)
+    known = GoOn(TP, 60, (OLD, NEW), last if end <= 60 else None)
+    assert store.told(LONG, transaction=last) == known
 
 
 def test_of_several_stores_that_counts_which_has_the_most(store: Waiting) -> None:

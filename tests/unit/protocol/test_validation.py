@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from struct import Struct
 
 import pytest
 
@@ -212,6 +213,21 @@ def test_histories_that_cannot_be(layout: str, history: History, why: str) -> No
         decode(frames)
 
 
+LIES = [(3, 3), (4, 3), (3, 11), (2**63, 2**63 + 1), (3, 2**64 - 1)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("start", "end"), LIES)
+def test_last_transactions_that_cannot_be(layout: str, start: int, end: int) -> None:
+    reply = m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, (), (), Transaction(7, 3, 10))
+    frames = encode(reply, layout)
+    told = Struct(">QQ").pack(3, 10)
+    assert frames[-1].endswith(told)
+    frames[-1] = frames[-1].removesuffix(told) + Struct(">QQ").pack(start, end)
+    with pytest.raises(ProtocolError, match=r"transaction|a sequence|an end"):
+        decode(frames)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_histories_and_the_stores_that_are_told_are_limited(layout: str) -> None:
     history = tuple(Epoch(n, n, 1, n, n) for n in range(1, MAX_EPOCHS + 1))
@@ -224,7 +240,7 @@ def test_histories_and_the_stores_that_are_told_are_limited(layout: str) -> None
             replace(reply, **fields)
     # A count that is a lie makes no room for itself.
     frames = encode(m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, ()), layout)
-    for at in (-8, -4):
+    for at in (-32, -28):  # behind them is a transaction
         lie = bytearray(frames[-1])
         lie[len(lie) + at : len(lie) + at + 4] = (1000).to_bytes(4, "big")
         with quickly_and_without_memory(), pytest.raises(ProtocolError, match="ends within"):
