@@ -62,6 +62,7 @@ __all__ = [
     "RecordTooLargeError",
     "Store",
     "StoreError",
+    "TopicDeletedError",
     "Tower",
     "TowerNotFoundError",
     "serve_metrics",
@@ -77,6 +78,7 @@ _HOMES: Final = {
     "Record": "records",
     "RecordBatch": "records",
     "Store": "nodes.store",
+    "TopicDeletedError": "deletions",
     "Tower": "nodes.tower",
     "serve_metrics": "metrics.endpoint",
 }

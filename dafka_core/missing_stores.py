@@ -6,13 +6,13 @@ Who lists or reads says their names, or fails where it was asked for more stores
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape
 from dafka_core.options import parse_int
 from dafka_core.records import KnownStore
+from dafka_core.timestamps import shown_time
 
 ALL: Final = "all"
 EVERY_STORE: Final = 0
@@ -43,11 +43,7 @@ def described(store: KnownStore) -> str:
     """A store as people look for it: its address, where it was and when."""
     heard = "it is not known when it was heard last"
     if store.heard_us:
-        try:
-            when = datetime.fromtimestamp(store.heard_us // 1_000_000, UTC)
-            heard = f"last heard {when:%Y-%m-%d %H:%M:%S} UTC"
-        except (OverflowError, OSError, ValueError):  # its clock is nobody's
-            heard = "last heard at a time that cannot be"
+        heard = f"last heard {shown_time(store.heard_us)}"
     where = f"{store.endpoint}, " if store.endpoint else ""
     return f"store {escape(store.store)} ({where}{heard})"
 

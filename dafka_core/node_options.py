@@ -39,7 +39,7 @@ FLIGHT_OFF = "off"
 """For ``flight_port``: the store is reached over the mesh only."""
 
 IGNORE: Final = "ignore"
-"""For ``resume_missing``: to begin all the same."""
+"""For ``resume_missing`` and ``resume_deleted``: to begin all the same."""
 
 HOST: Final = r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z_-]{0,62}(?:\.[0-9A-Za-z_-]{1,63})*\.?"
 """A host's name or address: a regular expression."""
@@ -282,6 +282,12 @@ class ProducerOptions(NodeOptions):
         "when a producer is given an address, and stores that may have acknowledged records of its "
         "partition do not answer: `fail` raises MissingStoresError, `ignore` goes on without them; "
         "what only they have is set aside when they come back",
+        choices=(FAIL, IGNORE),
+    )
+    resume_deleted: str = option(
+        FAIL,
+        "when a producer is given an address, and its topic was deleted since it published last: "
+        "`fail` raises TopicDeletedError, `ignore` goes on behind what was deleted",
         choices=(FAIL, IGNORE),
     )
     head_interval_ms: int = option(

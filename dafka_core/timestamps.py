@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -87,6 +88,15 @@ class AheadLog:
                     "own time for them.  Set the clock of their producer, or this one"
                 )
                 _log.warning(text, tp, ahead_us[tp] / 1e6)
+
+
+def shown_time(time_us: int) -> str:
+    """A time in a sentence, to the second."""
+    try:
+        when = datetime.fromtimestamp(time_us // 1_000_000, UTC)
+    except (OverflowError, OSError, ValueError):  # its clock is nobody's
+        return "at a time that cannot be"
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def stamped_once(count: int, time_us: int) -> Longs:

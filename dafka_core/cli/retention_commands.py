@@ -13,11 +13,11 @@ from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import Topic
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.errors import DafkaError
-from dafka_core.missing_stores import ALL
+from dafka_core.missing_stores import described
 from dafka_core.names import INTERNAL, quoted
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
-from dafka_core.records import PartitionInfo
+from dafka_core.records import KnownStore, PartitionInfo
 from dafka_core.retention_rules import RULES, parse_rule, parse_rules
 
 if TYPE_CHECKING:
@@ -110,24 +110,35 @@ def delete(
     timeout_s: Timeout = 10.0,
     **options: Any,
 ) -> None:
-    """Give up all records of a topic, at every store that is known; it asks first.
+    """Give up all records of a topic, at every store; it asks first.
 
-    It is refused while one is away, which would bring its records back. Partitions keep their
-    names and ends: a producer that goes on adds records behind what is gone.
+    Stores that are away do the same when they come back, and name what nobody else knew of.
+    Partitions keep their names and ends: a producer that goes on adds records behind what is gone,
+    and one that comes back is told.
     """
+    from dafka_core.flight.retention_actions import Deleted, DeleteRequest
+
     check_argument("topic", topic, check_topic)
     if topic.startswith(INTERNAL):
         raise DafkaError(f"topic {quoted(topic)} is internal: queries and gateways need it")
-    with store_clients.opened(timeout_s, "", options, min_stores=ALL) as clients:
-        wanted = {client: _wanted(client, topic, "", None, timeout_s) for client in clients}
-        if not any(wanted.values()):
+    # Each store that is there must be able to.
+    with store_clients.opened(timeout_s, "", options, min_stores="1", away=_deletes_later) as found:
+        held = [client.heads([topic], timeout_s=timeout_s) for client in found]
+        count = max(sum(info.end - info.earliest for info in infos) for infos in held)
+        if not count:
             output.say(f"no store has records of topic {quoted(topic)}")
             return
-        count = max(sum(at - info.earliest for info, at in each) for each in wanted.values())
-        stores = len(clients)
-        text = f"delete topic {quoted(topic)}, {count} records, at all {stores} stores?"
+        text = f"delete topic {quoted(topic)}, {count} records, at all {len(found)} stores?"
         _confirm(text, yes=yes)
-        _trim(wanted, timeout_s, as_json=as_json)
+        rows = []
+        for client in found:
+            (done,) = client.ask(Deleted, timeout_s, DeleteRequest(topic))
+            rows.append((client.location.store, done.partitions, done.records))
+    output.table(("store", "partitions", "records_given_up"), rows, as_json=as_json)
+
+
+def _deletes_later(store: KnownStore) -> str:
+    return f"{described(store)} is away: it deletes the topic when it comes back"
 
 
 Bound = Callable[["StoreClient", list[PartitionInfo], float], list[int]]

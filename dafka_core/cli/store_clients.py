@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,7 @@ import typer
 from dafka_core.cli import output
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
-from dafka_core.records import PartitionInfo, merge_heads
+from dafka_core.records import KnownStore, PartitionInfo, merge_heads
 
 if TYPE_CHECKING:
     from dafka_core import Reader
@@ -26,9 +26,13 @@ ONE_WAY_S: Final = 2.0
 
 
 def clients(
-    timeout_s: float, uris: str, options: Mapping[str, Any], min_stores: str | None = None
+    timeout_s: float,
+    uris: str,
+    options: Mapping[str, Any],
+    min_stores: str | None = None,
+    away: Callable[[KnownStore], str] = warning,
 ) -> list[StoreClient]:
-    """One for each store that serves Flight, or for those at ``uris``.
+    """One for each store that serves Flight, or for those at ``uris``; ``away`` says who is not.
 
     Raises:
         ConfigError: a URI is none, or fewer stores than ``min_stores`` are there.
@@ -43,7 +47,7 @@ def clients(
     with Reader(**options) as reader:
         is_one_way = _ask(reader, [ANY_TOPIC], timeout_s) is None
         least = None if min_stores is None else parse_min_stores(min_stores)
-        _say_who_is_missing(reader, 0.01 if is_one_way else timeout_s, least)
+        _say_who_is_missing(reader, 0.01 if is_one_way else timeout_s, least, away)
         for store in sorted(set(reader.stores()) - set(reader.endpoints())):
             if least is not None:
                 raise DafkaError(f"store {store} serves no Flight, and cannot be asked for this")
@@ -65,11 +69,15 @@ def clients_of(reader: Reader, timeout_s: float) -> tuple[list[StoreClient], Rea
 
 @contextmanager
 def opened(
-    timeout_s: float, uris: str, options: Mapping[str, Any], min_stores: str | None = None
+    timeout_s: float,
+    uris: str,
+    options: Mapping[str, Any],
+    min_stores: str | None = None,
+    away: Callable[[KnownStore], str] = warning,
 ) -> Iterator[list[StoreClient]]:
     """The same, closed at the end."""
     with ExitStack() as stack:
-        found = clients(timeout_s, uris, options, min_stores)
+        found = clients(timeout_s, uris, options, min_stores, away)
         yield [stack.enter_context(client) for client in found]
 
 
@@ -156,11 +164,16 @@ def _ask(
     return reader.partitions(topics, timeout_s=timeout_s - ONE_WAY_S)
 
 
-def _say_who_is_missing(reader: Reader, timeout_s: float, least: int | None = None) -> None:
+def _say_who_is_missing(
+    reader: Reader,
+    timeout_s: float,
+    least: int | None = None,
+    away: Callable[[KnownStore], str] = warning,
+) -> None:
     missing = reader.missing_stores(timeout_s=timeout_s)
     check_min_stores("min_stores", least, len(reader.stores()), missing)
     for each in missing:
-        output.complain(warning(each))
+        output.complain(away(each))
 
 
 def _served(reader: Reader) -> list[StoreClient]:

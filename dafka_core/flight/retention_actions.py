@@ -12,6 +12,7 @@ from dafka_core.flight import limits
 from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.requests import ActionRequest, Offset
 from dafka_core.flight.server_context import ServerContext
+from dafka_core.names import INTERNAL
 from dafka_core.records import TopicPartition
 from dafka_core.retention_rules import RetentionRule, parse_rules
 
@@ -33,6 +34,13 @@ class RetentionControl(Protocol):
 
     def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
         """Has it go by other rules, also when it is started again; None: by its option."""
+
+
+class DeletionControl(Protocol):
+    """A store's deletions."""
+
+    def delete(self, topic: str) -> tuple[int, int]:
+        """Deletes a topic: of how many partitions, and how many records, the store has given up."""
 
 
 class RetentionRequest(ActionRequest, frozen=True):
@@ -90,6 +98,30 @@ class Trimmed(JsonMessage, frozen=True):
     earliest: tuple[int, ...]
 
 
+class DeleteRequest(ActionRequest, frozen=True):
+    """Delete what the store has of a topic, and note that, for stores that hear of it later.
+
+    {v, topic} -> {v, partitions, records}, on disk: how many it has given up
+    """
+
+    action: ClassVar[str] = "dafka.delete.v1"
+
+    topic: str
+
+    def check(self) -> None:
+        """The topic is one that users may delete."""
+        super().check()
+        if self.topic.startswith(INTERNAL):
+            raise InvalidRequestError("topic", self.topic, "is internal, and cannot be deleted")
+
+
+class Deleted(JsonMessage, frozen=True):
+    """What a store has given up."""
+
+    partitions: int
+    records: int
+
+
 def retention(
     context: ServerContext, request: RetentionRequest, is_gone: Callable[[], bool]
 ) -> Iterator[RetentionRules]:
@@ -114,3 +146,14 @@ def trim(
             tp = TopicPartition(topic, partition)
             earliest.append(context.log.retention.trim_at_most(tp, before))
         yield Trimmed(tuple(earliest))
+
+
+def delete(
+    context: ServerContext, request: DeleteRequest, is_gone: Callable[[], bool]
+) -> Iterator[Deleted]:
+    """Answers a ``DeleteRequest``."""
+    control = context.deletions
+    if control is None:
+        raise InvalidRequestError("topic", request.topic, "this store deletes nothing")
+    with context.commits.take(is_gone):
+        yield Deleted(*control.delete(request.topic))

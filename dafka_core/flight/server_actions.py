@@ -47,7 +47,14 @@ from dafka_core.flight.requests import (
     WaitRequest,
     WatchRequest,
 )
-from dafka_core.flight.retention_actions import RetentionRequest, TrimRequest, retention, trim
+from dafka_core.flight.retention_actions import (
+    DeleteRequest,
+    RetentionRequest,
+    TrimRequest,
+    delete,
+    retention,
+    trim,
+)
 from dafka_core.flight.server_backup import check_log
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_watch import watch
@@ -235,6 +242,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(ForgetRequest, _forget),
         Action(RetentionRequest, retention),
         Action(TrimRequest, trim),
+        Action(DeleteRequest, delete),
         Action(StagedRequest, _staged),
         Action(LeaseRequest, _lease),
         Action(LeaseManyRequest, _lease_many),

@@ -31,7 +31,7 @@ from dafka_core.records import (
 from dafka_core.storage import Log
 
 if TYPE_CHECKING:
-    from dafka_core.flight.retention_actions import RetentionControl
+    from dafka_core.flight.retention_actions import DeletionControl, RetentionControl
 
 LOOK_S: Final = 0.5
 """How often who waits for its turn looks whether its client is there, and the service open."""
@@ -107,6 +107,8 @@ class ServerContext:
         self._other_stores = other_stores
         self.retention: RetentionControl | None = None
         """What the store keeps; it has it before it serves."""
+        self.deletions: DeletionControl | None = None
+        """What was deleted; the same."""
         self.peers = peers
         self.started = threading.Event()
         self.closing = threading.Event()

@@ -21,8 +21,8 @@ from msgspec import Meta
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.json_messages import JsonMessage
-from dafka_core.kafka.own_partition import append
 from dafka_core.names import INTERNAL
+from dafka_core.nodes.own_partition import append
 from dafka_core.nodes.store import Store
 from dafka_core.records import TopicPartition
 

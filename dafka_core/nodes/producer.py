@@ -18,8 +18,6 @@ from dafka_core.errors import (
     ClosedError,
     ConfigError,
     DafkaError,
-    MissingStoresError,
-    NoStoreError,
     NotAcknowledgedError,
     PartitionFullError,
     ProducerFencedError,
@@ -32,6 +30,7 @@ from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.peers import SETTLE_S
 from dafka_core.nodes.process_exit import end_at_exit, report_lost
+from dafka_core.nodes.producer_resumed import resume
 from dafka_core.nodes.published import Headers, Octets, content_of, contents_of, time_of
 from dafka_core.nodes.unacked import Unacked
 from dafka_core.options import check_argument
@@ -69,6 +68,7 @@ class Producer(Node):
         NoStoreError: an address was given and no store could say how far its partition goes.
         MissingStoresError: an address was given, and stores that may have acknowledged records of
             its partition do not answer.
+        TopicDeletedError: an address was given whose topic was deleted since it published last.
     """
 
     def __init__(self, topic: str, *, address: str | None = None, **options: Any) -> None:
@@ -387,13 +387,8 @@ class Producer(Node):
 
     def _resume(self) -> None:
         """Takes the partition over from an earlier producer, and goes on where it ends."""
-        takeover, timeout_s = self._role.takeover, self._config.resume_timeout_s
-        assert takeover is not None
         try:
-            if not self._mesh.wait_until(lambda: self._role.takeover is None, timeout_s):
-                if (lack := takeover.missing) is not None:
-                    raise MissingStoresError(self.topic, self.address, lack.needed, lack.stores)
-                raise NoStoreError([str(tower) for tower in self._config.tower], timeout_s)
+            resume(self._mesh, self._role, self._config)
         except BaseException:
             self._mesh.close()
             raise

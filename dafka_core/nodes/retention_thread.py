@@ -9,6 +9,7 @@ from typing import Final
 
 from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, DafkaError
+from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.merge_thread import QUIET_S, RETRY_S
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.retention_rules import RetentionRule, parse_rules
@@ -32,11 +33,13 @@ class RetentionThread(ProcessBound):
     Args:
         log: open for writing, until the thread is closed.
         retention: that of the log; nobody else has its steps done.
+        deletions: those of the log, done first.
     """
 
-    def __init__(self, log: Log, retention: Retention) -> None:
+    def __init__(self, log: Log, retention: Retention, deletions: Deletions | None = None) -> None:
         self._log = log
         self._retention = retention
+        self._deletions = deletions
         self._started_with = retention.rules
         kept = log.retention.kept_rules()
         self.is_set = kept is not None
@@ -67,6 +70,10 @@ class RetentionThread(ProcessBound):
         facts = {"rules": " ".join(map(str, self.rules)) or "none"}
         extra = {"event": "retention_rules"}
         _log.info("retention goes by these rules from now on: %(rules)s", facts, extra=extra)
+        self.wake()
+
+    def wake(self) -> None:
+        """Has it look at once: there are other rules, or a deletion."""
         self._woken.set()
 
     def close(self) -> None:
@@ -80,6 +87,8 @@ class RetentionThread(ProcessBound):
             self._woken.clear()
             pause_s = INTERVAL_S
             try:
+                if self._deletions is not None:
+                    self._deletions.apply()
                 if self._retention.rules:
                     self._pass()
             except ClosedError:

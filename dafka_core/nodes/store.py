@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dafka_core.epochs import LIFE_ID_BITS
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.log_entries import GoOn, LogEntry, SetAside
+from dafka_core.names import DELETIONS_TOPIC
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.nodes.append_queue import AppendQueue
+from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.disk_watch import DiskWatch
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.memory_limit import memory_limit, say_if_low
@@ -27,6 +29,7 @@ from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.protocol.store_role import StoreRole
+from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
 from dafka_core.this_version import this_version
@@ -103,7 +106,11 @@ class Store(Node):
             """What it archives, and has archived, if it does."""
             self.retention = Retention(self.log, config.retain, self.archiver)
             """What it gives up, and has given up."""
-            self._retention_thread = undo.enter_context(RetentionThread(self.log, self.retention))
+            self.deletions = Deletions(self.log, self.address)
+            """What was deleted, here and elsewhere."""
+            self._retention_thread = undo.enter_context(
+                RetentionThread(self.log, self.retention, self.deletions)
+            )
             self.compressor = self.log.compressor(config.compress, config.compress_after_s)
             """What it compresses, and has compressed."""
             self._merge_thread = undo.enter_context(
@@ -114,6 +121,7 @@ class Store(Node):
                 self._mesh, self._role, self.log, config.max_record_bytes
             )
             """For writers in this process."""
+            self.deletions.append_queue = self.append_queue
             self._served: ServerContext | None = None
             self._flight = undo.enter_context(self._serve_flight(config))
             self._told_of = ""  # where a store with its address is
@@ -202,6 +210,7 @@ class Store(Node):
             lambda: mesh.call(lambda now: mesh.peers.neighbours.found()),
         )
         self._served.retention = self._retention_thread
+        self._served.deletions = self.deletions
         flight = service.enter_context(
             FlightService(
                 self._served,
@@ -235,6 +244,8 @@ class Store(Node):
             if isinstance(entry, SetAside | GoOn) and not isinstance(outcomes, BaseException):
                 facts = {"partition": str(entry.tp), "start": entry.start}
                 _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
+            elif isinstance(entry, RecordBatch) and entry.topic == DELETIONS_TOPIC:
+                self._retention_thread.wake()
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):

@@ -21,6 +21,7 @@ from dafka_core.epochs import (
     last_life,
     with_epoch,
 )
+from dafka_core.names import DELETIONS_TOPIC
 from dafka_core.protocol.messages import HistoryReply
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
@@ -117,6 +118,7 @@ def _newness(reply: HistoryReply) -> tuple[EpochId, int]:
 class Takeover:
     """Asks until there is a ``history``, whose last epoch is the producer's.
 
+    ``has_deletions`` says whether topics were ever deleted here, of which stores have notes.
     ``lack`` says which stores it still waits for, if that is what it does; with
     ``ignore_missing`` it goes on without them.  A life's number is ``least_number`` at least, the
     time in seconds: stores that have forgotten the lives of before, consumers have not.
@@ -134,6 +136,7 @@ class Takeover:
     ) -> None:
         self.history: History = ()
         self.lack: Missing | None = None
+        self.has_deletions = False
         self._directory = directory
         self._tp = tp
         self._life_id = life_id
@@ -181,7 +184,9 @@ class Takeover:
 
     def _run(self) -> Generator[_Ask, StoreQuery, None]:
         directory, tp = self._directory, self._tp
-        heads = yield lambda now: directory.ask_heads(now, [tp.topic], rounds=ROUNDS)
+        topics = [tp.topic, DELETIONS_TOPIC]
+        heads = yield lambda now: directory.ask_heads(now, topics, rounds=ROUNDS)
+        self.has_deletions = any(each.topic == DELETIONS_TOPIC for each in heads.heads)
         prior = newest_life((yield lambda now: directory.ask_history(now, tp)).histories)
         while True:
             number = max(prior.number + 1, self._least_number, LEAST_NUMBER)

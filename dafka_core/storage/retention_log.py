@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dafka_core.names import octets_of, text_of
+from dafka_core.deletions import Deletion
+from dafka_core.names import DELETIONS_TOPIC, octets_of, text_of
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 
 RULES: Final = "retention"
 """The name of the note with the rules that were set while the store ran."""
+
+
+_HANDLED: Final = "deletions "
+"""How the notes begin that say which deletions the store has been told of, by partition."""
 
 
 class RetentionLog:
@@ -35,6 +40,32 @@ class RetentionLog:
             return tables.trim(tp, min(before, row.end if row else 0))
 
         return self._env.write(work)
+
+    def trim_deleted(self, deletions: Iterable[Deletion]) -> list[int]:
+        """Trims what was deleted of partitions; their earliest offsets from then on."""
+
+        def work(tables: Tables) -> list[int]:
+            earliest = []
+            for each in deletions:
+                lives = tables.lives.of(each.tp, tables.row(each.tp))
+                earliest.append(tables.trim(each.tp, each.reaches(lives)))
+            return earliest
+
+        return self._env.write(work)
+
+    def deletions_handled(self) -> dict[TopicPartition, int]:
+        """Up to where records of deletions have been done and told of, by partition."""
+        with self._env.reading() as tables:
+            found = tables.notes.named(_HANDLED)
+        return {
+            TopicPartition(DELETIONS_TOPIC, name.removeprefix(_HANDLED)): int(octets)
+            for name, octets in found.items()
+        }
+
+    def keep_deletions_handled(self, handled: Mapping[TopicPartition, int]) -> None:
+        """Keeps that, of the partitions that are given."""
+        notes = {_HANDLED + tp.partition: b"%d" % end for tp, end in handled.items()}
+        self._env.write(lambda tables: tables.notes.put(notes))
 
     def kept_rules(self) -> str | None:
         """The rules that were set while the store ran; None where none were."""

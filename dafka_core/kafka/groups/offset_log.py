@@ -11,7 +11,7 @@ from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.groups.group_records import OFFSETS_TOPIC, GroupRecord
 from dafka_core.kafka.groups.offsets import Offsets
-from dafka_core.kafka.own_partition import append
+from dafka_core.nodes.own_partition import append
 from dafka_core.records import PartitionInfo, TopicPartition
 
 MAX_WAITING: Final = 10_000

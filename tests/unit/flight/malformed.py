@@ -214,6 +214,11 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         {"trims": [["t", "A" * 32, -1]]},
         *({"trims": [[name, "A" * 32, 1]]} for name in NAMES_WRONG),
     ],
+    "dafka.delete.v1": [
+        {},
+        {"topic": 1},
+        *({"topic": name} for name in (*NAMES_WRONG, "__dafka.queries")),
+    ],
     "dafka.forget.v1": [{}, {"address": 1}, *({"address": name} for name in NAMES_WRONG)],
     "dafka.lease.v2": [
         {},

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.names import DELETIONS_TOPIC
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import (
     ConsumerHello,
@@ -38,7 +39,7 @@ def greeted(*stores: str) -> ProducerRole:
     for store in stores:
         role.on_subscribed(0.0, ConsumerHello, store)
         role.on_message(0.0, HeadsReply(PARTITION, GREETING, store, 0, 1, ()), "")
-    assert role.on_tick(0.0) == [HeadsQuery(PARTITION, 1, (TOPIC,))]
+    assert role.on_tick(0.0) == [HeadsQuery(PARTITION, 1, (DELETIONS_TOPIC, TOPIC))]
     return role
 
 

@@ -1,18 +1,27 @@
-"""Appends what a gateway notes to a partition of its own, that of its store's address."""
+"""Appends what a store, or its gateway, notes to a partition of its own: that of its address."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 from dafka_core.errors import OffsetConflictError
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
 from dafka_core.values import Values
 
 
+class Writable(Protocol):
+    """A store, or what has its log and its queue."""
+
+    log: Log
+    append_queue: AppendQueue
+
+
 def append(
-    store: Store, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float
+    store: Writable, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float
 ) -> range:
     """Has a store append records of its own; returns their offsets when they are on disk, synced.
 

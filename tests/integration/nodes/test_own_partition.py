@@ -1,4 +1,4 @@
-"""What a gateway appends to a partition of its own."""
+"""What a store appends to a partition of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dafka_core import Store
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
-from dafka_core.kafka.own_partition import append
+from dafka_core.nodes.own_partition import append
 from dafka_core.records import RecordBatch, TopicPartition
 
 TP = TopicPartition("__dafka.t", "A" * 32)

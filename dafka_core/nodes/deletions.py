@@ -1,0 +1,165 @@
+"""Deletions of topics at a store: those that it is told of, and those that it hears of later.
+
+A store that was away, or is new, hears of a deletion by the records of ``__dafka.deletions``
+(``dafka_core/deletions.py``).  Whatever it gets of what was deleted, then or later, it gives up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from dafka_core.deletions import Deletion, packed, parsed
+from dafka_core.names import DELETIONS_TOPIC, quoted
+from dafka_core.nodes.own_partition import append
+from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.timestamps import shown_time
+
+if TYPE_CHECKING:
+    from dafka_core.nodes.append_queue import AppendQueue
+
+WRITE_S: Final = 30.0
+"""How long the disk may take for the record of a deletion."""
+
+TRIM_PARTITIONS: Final = 100
+"""How many partitions are given up at a time: appends wait meanwhile."""
+
+_log = logging.getLogger("dafka.store")
+
+
+class Deletions:
+    """Does what was said of deletions, as far as the log has heard.  Thread-safe.
+
+    Args:
+        log: open for writing.
+        address: the store's.
+    """
+
+    append_queue: AppendQueue
+    """The store's, which has it from when it is in the mesh."""
+
+    def __init__(self, log: Log, address: str) -> None:
+        self.log = log
+        self._own = TopicPartition(DELETIONS_TOPIC, address)
+        self._lock = threading.Lock()
+        self._read: dict[TopicPartition, int] = {}
+        self._known: dict[TopicPartition, list[Deletion]] = {}
+        self._handled = log.retention.deletions_handled()
+
+    def delete(self, topic: str) -> tuple[int, int]:
+        """Deletes what the store has of a topic: of how many partitions, and how many records.
+
+        Raises:
+            TimeoutError: the disk takes too long.
+            DafkaError: it fails, or the store ends.
+        """
+        infos = self.log.partitions(topic)
+        if infos:
+            contents = packed(infos, self.log.now_us(), self.append_queue.limit_bytes)
+            append(self, self._own, [*contents], timeout_s=WRITE_S)
+            self.apply()
+        left = {info.tp: info.earliest for info in self.log.partitions(topic)}
+        gone = [left.get(info.tp, 0) - info.earliest for info in infos]
+        return sum(each > 0 for each in gone), sum(each for each in gone if each > 0)
+
+    def apply(self) -> None:
+        """Gives up what was deleted, here or at other stores, and says so the first time.
+
+        Raises:
+            DafkaError: the log is closed, damaged, or cannot be written.
+        """
+        with self._lock:
+            news = self._heard()
+            for topic in {tp.topic for tp in self._known}:
+                infos = self.log.partitions(topic)
+                count = self._give_up(infos)
+                if count:
+                    at = shown_time(max(each.at_us for each in self._of_topic(topic)))
+                    text = "topic %(topic)s was deleted (%(at)s): gave up %(records)d records"
+                    facts = {"topic": quoted(topic), "at": at, "records": count}
+                    _log.info(text, facts, extra={"event": "topic_deleted"})
+            for topic, at_us in news.items():
+                self._say_kept(topic, at_us)
+            if self._read != self._handled:
+                self.log.retention.keep_deletions_handled(self._read)
+                self._handled = dict(self._read)
+
+    def _of_topic(self, topic: str) -> Iterator[Deletion]:
+        return (each for tp, found in self._known.items() if tp.topic == topic for each in found)
+
+    def _heard(self) -> dict[str, int]:
+        """Takes the deletions that have come; when each topic was deleted of which that is news."""
+        news: dict[str, int] = {}
+        for info in self.log.partitions(DELETIONS_TOPIC):
+            start = self._read.get(info.tp, info.earliest)
+            start = start if start <= info.end else info.earliest
+            for offset, content in contents_of(self.log, info.tp, start, info.end):
+                for each in _parsed(info.tp, offset, content):
+                    self._add(each)
+                    if offset >= self._handled.get(info.tp, 0):
+                        news[each.tp.topic] = max(each.at_us, news.get(each.tp.topic, 0))
+            self._read[info.tp] = info.end
+        return news
+
+    def _add(self, deletion: Deletion) -> None:
+        known = self._known.setdefault(deletion.tp, [])
+        if not any(each.covers(deletion) for each in known):
+            known[:] = [each for each in known if not deletion.covers(each)]
+            known.append(deletion)
+
+    def _give_up(self, infos: Iterable[PartitionInfo]) -> int:
+        """Gives up what was deleted of these partitions; how many records that were."""
+        wanted = [
+            (info, each)
+            for info in infos
+            if info.earliest < info.end
+            for each in self._known.get(info.tp, ())
+            if info.earliest < each.reaches(self.log.lives(info.tp))
+        ]
+        count = 0
+        for start in range(0, len(wanted), TRIM_PARTITIONS):
+            part = wanted[start : start + TRIM_PARTITIONS]
+            now = self.log.retention.trim_deleted([each for _, each in part])
+            reached = zip(part, now, strict=True)
+            count += sum(max(earliest - info.earliest, 0) for (info, _), earliest in reached)
+        return count
+
+    def _say_kept(self, topic: str, at_us: int) -> None:
+        """Names what is older than a deletion that did not know of it, and is kept."""
+        for info in self.log.partitions(topic):
+            if info.earliest == info.end:
+                continue
+            times = self.log.times(info.tp, info.earliest, info.earliest + 1)
+            if times and times[0][1] < at_us:
+                text = (
+                    "%(partition)s: topic %(topic)s was deleted (%(at)s), and no store that was "
+                    "there knew of the records from offset %(start)d to %(end)d (exclusive), which "
+                    "are older: they are kept here; 'dafka delete' again deletes them, too"
+                )
+                facts = {
+                    "partition": str(info.tp),
+                    "topic": quoted(topic),
+                    "at": shown_time(at_us),
+                    "start": info.earliest,
+                    "end": info.end,
+                }
+                _log.warning(text, facts, extra={"event": "deleted_records_kept"})
+
+
+def contents_of(log: Log, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Records that a log has, with their offsets."""
+    while start < end and (batches := log.read(tp, start, end)):
+        for batch in batches:
+            yield from enumerate(batch.values, batch.offset)
+        start = batches[-1].end
+
+
+def _parsed(tp: TopicPartition, offset: int, content: bytes) -> list[Deletion]:
+    try:
+        return parsed(bytes(content))
+    except ValueError as error:
+        _log.warning("%s, offset %d: %s; it is passed over", tp, offset, error)
+        return []

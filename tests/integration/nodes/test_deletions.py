@@ -1,0 +1,141 @@
+"""A topic that is deleted stays deleted, whoever was away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka_core import Producer, Store, TopicDeletedError
+from dafka_core.deletions import packed
+from dafka_core.epochs import Epoch, EpochId
+from dafka_core.nodes.deletions import Deletions
+from dafka_core.protocol import trimmed_elsewhere
+from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.testing import wait_until
+from tests.integration.nodes.content import values
+
+Produce = Callable[..., Producer]
+Start = Callable[..., Store]
+ADDRESS, OTHER = "A" * 32, "B" * 32
+TP, OTHER_TP = TopicPartition("t", ADDRESS), TopicPartition("t", OTHER)
+DELETIONS = TopicPartition("__dafka.deletions", "C" * 32)
+
+
+@pytest.fixture
+def start(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Start:
+    """Starts stores on directories of these names."""
+    options: dict[str, Any] = {"tower": tower, "sync_interval_ms": 100, "flight_port": "off"}
+    return lambda name: open_nodes.enter_context(Store(tmp_path / name, **options))
+
+
+def publish(produce: Produce, count: int, address: str = ADDRESS, **options: Any) -> None:
+    with produce("t", address=address, resume_missing="ignore", **options) as producer:
+        producer.publish_many(values(count))
+
+
+def held(store: Store, tp: TopicPartition = TP) -> tuple[int, int] | None:
+    info = store.log.info(tp)
+    return None if info is None else (info.earliest, info.end)
+
+
+def test_a_store_that_was_away_deletes_it_when_it_is_back(
+    start: Start, produce: Produce, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = start("one"), start("other")
+    publish(produce, 100, acks=2)
+    other.close()
+    assert one.deletions.delete("t") == (1, 100)
+    assert one.deletions.delete("unknown") == (0, 0)
+    with caplog.at_level("INFO", "dafka.store"):
+        other = start("other")
+        wait_until(lambda: held(other) == (100, 100))
+        wait_until(lambda: "topic 't' was deleted" in caplog.text)
+    assert "gave up 100 records" in caplog.text
+    assert "are kept here" not in caplog.text
+    # The topic goes on behind what is gone, also after a restart.
+    publish(produce, 20, acks=2, resume_deleted="ignore")
+    other.close()
+    other = start("other")
+    assert held(other) == held(one) == (100, 120)
+
+
+def test_one_that_had_less_of_it_goes_on_where_it_ends(
+    start: Start, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trimmed_elsewhere, "UNANSWERED_S", 0.5)
+    one, other = start("one"), start("other")
+    publish(produce, 80, acks=2)
+    other.close()
+    publish(produce, 20)
+    one.deletions.delete("t")
+    other = start("other")
+    wait_until(lambda: held(other) == (100, 100))
+
+
+def test_what_nobody_else_knew_of_is_kept_by_name(
+    start: Start, produce: Produce, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = start("one"), start("other")
+    with produce("t", address=ADDRESS) as producer, produce("t", address=OTHER) as unknown:
+        producer.publish_many(values(100))
+        wait_until(lambda: held(one) == held(other) == (0, 100))
+        one.close()
+        producer.publish_many(values(20))
+        unknown.publish_many(values(10))
+    other.close()
+    one = start("one")
+    one.deletions.delete("t")
+    other = start("other")
+    wait_until(lambda: (held(other), held(other, OTHER_TP)) == ((100, 120), (0, 10)))
+    kept = [(TP, 100, 120), (OTHER_TP, 0, 10)]
+    words = [f"knew of the records from offset {start} to {end} (excl" for _, start, end in kept]
+    wait_until(lambda: all(word in caplog.text for word in words))
+    wait_until(lambda: (held(one), held(one, OTHER_TP)) == ((100, 120), (0, 10)))
+    assert one.deletions.delete("t") == (2, 30)
+    wait_until(lambda: (held(other), held(other, OTHER_TP)) == ((120, 120), (10, 10)))
+
+
+def test_a_producer_that_comes_back_is_told(start: Start, produce: Produce) -> None:
+    store = start("one")
+    publish(produce, 10, OTHER)
+    store.deletions.delete("t")
+    publish(produce, 100)
+    publish(produce, 100)  # another topic's deletion, or another partition's, is none of its own
+    store.deletions.delete("t")
+    with pytest.raises(TopicDeletedError, match="all records before offset 200: publish them"):
+        publish(produce, 1)
+    publish(produce, 5, resume_deleted="ignore")
+    assert held(store) == (200, 205)
+    publish(produce, 5)
+    assert held(store) == (200, 210)
+
+
+def test_what_comes_of_it_later_is_given_up_and_what_is_newer_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = Epoch.first(EpochId(1, 1, 1))
+    newer = Epoch(2, 2, 1, 50, old.digest)
+    infos = [PartitionInfo(*TP, 0, 100, old.life), PartitionInfo(*OTHER_TP, 0, 5, old.life)]
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(DELETIONS, 0, [b"none", *packed(infos, log.now_us(), 65_536)])])
+        deletions = Deletions(log, ADDRESS)
+        deletions.apply()
+        assert "not a deletion" in caplog.text
+        # A store that was away has given the others what it had.
+        log.append([replace(RecordBatch.of(TP, 0, values(50)), epoch=old)])
+        deletions.apply()
+        assert log.info(TP) == PartitionInfo(*TP, 50, 50, old.life)
+        log.append([replace(RecordBatch.of(TP, 50, values(100)), epoch=newer)])
+        deletions.apply()
+        assert log.info(TP) == PartitionInfo(*TP, 50, 150, newer.life)
+    with Log(tmp_path) as log:
+        deletions = Deletions(log, ADDRESS)
+        log.append([replace(RecordBatch.of(OTHER_TP, 0, values(9)), epoch=old)])
+        deletions.apply()
+        assert log.info(OTHER_TP) == PartitionInfo(*OTHER_TP, 5, 9, old.life)
