@@ -4,51 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import duckdb
 import pytest
-import typer
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster, Producer, Reader
-from dafka_core.cli.app import app
 from scripts import options
 from tests.integration.archive.records import A, archived
+from tests.pages import PAGES, ROOT, example
 from tests.spark.topics import produce, stream, texts
-
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-
-
-class Block(NamedTuple):
-    """A block of code: in which section of which page, of which language."""
-
-    page: str
-    heading: str
-    language: str
-    text: str
-
-
-def blocks() -> Iterator[Block]:
-    for path in PAGES:
-        page = path.relative_to(ROOT).as_posix()
-        for section in re.split(r"\n##+ ", path.read_text(encoding="utf-8")):
-            heading = section.split("\n", 1)[0]
-            for language, text in re.findall(r"```(\w*)\n(.*?)```", section, re.DOTALL):
-                yield Block(page, heading, language, text)
-
-
-def example(page: str, heading: str, language: str = "python") -> str:
-    """The only block of its language under a heading."""
-    [text] = [block.text for block in blocks() if block[:3] == (page, heading, language)]
-    return text
-
 
 PROGRAM = ("README.md", "One program")
 CLUSTER = ("docs/cluster.md", "From Python")
@@ -64,16 +34,6 @@ TEST = ("docs/testing.md", "A test")
 METRICS = ("docs/metrics.md", "Switching it on")
 ARCHIVE = ("docs/archive.md", "Both as one topic")
 KILLED = ("docs/testing.md", "A store that is killed")
-
-
-def test_every_example_in_python_has_a_test_here() -> None:
-    found = [
-        (block.page, block.heading)
-        for block in blocks()
-        if block.language == "python" and block.page != "docs/start.md"  # has a test of its own
-    ]
-    tested = [PROGRAM, CLUSTER, KEYS, COROUTINE, READING, WRITING, THREADS, SQL, FLIGHT, TEST]
-    assert sorted(found) == sorted([*tested, METRICS, KILLED, PIPELINE, ARCHIVE])
 
 
 @pytest.mark.parametrize("page", options.PAGES)
@@ -158,6 +118,10 @@ def test_the_example_of_an_archive(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     archived(tmp_path, A, 30)
+    counted = example("docs/archive.md", "What is in the directory", "sql")
+    with duckdb.connect() as database:
+        days = database.execute(counted.replace("/data/archive", str(tmp_path))).fetchall()
+    assert sum(count for _, count in days) == 30
     names: dict[str, Any] = {"spark": spark, "tower": cluster.tower, "archive": str(tmp_path)}
     exec(example(*ARCHIVE), names)
     assert names["together"].where(f"partition = '{A.partition}'").count() == 30
@@ -174,6 +138,16 @@ def test_the_example_of_writing(
         held = reader.partitions(["ids", "loud-ids"], timeout_s=20)
     for topic in ("ids", "loud-ids"):
         assert sum(info.end for info in held if info.topic == topic) == 100_000
+
+
+def test_the_example_of_a_ported_job(spark: SparkSession, cluster: EmbeddedCluster) -> None:
+    produce(cluster, "flights", range(1))
+    lines = example("docs/from_kafka.md", "A job, ported", "diff").splitlines()
+    text = "\n".join(line[1:] for line in lines if not line.startswith("-"))
+    assert text.count('"host"') == 1
+    rows = eval(text.replace('"host"', repr(cluster.tower)), {"spark": spark})
+    assert rows.isStreaming
+    assert "headers" in rows.columns
 
 
 def test_the_example_of_threads(
@@ -228,24 +202,6 @@ def test_the_example_of_sql(spark: SparkSession, cluster: EmbeddedCluster) -> No
         assert names["same"].isStreaming
     finally:
         spark.sql(f"DROP TABLE {topic}")
-
-
-def commands(program: str) -> list[tuple[str, str]]:
-    """Where in the blocks of shell a program is run, and with which arguments."""
-    return [
-        (block.page, found)
-        for block in blocks()
-        if block.language == "sh"
-        for line in block.text.splitlines()
-        for found in re.findall(rf"(?:^|\| ){program} ([^|&#>]+)", line)
-    ]
-
-
-@pytest.mark.parametrize(("page", "command"), commands("dafka"))
-def test_a_command_in_a_page_is_one_that_dafka_takes(page: str, command: str) -> None:
-    name, *arguments = shlex.split(command)
-    group = typer.main.get_command(app)
-    group.commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,209 @@
+"""Each block of code of the pages is tried, here or by another test, or is one of a few exempt."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from dafka_core.cli import configuration
+from dafka_core.cli.app import app
+from dafka_core.cli.configured import settings_of
+from dafka_core.protocol.codec import encode
+from dafka_core.protocol.messages import RecordMessage
+from tests.pages import ROOT, Block, blocks
+from tests.unit.protocol.vectors import VECTORS
+
+README = "tests/spark/test_readme.py::test_the_"
+PROGRAM = f"{README}program_prints_what_the_readme_says_and_leaves_nothing"
+START = "tests/spark/start/test_first_minutes.py::test_the_first_ten_minutes_are_as_the_page_says"
+FLIGHT = "tests/integration/flight/test_documentation.py::test_the_examples_of_requests_are_taken"
+HERE = "tests/unit/docs/test_code_blocks.py::test_"
+SHELL = f"{HERE}a_line_for_a_shell_is_one_that_its_program_takes"
+OBJECT = f"{HERE}an_object_of_a_page_can_be_read"
+
+TRIED = {
+    "README.md | One program | *": PROGRAM,
+    "docs/archive.md | Both as one topic | python": f"{README}example_of_an_archive",
+    "docs/archive.md | What is in the directory | sql": f"{README}example_of_an_archive",
+    "docs/cluster.md | From Python | python": f"{README}example_of_a_cluster",
+    "docs/cluster.md | Keys and headers | python": f"{README}example_of_keys_and_headers",
+    "docs/cluster.md | In a coroutine | python": f"{README}example_of_a_coroutine",
+    "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
+    "docs/flight.md | A client in ten lines | python": f"{README}example_of_flight",
+    "docs/flight.md | * | json": FLIGHT,
+    "docs/from_kafka.md | A job, ported | diff": f"{README}example_of_a_ported_job",
+    "docs/metrics.md | Switching it on | python": f"{README}example_of_metrics",
+    "docs/metrics.md | * | json": OBJECT,
+    "docs/metrics.md | * | yaml": OBJECT,
+    "docs/spark.md | Reading | python": f"{README}example_of_reading",
+    "docs/spark.md | Writing | python": f"{README}example_of_writing",
+    "docs/spark.md | From threads | python": f"{README}example_of_threads",
+    "docs/spark.md | SQL | *": f"{README}example_of_sql",
+    "docs/spark.md | Declarative pipelines | python": (
+        "tests/spark/test_pipelines.py::test_the_example_of_a_pipeline"
+    ),
+    "docs/start.md | * | python": START,
+    "docs/start.md | * | console": START,
+    "docs/testing.md | A test | python": f"{README}example_of_a_test",
+    "docs/testing.md | A store that is killed | python": (
+        f"{README}example_of_a_store_that_is_killed"
+    ),
+    "docs/wire.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
+    "* | sh": SHELL,
+}
+"""What tries which blocks, by page, heading and language."""
+
+EXEMPT = {
+    "*.md | * | mermaid": "a picture",
+    "README.md | A cluster with Spark | ": "a picture",
+    "docs/archive.md | What is in the directory | ": "names of files, as a pattern",
+    "docs/commands.md | * | text": "what commands printed once: scripts/transcripts.py writes it",
+    "docs/console.md | In the terminal: `dafka top` | text": "a cluster of one moment",
+    "docs/from_kafka.md | Programs with Kafka's clients | diff": "a setting of any client's",
+    "docs/guarantees.md | Whose records a partition has | ": "a picture",
+    "docs/metrics.md | * | console": "what commands print while they run",
+    "docs/retention.md | Stores with different retention | ": "a sentence of a log",
+    "docs/wire.md | Frames | ": "how frames are laid out, as a pattern",
+    "docs/wire.md | The largest record | ": "how a frame is laid out, as a pattern",
+}
+"""Blocks of which nothing is run but the commands behind a dollar sign, and why."""
+
+PROGRAMS = {
+    *("cat", "echo", "head", "pip", "printf", "pytest", "python", "python3.11", "rm", "seq"),
+    *("spark-submit", "tar"),
+    *("cp", "docker", "install", "kubectl", "systemctl", "systemd-sysusers"),
+}
+"""What else is run in lines for a shell; of these the files that they name must be there."""
+
+BLOCKS = list(blocks())
+DAFKA = typer.main.get_command(app)
+
+
+def name_of(block: Block) -> str:
+    return f"{block.page} | {block.heading} | {block.language}"
+
+
+def is_of(block: Block, patterns: dict[str, str]) -> bool:
+    return any(fnmatchcase(name_of(block), pattern) for pattern in patterns)
+
+
+def test_each_block_is_tried_or_exempt() -> None:
+    unknown = {name_of(each) for each in BLOCKS if not is_of(each, TRIED | EXEMPT)}
+    assert unknown == set()
+    names = [*map(name_of, BLOCKS)]
+    idle = [each for each in TRIED | EXEMPT if not any(fnmatchcase(name, each) for name in names)]
+    assert idle == []
+
+
+@pytest.mark.parametrize("test", sorted({*TRIED.values()}))
+def test_a_test_that_tries_a_block_is_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    assert name in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+
+
+def simple_commands(line: str) -> Iterator[list[str]]:
+    """The words of each command of a line, without assignments before it and where it goes to."""
+    words = shlex.shlex(line, posix=True, punctuation_chars=True)
+    words.wordchars += ":,@+%"
+    command: list[str] = []
+    is_target = False
+    for word in [*words, ";"]:
+        if word in {";", "|", "||", "&", "&&"}:
+            if command:
+                yield command
+            command, is_target = [], False
+        elif word == ">" or is_target:
+            is_target = word == ">"
+        elif command or not re.fullmatch(r"[A-Z_]+=.*", word):
+            command.append(word)
+
+
+def lines_for_a_shell() -> Iterator[Any]:
+    for block in BLOCKS:
+        lines = block.text.splitlines()
+        if block.language != "sh":
+            lines = [line[2:] for line in lines if line.startswith("$ ")]
+        for line in lines:
+            if line.strip() and "--akcs" not in line:  # shows what a flag that is none gets
+                yield pytest.param(line, id=f"{block.page}: {line}")
+
+
+def take(command: Any, name: str, arguments: list[str]) -> None:
+    """Has the command, or the one of its group that is named, parse arguments."""
+    commands = getattr(command, "commands", {})
+    if arguments and arguments[0] in commands:
+        take(commands[arguments[0]], f"{name} {arguments[0]}", arguments[1:])
+    else:
+        assert not commands or command.invoke_without_command, name
+        command.make_context(name, list(arguments))
+
+
+@pytest.mark.parametrize("line", [*lines_for_a_shell()])
+def test_a_line_for_a_shell_is_one_that_its_program_takes(line: str) -> None:
+    commands = [*simple_commands(line)]
+    assert commands
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for program, *words in commands:
+        if program == "dafka":
+            if words != ["--version"]:
+                take(DAFKA, "dafka", words)
+        elif program == "make":
+            for word in words:
+                of = f"$({word.partition('=')[0]})" if "=" in word else f"\n{word}:"
+                assert of in makefile, word
+        else:
+            assert Path(program).name in PROGRAMS or program == "."
+            named = [word for word in words if re.match(r"(deploy|jobs|scripts|tests)/", word)]
+            assert [word for word in named if not [*ROOT.glob(word)]] == []
+
+
+def test_an_object_of_a_page_can_be_read() -> None:
+    [log] = [json.loads(each.text) for each in BLOCKS if each[::2] == ("docs/metrics.md", "json")]
+    assert list(log) == ["time", "level", "logger", "event", "message", "facts"]
+    [scrape] = [yaml.safe_load(each.text) for each in BLOCKS if each.language == "yaml"]
+    assert scrape["scrape_configs"][0]["static_configs"][0]["targets"] == ["127.0.0.1:9108"]
+
+
+def test_a_settings_file_of_a_page_is_one_that_dafka_takes(tmp_path: Path) -> None:
+    known: dict[str, frozenset[str]] = {}
+
+    def note(command: Any, name: str) -> None:
+        known[name] = frozenset(settings_of(command))
+        for each, below in getattr(command, "commands", {}).items():
+            note(below, f"{name} {each}".strip())
+
+    note(DAFKA, "")
+    [text] = [each.text for each in BLOCKS if each.language == "toml"]
+    file = tmp_path / "dafka.toml"
+    file.write_text(text, encoding="utf-8")
+    read = configuration.read(str(file), None, known)
+    assert read.profile == "home"
+    found = read.find("acks", "produce")
+    assert found is not None
+    assert found.value == "2"
+
+
+def test_frames_of_a_page_are_those_that_nodes_send() -> None:
+    one = RecordMessage("hello", "P1", 7, b"one")
+    messages = [vector.frames for vector in VECTORS]
+    messages += [encode(one, layout) for layout in ("c", "rfc46")]
+    sent = {b"".join(frames).hex().upper() for frames in messages}
+    shown = [
+        re.sub(r"\s", "", frames)
+        for block in BLOCKS
+        if is_of(block, {"docs/wire.md | [!F]* | ": ""}) and not is_of(block, EXEMPT)
+        for frames in re.split(r"^(?:c|rfc46) ", block.text, flags=re.MULTILINE)[1:]
+    ]
+    assert len(shown) >= 7
+    assert [frames for frames in shown if frames not in sent] == []
