@@ -15,6 +15,7 @@ from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
 from dafka_core.cli.group_commands import groups
 from dafka_core.cli.itself import completion, dafka
+from dafka_core.cli.job_command import OTHER_OPTIONS, job
 from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
@@ -29,6 +30,7 @@ from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.metrics.options import MetricsOptions
 from dafka_core.node_options import (
     ConsumerOptions,
+    NodeOptions,
     ProducerOptions,
     ReaderOptions,
     StoreOptions,
@@ -107,6 +109,9 @@ for command in (
     checkpoint_group.command()(command)
 app.add_typer(checkpoint_group, name="checkpoint")
 app.command()(with_options(ReaderOptions, without={"tower_timeout_s", "wait_for_tower"})(doctor))
+app.command(context_settings={"allow_interspersed_args": False})(
+    with_options(NodeOptions, without=OTHER_OPTIONS)(job)
+)
 app.command(context_settings={"ignore_unknown_options": True})(config)
 app.command()(completion)
 app.command()(with_options(ReaderOptions)(bundle))

@@ -23,8 +23,19 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from flight_delays import RESULT_KEY, delays, from_records, latest_results, parse_flights
-from flight_records import (
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dafka_core import DafkaError, EmbeddedCluster
+from dafka_spark.jobs.flight_delays import (
+    RESULT_KEY,
+    delays,
+    from_records,
+    latest_results,
+    parse_flights,
+)
+from dafka_spark.jobs.support.flight_records import (
     FLIGHTS_OF_2013,
     ORIGINS,
     Flights,
@@ -32,13 +43,8 @@ from flight_records import (
     load_airlines,
     load_flights,
 )
-from job_arguments import positive
-from job_session import build_session
-from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from dafka_core import DafkaError, EmbeddedCluster
+from dafka_spark.jobs.support.job_arguments import positive
+from dafka_spark.jobs.support.job_session import build_session
 from demo.compare import PartitionSum, partition_differences, row_differences, sums_of
 from demo.plot import plot_delays
 from demo.processes import Job, JobFailedError

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flight_records import ORIGINS
 from rich import box
 from rich.table import Table
+
+from dafka_spark.jobs.support.flight_records import ORIGINS
 
 # Results of delays(): one dictionary per window, airport and carrier.
 Results = Sequence[Mapping[str, Any]]

@@ -38,6 +38,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "archive": [ReaderOptions],
     "console": [ConsoleOptions, ReaderOptions],
     "checkpoint": [],
+    "job": [],
 }
 
 

@@ -1,4 +1,4 @@
-"""Jobs are programs: their directory is on the path as it is when one of them runs."""
+"""One session for all tests of jobs, and a cluster with flights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "jobs"))
 
 # Jobs run as processes of their own, and Spark's JVM starts workers: they find the packages too.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -18,8 +17,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
 )
 
-from job_session import build_session  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
+
+from dafka_core import EmbeddedCluster  # noqa: E402
+from dafka_spark.jobs.support.job_session import build_session  # noqa: E402
+from tests.spark.jobs.programs import FLIGHTS, job  # noqa: E402
 
 
 @pytest.fixture(scope="package")
@@ -29,3 +31,14 @@ def session() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster whose topic ``flights`` holds the first flights, fed in two goes."""
+    with EmbeddedCluster() as cluster:
+        for limit in (1000, FLIGHTS):
+            feed = ("--resume", f"--tower={cluster.tower}", f"--limit={limit}")
+            *_, done = job("replay_flights.py", *feed)
+            assert sum(entry["records"] for entry in done["partitions"]) == limit
+        yield cluster

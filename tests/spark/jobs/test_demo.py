@@ -14,7 +14,7 @@ from demo import demo
 from demo.demo import Demo, Observed, Outcome
 from demo.processes import JobFailedError
 
-from tests.spark.jobs.conftest import ROOT
+from tests.spark.jobs.programs import ROOT
 
 DEMO_TIMEOUT_S = 280
 

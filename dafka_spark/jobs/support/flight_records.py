@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-from job_exit import JobError
+
+from dafka_spark.jobs.support.job_exit import JobError
 
 ORIGINS = ("EWR", "JFK", "LGA")
 FLIGHTS_OF_2013 = 336_776

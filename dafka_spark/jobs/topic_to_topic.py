@@ -1,6 +1,6 @@
 r"""Copies topics to another topic, all records or some, as they are or changed.
 
-    spark-submit jobs/topic_to_topic.py \
+    dafka job topic_to_topic \
         --topic flights --to late --checkpoint DIR \
         --where "get_json_object(text, '$.dep_delay_min') > 60"
 
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from job_arguments import JobParser, add_query_arguments, print_json
-from job_exit import run_job
-from job_session import build_session, check_options, read_topic, run_query
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
+
+from dafka_spark.jobs.support.job_arguments import JobParser, add_query_arguments, print_json
+from dafka_spark.jobs.support.job_exit import run_job
+from dafka_spark.jobs.support.job_session import build_session, check_options, read_topic, run_query
 
 
 def transform(records: DataFrame, where: str | None, value: str | None) -> DataFrame:

@@ -1,13 +1,13 @@
 """Feeds a topic with the flights of 2013 as JSON: one producer, so one partition, per airport.
 
-    python jobs/replay_flights.py --limit 5000
+    dafka job replay_flights --limit 5000
 
 Flights go in the order of their scheduled departure, all airports side by side.  With ``--resume``
 each airport has a fixed address and the replay goes on after the last flight that is in the topic,
 so it may be stopped and started again, or fed in pieces with a growing ``--limit``.
 
 Prints lines of JSON: how far it is, and at the end what each partition holds, with a checksum.
-It needs no Spark; spark-submit runs it as well.
+It starts no Spark; spark-submit runs it as well.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from flight_records import ORIGINS, Flights, address_of, checksum, load_flights
-from job_arguments import JobParser, positive, print_json, rate
-from job_exit import on_stop_signals, raise_stopped, run_job
-
 from dafka_core import Producer
+from dafka_spark.jobs.support.flight_records import (
+    ORIGINS,
+    Flights,
+    address_of,
+    checksum,
+    load_flights,
+)
+from dafka_spark.jobs.support.job_arguments import JobParser, positive, print_json, rate
+from dafka_spark.jobs.support.job_exit import on_stop_signals, raise_stopped, run_job
 
 # Flights between two looks at the clock: 3 producers share them, and a slice takes a few
 # milliseconds, so the pace is even to the eye.

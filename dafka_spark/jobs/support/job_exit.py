@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -36,6 +37,12 @@ _HAS_OFFSETS = re.compile(r"(\S+)/offsets should be empty on batch 0")
 _OTHER_WRITER = ("FencedError", "OffsetConflictError", "TransactionExistsError")
 _OTHER_RUN = "perhaps the query runs twice at once: one run is enough"
 
+# Where the programs are that spark-submit is given.
+_JOBS = Path(__file__).resolve().parents[1]
+
+# What comes before a job's name where ``dafka job`` runs it.
+_COMMAND = "dafka job "
+
 _USAGE = ("ConfigError", "ColumnError", "AnalysisException", "ParseException")
 
 
@@ -56,7 +63,7 @@ def end_without_a_word() -> None:
 
     Python's own handler, and PySpark's, would print a traceback of whatever runs.
     """
-    if Path(sys.argv[0]).resolve().parent == Path(__file__).parent:
+    if sys.argv[0].startswith(_COMMAND) or Path(sys.argv[0]).resolve().parent == _JOBS:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -95,6 +102,13 @@ def run_job(main: Callable[[], None]) -> NoReturn:
         print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)
         sys.exit(EXIT_USAGE if name in _USAGE else EXIT_FAILED)
     sys.exit(0)
+
+
+def run_named() -> NoReturn:
+    """Runs the job that the process's first argument names, with the others: for ``dafka job``."""
+    name = sys.argv[1]
+    sys.argv[:2] = [f"{_COMMAND}{name}"]
+    run_job(import_module(f"dafka_spark.jobs.{name}").main)
 
 
 def _told(error: Exception) -> tuple[str, str]:

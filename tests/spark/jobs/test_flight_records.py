@@ -7,7 +7,8 @@ import importlib.util
 import json
 
 import pytest
-from flight_records import (
+
+from dafka_spark.jobs.support.flight_records import (
     FLIGHTS_OF_2013,
     ORIGINS,
     FlightsNotFoundError,

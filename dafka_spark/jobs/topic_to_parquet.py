@@ -1,6 +1,6 @@
 r"""Keeps topics as parquet files, every record exactly once.
 
-    spark-submit jobs/topic_to_parquet.py \
+    dafka job topic_to_parquet \
         --topic flights --output DIR --checkpoint DIR --available-now
 
 The files hold the source's columns (key, value, topic, partition, offset, timestamp,
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from job_arguments import JobParser, add_query_arguments, print_json
-from job_exit import run_job
-from job_session import build_session, check_options, read_topic, run_query
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
+
+from dafka_spark.jobs.support.job_arguments import JobParser, add_query_arguments, print_json
+from dafka_spark.jobs.support.job_exit import run_job
+from dafka_spark.jobs.support.job_session import build_session, check_options, read_topic, run_query
 
 
 def as_text(records: DataFrame) -> DataFrame:

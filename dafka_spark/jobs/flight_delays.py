@@ -1,9 +1,9 @@
 """Departure delays per carrier and airport in event-time windows, from a topic of flights.
 
 One streaming query reads the flights, and writes each window that changed both to a topic (through
-the batch sink) and to parquet, once per micro-batch.  Run it with spark-submit:
+the batch sink) and to parquet, once per micro-batch.  Run it so, or with spark-submit:
 
-    spark-submit jobs/flight_delays.py --checkpoint DIR --output DIR
+    dafka job flight_delays --checkpoint DIR --output DIR
 
 A window may be written several times as flights arrive; the row with the highest ``batch`` holds
 (``latest_results``).  A batch that is repeated after a crash replaces its parquet directory, and
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from job_arguments import JobParser, add_query_arguments, print_json
-from job_exit import run_job
-from job_session import build_session, check_options, read_topic, run_query
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+
+from dafka_spark.jobs.support.job_arguments import JobParser, add_query_arguments, print_json
+from dafka_spark.jobs.support.job_exit import run_job
+from dafka_spark.jobs.support.job_session import build_session, check_options, read_topic, run_query
 
 # What replay_flights.py writes; "scheduled" is the wall clock at the airport, read as UTC.
 FLIGHT_SCHEMA = (

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from pathlib import Path
 
 from chispa import assert_df_equality
-from flight_delays import (
+from demo.compare import row_differences
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from dafka_core import EmbeddedCluster
+from dafka_spark.jobs.flight_delays import (
     FLIGHT_SCHEMA,
+    RESULT_KEY,
     RESULT_SCHEMA,
     delays,
     from_records,
@@ -15,8 +22,7 @@ from flight_delays import (
     parse_flights,
     to_records,
 )
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from tests.spark.jobs.programs import FLIGHTS, job, read_topic
 
 
 def _records(session: SparkSession, *values: bytes) -> DataFrame:
@@ -120,3 +126,30 @@ def test_results_survive_the_way_through_a_topic(session: SparkSession) -> None:
     records = to_records(results)
     assert records.schema.simpleString() == "struct<value:binary>"
     assert_df_equality(from_records(records), results, ignore_nullable=True)
+
+
+def test_flight_delays_writes_the_same_to_topic_and_parquet(
+    session: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    batches = job(
+        "flight_delays.py",
+        f"--tower={cluster.tower}",
+        f"--checkpoint={tmp_path / 'checkpoint'}",
+        f"--output={tmp_path / 'delays'}",
+        "--max-offsets-per-trigger=1600",
+        "--available-now",
+    )
+    assert sum(batch["records"] for batch in batches) == FLIGHTS
+    assert sum(batch["records"] > 0 for batch in batches) == 2
+    assert {(batch["late"], batch["malformed"] or 0) for batch in batches} == {(0, 0)}
+
+    flights = parse_flights(read_topic(session, cluster, "flights"))
+    expected = delays(flights).toArrow().to_pylist()
+    assert sum(row["flights"] for row in expected) == FLIGHTS
+    outputs = {
+        "topic": from_records(read_topic(session, cluster, "delays")),
+        "parquet": session.read.parquet(str(tmp_path / "delays")),
+    }
+    for name, results in outputs.items():
+        rows = latest_results(results).drop("batch").toArrow().to_pylist()
+        assert row_differences(name, RESULT_KEY, expected, rows) == []

@@ -1,10 +1,11 @@
 """What the Spark jobs share: their session, and how a query reads, runs and stops.
 
-A job is a program for spark-submit; ``python jobs/NAME.py`` runs it on this machine.  Where the
-packages are not installed, spark-submit takes them as a zip, named twice: Spark 4.3 starts the
-workers of a data source without what ``--py-files`` says, but with the environment's path.
+``dafka job NAME`` runs a job on this machine, and ``dafka job NAME --print-submit`` says how
+spark-submit does it.  Where the packages are not installed, spark-submit takes them as a zip, named
+twice: Spark 4.3 starts the workers of a data source without what ``--py-files`` says, but with the
+environment's path.
 
-    PYTHONPATH=dist/dafka_spark.zip spark-submit --py-files dist/dafka_spark.zip jobs/NAME.py ...
+    PYTHONPATH=dist/dafka_spark.zip spark-submit --py-files dist/dafka_spark.zip NAME.py ...
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from job_exit import Stopped, end_without_a_word, on_stop_signals
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -27,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_spark import DafkaDataSource
+from dafka_spark.jobs.support.job_exit import Stopped, end_without_a_word, on_stop_signals
 from dafka_spark.options import SinkOptions, SourceOptions
 
 # Between two looks at a running query: soon enough for a progress bar, rare enough to cost nothing.
@@ -69,7 +70,7 @@ def build_session(name: str) -> SparkSession:
         defaults.update(_LOCAL_DEFAULTS)
     for key, value in defaults.items():
         conf.setIfMissing(key, value)
-    # spark-submit switches its progress line on for everything started as ``python jobs/NAME.py``.
+    # spark-submit switches its progress line on for everything started as ``python NAME.py``.
     conf.set("spark.ui.showConsoleProgress", "false")
     # What it logs is raised, too.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)

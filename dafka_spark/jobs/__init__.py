@@ -1,0 +1,1 @@
+"""Programs for Spark: each module is one, which ``dafka job`` lists and runs."""

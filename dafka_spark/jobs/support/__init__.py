@@ -1,0 +1,1 @@
+"""What jobs share: their arguments, how they begin, and how they end."""

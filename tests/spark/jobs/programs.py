@@ -1,0 +1,58 @@
+"""Jobs as processes, and what they have written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import dafka_spark.jobs
+from dafka_core import EmbeddedCluster, Reader
+
+ROOT = Path(__file__).parents[3]
+JOBS = Path(dafka_spark.jobs.__file__).parent
+
+FLIGHTS = 3000
+
+# A Spark driver starts, runs and stops in this time many times over, even on a busy machine.
+JOB_TIMEOUT_S = 240
+
+
+def run(*command: str, **settings: Any) -> list[dict[str, Any]]:
+    """Runs a program to its end; returns the lines of JSON that it printed."""
+    done = finished(*command, **settings)
+    assert done.returncode == 0, done.stderr[-4000:]
+    # spark-submit puts the program's warnings among its output.
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def finished(*command: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has run to its end, well or not."""
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, **settings
+    )
+
+
+def job(name: str, *arguments: str) -> list[dict[str, Any]]:
+    """Runs a job with this Python."""
+    return run(sys.executable, str(JOBS / name), *arguments)
+
+
+def read_topic(session: SparkSession, cluster: EmbeddedCluster, topic: str) -> DataFrame:
+    """The topic as a batch."""
+    reader = session.read.format("dafka").option("tower", cluster.tower)
+    return reader.option("subscribe", topic).load()
+
+
+def values_of(records: DataFrame) -> list[bytes]:
+    """The values, sorted."""
+    return sorted(bytes(row.value) for row in records.select("value").collect())
+
+
+def count(reader: Reader, topic: str) -> int:
+    """How many records a topic has."""
+    return sum(each.end for each in reader.partitions([topic], timeout_s=30))
