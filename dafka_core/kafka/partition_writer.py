@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -163,12 +162,13 @@ class PartitionWriter:
         self._under_way -= not is_under_way
         self._settle()
 
-    def _on_written(
+    def on_written(
         self,
         group: Sequence[Put],
         errors: Mapping[Put, Exception],
         failure: BaseException | None,
     ) -> None:
+        """A group is done; those that have no error and no ``failure`` are on disk."""
         for put in group:
             error = errors.get(put, failure)
             if error is None and put.written is not None:
@@ -206,31 +206,28 @@ class PartitionWriter:
 
     # -- in a thread -----------------------------------------------------------------------------
 
-    def write(
-        self, group: Sequence[Put], errors: dict[Put, Exception], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """Gives puts to the store whose records are decoded, or that have errors.
-
-        The loop hears of it when they are done.
-        """
+    def placed(
+        self, group: Sequence[Put], errors: dict[Put, Exception]
+    ) -> tuple[RecordBatch, Notes] | None:
+        """What the store is to write of puts whose records are decoded, or that have errors."""
         try:
             with self._states.lock:
-                batch, notes = self._placed(group, errors)
-            if batch is not None:
-                self._last = self._node.store.append_queue.put(batch, notes)
+                return self._placed(group, errors)
         except Exception as error:  # noqa: BLE001 -- those who wait hear of it
             errors.update((put, error) for put in group if put not in errors)
+            return None
 
-        def on_done(done: Future[int]) -> None:
-            failure = done.exception()
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._on_written, group, errors, failure)
+    def is_written(self, given: Future[int] | None) -> Future[int]:
+        """What says when a group is done of which this was given to the store.
 
-        self._last.add_done_callback(on_done)
+        Of one with nothing to write that is when what came before it is done.
+        """
+        self._last = given or self._last
+        return self._last
 
     def _placed(
         self, group: Sequence[Put], errors: dict[Put, Exception]
-    ) -> tuple[RecordBatch | None, Notes]:
+    ) -> tuple[RecordBatch, Notes] | None:
         """The records of the group that are not written yet, and what is noted with them."""
         log = self._node.store.log
         start = log.end(self.tp) if self._next is None else self._next
@@ -257,7 +254,7 @@ class PartitionWriter:
             parts.append(records)
             self._next = end
         if not parts:
-            return None, notes
+            return None
         values = Values.concat([each.contents for each in parts])
         return RecordBatch(self.tp, start, values, times=_times(parts, now_us)), notes
 

@@ -8,15 +8,19 @@ while one round is on its way to the disk the next one comes together.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
+from itertools import count
 from typing import Final
 
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.partition_writer import PartitionWriter, Put
 from dafka_core.kafka.produced_records import ProducedRecords, produced_together
 from dafka_core.kafka.producer_states import ProducerStates
-from dafka_core.records import TopicPartition
+from dafka_core.log_entries import Notes
+from dafka_core.records import RecordBatch, TopicPartition
 
 ROUND_BYTES: Final = 2 << 20
 """Octets of requests in a round: small ones share a sync, and larger ones would have others wait
@@ -48,6 +52,7 @@ MAX_THREADS: Final = 2
 waits; of little they would only take the processor from each other."""
 
 _Round = list[tuple[PartitionWriter, list[Put]]]
+_Errors = dict[Put, Exception]
 
 
 class ProduceRounds:
@@ -151,15 +156,55 @@ class ProduceRounds:
     def _write(self, taken: _Round, loop: asyncio.AbstractEventLoop) -> int:
         """Gives the first puts to the store, and returns how many they are."""
         puts = [put for _, group in taken for put in group]
-        errors: dict[Put, Exception] = {}
-        count = left = self._decode(puts, errors)
+        errors: _Errors = {}
+        decoded = left = self._decode(puts, errors)
+        begun: _Round = []
         for writer, group in taken:
             if left > 0:
-                writer.write(group[:left], errors, loop)
+                begun.append((writer, group[:left]))
             left -= len(group)
-        return count
+        placed = [writer.placed(group, errors) for writer, group in begun]
+        given = iter(self._given([each for each in placed if each], begun, errors))
+        done = [
+            writer.is_written(next(given, None) if each else None)
+            for (writer, _), each in zip(begun, placed, strict=True)
+        ]
+        self._when_done(done, begun, errors, loop)
+        return decoded
 
-    def _decode(self, puts: Sequence[Put], errors: dict[Put, Exception]) -> int:
+    def _given(
+        self, batches: Sequence[tuple[RecordBatch, Notes]], begun: _Round, errors: _Errors
+    ) -> list[Future[int]]:
+        """Gives them to the store; nothing is given where that fails."""
+        try:
+            return self._node.store.append_queue.put_all(batches)
+        except Exception as error:  # noqa: BLE001 -- those who wait hear of it
+            errors.update((put, error) for _, group in begun for put in group if put not in errors)
+            return []
+
+    def _when_done(
+        self,
+        done: Sequence[Future[int]],
+        begun: _Round,
+        errors: _Errors,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Tells the writers, once for all of them: to wake the loop is dear."""
+        ended = count(1)
+
+        def tell() -> None:
+            for (writer, group), each in zip(begun, done, strict=True):
+                writer.on_written(group, errors, each.exception())
+
+        def on_each(each: Future[int]) -> None:
+            if next(ended) == len(done):
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(tell)
+
+        for each in done:
+            each.add_done_callback(on_each)
+
+    def _decode(self, puts: Sequence[Put], errors: _Errors) -> int:
         """Gives the first puts their records, and returns how many they are."""
         limit_bytes = self._node.store.append_queue.limit_bytes
         requests = [(put.octets, put.version) for put in puts]

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -65,6 +66,11 @@ class _Request:
         batch = entry.batch if isinstance(entry, Stage) else entry
         return batch if isinstance(batch, RecordBatch) else None
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the records' values."""
+        return self.batch.values.size_bytes if self.batch else 0
+
     def end(self, error: BaseException | None) -> None:
         """Tells the writer: all is on disk, or there was an error."""
         # The store may have failed the future meanwhile, and the writer may have cancelled it.
@@ -110,14 +116,11 @@ class AppendQueue(ProcessBound):
         Raises:
             ValueError: a note is too large, or has too long a name; or there are too many.
         """
-        if not notes:
-            return self._submit(batch)
-        for name, octets in notes.items():
-            if len(octets_of(name)) > MAX_NOTE_NAME_BYTES or len(octets or b"") > MAX_NOTE_BYTES:
-                raise ValueError(f"note {name[:64]!r} is too large, or has too long a name")
-        if len(notes) > MAX_NOTES:
-            raise ValueError(f"a batch has at most {MAX_NOTES} notes, not {len(notes)}")
-        return self._submit(NotedBatch.with_notes(batch, notes))
+        return self.put_all([(batch, notes or {})])[0]
+
+    def put_all(self, batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
+        """The same of batches of different partitions: where there is time, they share a sync."""
+        return self._submit_all([(_noted(*each),) for each in batches])
 
     def stage(self, batch: RecordBatch, attempt: str, version: int = NO_VERSION) -> Future[int]:
         """Stages a batch where the records end that the attempt has staged, or the partition does.
@@ -221,44 +224,55 @@ class AppendQueue(ProcessBound):
 
     def _submit(self, *entries: LogEntry) -> Future[Any]:
         """Gives entries to the role, in order, when there is room."""
-        request = _Request(entries, Future())
-        size_bytes = request.batch.values.size_bytes if request.batch else 0
+        return self._submit_all([entries])[0]
+
+    def _submit_all(self, all_entries: Sequence[Sequence[LogEntry]]) -> list[Future[Any]]:
+        """The same of each, at once."""
+        requests = [_Request(entries, Future()) for entries in all_entries]
+        size_bytes = sum(each.size_bytes for each in requests)
 
         def has_room() -> bool:
             return not self._size_bytes or self._size_bytes + size_bytes <= MAX_PUT_BYTES
 
+        given: list[_Request] = []
         with self._changed:
             self._changed.wait_for(lambda: self._failure or has_room())
-            failure = self._failure or self._too_large(request.batch)
-            if failure is not None or not entries:
-                request.end(failure)
-                return request.future
-            self._futures[request.future] = None
-            self._size_bytes += size_bytes
+            for each in requests:
+                failure = self._failure or self._too_large(each.batch)
+                if failure is not None or not each.entries:
+                    each.end(failure)
+                    continue
+                self._futures[each.future] = None
+                self._size_bytes += each.size_bytes
+                given.append(each)
+        futures = [each.future for each in requests]
+        for each in given:
+            each.future.add_done_callback(partial(self._give_room_back, each.size_bytes))
+        try:
+            if given:
+                self._mesh.call_soon(partial(self._give_all, given))
+        except DafkaError as error:
+            for each in given:
+                each.end(error)
+        return futures
 
-        # It knows the future alone: with the request, which has the records, it would make a
-        # cycle, and the records would stay in memory until garbage is collected.
-        def give_room_back(done: Future[Any]) -> None:
-            with self._changed:
-                self._futures.pop(done, None)
-                self._size_bytes -= size_bytes
-                self._changed.notify_all()
+    # It knows the future alone: with the request, which has the records, it would make a cycle, and
+    # the records would stay in memory until garbage is collected.
+    def _give_room_back(self, size_bytes: int, done: Future[Any]) -> None:
+        with self._changed:
+            self._futures.pop(done, None)
+            self._size_bytes -= size_bytes
+            self._changed.notify_all()
 
-        def give(now: float) -> None:
-            given = [self._give(now, entry) for entry in entries]
-            taken = [each for each in given if not isinstance(each, DafkaError)]
+    def _give_all(self, requests: Sequence[_Request], now: float) -> None:
+        for request in requests:
+            given = [self._give(now, entry) for entry in request.entries]
             refusals = [each for each in given if isinstance(each, DafkaError)]
             if refusals:
                 request.end(refusals[-1])
             else:
+                taken = [each for each in given if not isinstance(each, DafkaError)]
                 self._at_role.append(_Request(taken, request.future))
-
-        request.future.add_done_callback(give_room_back)
-        try:
-            self._mesh.call_soon(give)
-        except DafkaError as error:
-            request.end(error)
-        return request.future
 
     @property
     def size_bytes(self) -> int:
@@ -306,3 +320,12 @@ class AppendQueue(ProcessBound):
                 return entry
         end = self._role.next_offset(batch.tp)
         return taken or OffsetConflictError(*batch.tp, batch.offset, end)
+
+
+def _noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
+    for name, octets in notes.items():
+        if len(octets_of(name)) > MAX_NOTE_NAME_BYTES or len(octets or b"") > MAX_NOTE_BYTES:
+            raise ValueError(f"note {name[:64]!r} is too large, or has too long a name")
+    if len(notes) > MAX_NOTES:
+        raise ValueError(f"a batch has at most {MAX_NOTES} notes, not {len(notes)}")
+    return NotedBatch.with_notes(batch, notes) if notes else batch

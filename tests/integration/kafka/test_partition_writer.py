@@ -19,6 +19,7 @@ from dafka_core.kafka.produce_rounds import ProduceRounds
 from dafka_core.kafka.producer_states import NOTES, ProducerStates
 from dafka_core.kafka.records import record_batch
 from dafka_core.kafka.refusal import RefusedError
+from dafka_core.log_entries import Notes
 from dafka_core.records import RecordBatch, TopicPartition
 from tests.integration.kafka.fixed_node import fixed_node
 from tests.integration.kafka.produce_client import batch
@@ -60,13 +61,13 @@ def test_small_batches_share_a_write_and_large_ones_do_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     puts: list[RecordBatch] = []
-    put = store.append_queue.put
+    put_all = store.append_queue.put_all
 
-    def counted(records: RecordBatch, notes: Any = None) -> Any:
-        puts.append(records)
-        return put(records, notes)
+    def counted(batches: Sequence[tuple[RecordBatch, Notes]]) -> Any:
+        puts.extend(records for records, _ in batches)
+        return put_all(batches)
 
-    monkeypatch.setattr(store.append_queue, "put", counted)
+    monkeypatch.setattr(store.append_queue, "put_all", counted)
     assert written(store, *sequenced(100))[-1] == Written(297, 300)
     assert len(puts) < 20
     puts.clear()
@@ -87,14 +88,15 @@ def test_others_who_write_there_again_and_again_are_made_way_for(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce_rounds, "ROUND_PUTS", 3)
-    put, calls = store.append_queue.put, itertools.count()
+    put_all, calls = store.append_queue.put_all, itertools.count()
 
-    def late(records: RecordBatch, notes: Any = None) -> Any:
-        if next(calls) % 7 == 0:
-            put(RecordBatch.of(TP, records.offset, [b"other"] * 2))
-        return put(records, notes)
+    def late(batches: Sequence[tuple[RecordBatch, Notes]]) -> Any:
+        for records, _ in batches:
+            if next(calls) % 7 == 0:
+                put_all([(RecordBatch.of(TP, records.offset, [b"other"] * 2), {})])
+        return put_all(batches)
 
-    monkeypatch.setattr(store.append_queue, "put", late)
+    monkeypatch.setattr(store.append_queue, "put_all", late)
     outcomes = written(store, *sequenced(200))
     assert codes_of(outcomes) == [0] * 200
     values = stored(store)
@@ -136,7 +138,7 @@ def test_a_log_that_cannot_be_read_is_a_storage_error_and_then_all_goes_on(
     def broken(*_: Any) -> Any:
         raise StoreError(store.log.directory, "damaged")
 
-    monkeypatch.setattr(store.append_queue, "put", broken)
+    monkeypatch.setattr(store.append_queue, "put_all", broken)
     storage = KafkaError.KAFKA_STORAGE_ERROR
     assert codes_of(written(store, *sequenced(3))) == [storage] * 3
     monkeypatch.undo()

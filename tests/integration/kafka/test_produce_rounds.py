@@ -16,6 +16,7 @@ from dafka_core.kafka.partition_writer import MUCH_BYTES, Put, Written
 from dafka_core.kafka.produce_rounds import ProduceRounds
 from dafka_core.kafka.produced_records import produced_together
 from dafka_core.kafka.producer_states import ProducerStates
+from dafka_core.log_entries import Notes
 from dafka_core.records import RecordBatch, TopicPartition
 from tests.integration.kafka.fixed_node import fixed_node
 from tests.integration.kafka.produce_client import batch
@@ -107,12 +108,13 @@ def test_producers_in_step_share_their_rounds(store: Store, rounds: list[int]) -
 def test_few_records_do_not_wait_for_a_round_that_does_not_end(
     store: Store, rounds: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = store.append_queue.put
+    write = store.append_queue.put_all
 
-    def hung(records: RecordBatch, notes: Any = None) -> Future[int]:
-        return Future() if records.tp.partition.startswith("A") else write(records, notes)
+    def hung(batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
+        ((records, _),) = batches
+        return [Future()] if records.tp.partition.startswith("A") else write(batches)
 
-    monkeypatch.setattr(store.append_queue, "put", hung)
+    monkeypatch.setattr(store.append_queue, "put_all", hung)
 
     async def work(all_rounds: ProduceRounds) -> None:
         hangs, goes = put("A", batch([b"a"])), put("B", batch([b"b"]))
@@ -130,16 +132,17 @@ def test_large_batches_are_decoded_while_others_are_on_their_way(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce_rounds, "MAX_WAIT_S", 60.0)
-    write, held = store.append_queue.put, list[tuple[Future[int], Future[int]]]()
+    write, held = store.append_queue.put_all, list[tuple[Future[int], Future[int]]]()
 
-    def held_up(records: RecordBatch, notes: Any = None) -> Future[int]:
-        held.append((Future(), write(records, notes)))
+    def held_up(batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
+        (future,) = write(batches)
+        held.append((Future(), future))
         if len(held) == 3:
             for told, written in held:
                 told.set_result(written.result())
-        return held[-1][0] if len(held) <= 3 else held[-1][1]
+        return [held[-1][0] if len(held) <= 3 else held[-1][1]]
 
-    monkeypatch.setattr(store.append_queue, "put", held_up)
+    monkeypatch.setattr(store.append_queue, "put_all", held_up)
 
     async def work(all_rounds: ProduceRounds) -> None:
         puts = [put("A", LARGE) for _ in range(8)]
