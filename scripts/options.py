@@ -1,14 +1,16 @@
-"""Writes generated tables of docs/ (options, from_kafka, metrics): ``python scripts/options.py``.
+"""Writes the tables of docs/ that are declared in the code: ``python scripts/options.py``.
 
 ``--check`` only compares, and fails if the page is behind.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
 
+from benchmarks.__main__ import ROWS as BENCHMARKS
 from dafka_core.cli.flags import CommandOptions
 from dafka_core.cli.logs import LogOptions
 from dafka_core.console.console_options import ConsoleOptions
@@ -91,7 +93,22 @@ def metrics_table() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"options.md": tables, "from_kafka.md": kafka_table, "metrics.md": metrics_table}
+def benchmarks_table() -> str:
+    """What the benchmarks measure, by the name of their row."""
+    lines = ["| name | what is measured |", "|---|---|"]
+    for name, module in BENCHMARKS.items():
+        source = (DOCS.parent / "benchmarks" / f"{module}.py").read_text(encoding="utf-8")
+        first = (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
+        lines.append(f"| `{name}` | {first.partition(': ')[2].replace('``', '`')} |")
+    return "\n".join(lines)
+
+
+PAGES = {
+    "options.md": tables,
+    "from_kafka.md": kafka_table,
+    "metrics.md": metrics_table,
+    "performance.md": benchmarks_table,
+}
 """What is generated of each page."""
 
 

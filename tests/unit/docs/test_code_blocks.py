@@ -64,7 +64,6 @@ TRIED = {
 """What tries which blocks, by page, heading and language."""
 
 EXEMPT = {
-    "*.md | * | mermaid": "a picture",
     "README.md | A cluster with Spark | ": "a picture",
     "docs/archive.md | What is in the directory | ": "names of files, as a pattern",
     "docs/commands.md | * | text": "what commands printed once: scripts/transcripts.py writes it",
