@@ -10,8 +10,9 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster
+from tests.pages import example
 from tests.spark.test_connect import environment
-from tests.spark.test_readme import PIPELINE, example
+from tests.spark.test_readme import PIPELINE
 from tests.spark.topics import batch, produce, texts
 
 RUN = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
