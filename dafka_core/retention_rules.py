@@ -31,7 +31,7 @@ _SIZES: Final = {
 }
 _LIMIT: Final = re.compile(r"(?a)(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[A-Za-z]{1,3})")
 _SPACES: Final = re.compile(r"[;\s]")
-_MAX_AGE_S: Final = 10**9
+MAX_AGE_S: Final = 10**9
 _MAX_BYTES: Final = 2**63 - 1
 
 
@@ -99,7 +99,7 @@ def _parsed(word: str) -> tuple[str, float]:
     units = {unit.lower(): each for unit, each in _SIZES.items()}
     if match is not None:
         number, unit = float(match["number"]), match["unit"]
-        if unit in _AGES and 0 < (age_s := number * _AGES[unit]) <= _MAX_AGE_S:
+        if unit in _AGES and 0 < (age_s := number * _AGES[unit]) <= MAX_AGE_S:
             return "age_s", age_s
         if unit.lower() in units and 1 <= (size := number * units[unit.lower()]) <= _MAX_BYTES:
             return "size_bytes", size

@@ -1,6 +1,7 @@
 """What is true of topics and of gateways, in the words of Kafka's configs: DescribeConfigs.
 
-AlterConfigs and IncrementalAlterConfigs may say what is true already.
+AlterConfigs and IncrementalAlterConfigs change what stores keep of a topic; of all else they may
+say what is true already.
 """
 
 from __future__ import annotations
@@ -17,6 +18,14 @@ from dafka_core.kafka.schemas import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
+)
+from dafka_core.kafka.topic_retention import (
+    AGE,
+    SIZE,
+    Limits,
+    own_rule,
+    parsed,
+    set_at_all,
 )
 from dafka_core.retention_rules import RetentionRule, rule_of
 
@@ -42,6 +51,9 @@ TUNING: Final = frozenset(
     }
 )
 """Configs of topics that say how a broker keeps its files.  They are taken, and change nothing."""
+
+RETENTION: Final = (AGE, SIZE)
+"""Configs of topics that clients may change."""
 
 UNCHANGED: Final = (
     "a gateway's options are given where it starts ('dafka kafka --help'), and nothing else but "
@@ -70,6 +82,7 @@ class Source(IntEnum):
     """Where a value comes from, as Kafka names it."""
 
     STATIC_BROKER_CONFIG = 4
+    DYNAMIC_TOPIC_CONFIG = 1
     DEFAULT_CONFIG = 5
 
 
@@ -84,7 +97,7 @@ class Kind(IntEnum):
 
 
 class Configs(Feature):
-    """Tells what is true, and refuses to change it."""
+    """Tells what is true, and changes what stores keep of a topic."""
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
@@ -99,18 +112,23 @@ class Configs(Feature):
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
     async def _alter_configs(self, request: Any, client: Client) -> Any:
-        return self._altered(AlterConfigsResponse, request)
+        return await self._altered(AlterConfigsResponse, request, anew=True)
 
     async def _change_configs(self, request: Any, client: Client) -> Any:
-        return self._altered(IncrementalAlterConfigsResponse, request)
+        return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)
 
-    def _altered(self, kind: Any, request: Any) -> Any:
-        """Nothing is changed: what is asked for is so already, or is refused."""
+    async def _altered(self, kind: Any, request: Any, *, anew: bool) -> Any:
+        """What a topic keeps is changed; all else is so already, or is refused.
+
+        With ``anew`` what is not named is as it was before anybody has changed it.
+        """
         responses = []
         for each in request.resources:
             error, why = int(KafkaError.NONE), None
             try:
-                self._check(each)
+                limits = self._checked(each)
+                if not request.validate_only:
+                    await set_retention(self._node, each.resource_name, limits, anew=anew)
             except RefusedError as refused:
                 error, why = refused.code, refused.why
             responses.append(
@@ -123,28 +141,34 @@ class Configs(Feature):
             )
         return kind(throttle_time_ms=0, responses=responses)
 
-    def _check(self, asked: Any) -> None:
-        """Raises RefusedError for configs that cannot be had."""
+    def _checked(self, asked: Any) -> dict[str, int | None]:
+        """What the topic is to keep; raises RefusedError for configs that cannot be had."""
         name = asked.resource_name
         if asked.resource_type != Resource.TOPIC:
             raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
         if not self._node.numbers.is_there(name):
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        limits = {}
         for config in asked.configs:
             operation = getattr(config, "config_operation", Operation.SET)
             if operation not in tuple(Operation):
                 why = f"config {config.name!r} can be set or deleted; there is nothing to add to"
                 raise RefusedError(KafkaError.INVALID_CONFIG, why)
             value = None if operation == Operation.DELETE else config.value
-            if why := refused_config(self._node, name, config.name, value):
+            if config.name in RETENTION:
+                limits[config.name] = parsed(config.name, value)
+            elif why := refused_config(self._node, name, config.name, value):
                 raise RefusedError(KafkaError.INVALID_CONFIG, why)
+        return limits
 
     def _described(self, asked: Any) -> Any:
         error, why, found, source = KafkaError.NONE, None, dict[str, str](), Source.DEFAULT_CONFIG
+        changed: frozenset[str] = frozenset()
         name, own = asked.resource_name, self._node.gateways.own.node_id
         if asked.resource_type == Resource.TOPIC:
             if self._node.numbers.is_there(name):
                 found = topic_configs(self._node, name)
+                changed = changed_configs(self._node, name)
             else:
                 error, why = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
         elif asked.resource_type != Resource.BROKER:
@@ -161,7 +185,7 @@ class Configs(Feature):
             resource_type=asked.resource_type,
             resource_name=name,
             configs=[
-                _config(key, value, source)
+                _config(key, value, Source.DYNAMIC_TOPIC_CONFIG if key in changed else source)
                 for key, value in found.items()
                 if keys is None or key in keys
             ],
@@ -172,7 +196,7 @@ def _config(name: str, value: str, source: Source) -> Any:
     return _Config(
         name=name,
         value=value,
-        read_only=True,
+        read_only=name not in RETENTION,
         config_source=source,
         is_default=source == Source.DEFAULT_CONFIG,
         is_sensitive=False,
@@ -204,6 +228,20 @@ def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
     }
 
 
+def changed_configs(node: GatewayNode, topic: str) -> frozenset[str]:
+    """Which configs are those of the topic alone."""
+    own = own_rule(topic, node.store.retention.rules)
+    return frozenset(RETENTION if own is not None else ())
+
+
+async def set_retention(
+    node: GatewayNode, topic: str, limits: Limits, *, anew: bool = False
+) -> None:
+    """Has all stores keep of a topic what is asked for; raises RefusedError where one does not."""
+    if limits or (anew and changed_configs(node, topic)):
+        await node.in_thread(set_at_all, node.store, topic, limits, anew=anew)
+
+
 def gateway_configs(node: GatewayNode) -> dict[str, str]:
     """What is true of this gateway."""
     own, options = node.gateways.own, node.options
@@ -213,7 +251,7 @@ def gateway_configs(node: GatewayNode) -> dict[str, str]:
         "auto.create.topics.enable": str(options.auto_create_topics).lower(),
         "broker.id": str(own.node_id),
         "default.replication.factor": str(1 + len(node.store.known_stores)),
-        "delete.topic.enable": "false",
+        "delete.topic.enable": str(options.delete_topics).lower(),
         "listeners": f"PLAINTEXT://{options.listen}",
         "log.cleanup.policy": "delete",
         "log.message.timestamp.type": "CreateTime",
@@ -231,8 +269,6 @@ _WHY: Final[Mapping[str, str]] = {
     "max.message.bytes": "it is the stores' option max_record_bytes",
     "message.timestamp.type": "records keep the times that their producers give them",
     "min.insync.replicas": "acks=all waits for all stores that are there",
-    "retention.bytes": "it is said by rules of the stores ('dafka retain')",
-    "retention.ms": "it is said by rules of the stores ('dafka retain')",
 }
 
 

@@ -102,16 +102,17 @@ class Gateway(Node):
 
 def _features(node: GatewayNode) -> list[Feature]:
     """The parts that answer requests."""
+    groups = Groups(node)
     return [
         Configs(node),
         Fetch(node),
-        Groups(node),
+        groups,
         ListOffsets(node),
         LogDirs(node),
         Metadata(node),
         NotInUse(),
         Produce(node),
-        Topics(node),
+        Topics(node, groups.forget_topic),
     ]
 
 

@@ -57,6 +57,9 @@ class KafkaOptions(Options):
     auto_create_topics: bool = option(
         True, "a topic that a client of Kafka asks for, and that is not there, is made"
     )
+    delete_topics: bool = option(
+        True, "clients of Kafka may delete topics, as Kafka's `delete.topic.enable`"
+    )
     num_partitions: int = option(
         1,
         "how many partitions a topic gets that is made so, or for which a client gives no number",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
@@ -13,11 +13,12 @@ from dafka_core.kafka.number_table import (
     NumberedPartition,
     NumbersRecord,
     NumberTable,
+    deletion_records,
     number_records,
 )
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.nodes.addresses import new_address
-from dafka_core.records import TopicPartition
+from dafka_core.records import PartitionInfo, TopicPartition
 
 Plan = Callable[["NumberDraft"], None]
 """Adds what is wanted; raises RefusedError where that cannot be."""
@@ -47,10 +48,18 @@ class NumberDraft:
         self._table = table
         self._added: dict[str, list[NumberedPartition]] = {}
         self._names: set[TopicPartition] = set()
+        self._deleted: dict[str, Mapping[str, int]] = {}
 
     def partitions(self, topic: str) -> Sequence[NumberedPartition]:
         """A topic's partitions, those to come among them."""
-        return (*self._table.partitions(topic), *self._added.get(topic, ()))
+        known = () if topic in self._deleted else self._table.partitions(topic)
+        return (*known, *self._added.get(topic, ()))
+
+    def delete(self, topic: str, held: Iterable[PartitionInfo]) -> None:
+        """Takes a topic's numbers away; ``held`` are its partitions that have, or had, records."""
+        known = {each.address: 0 for each in self.partitions(topic)}
+        self._names.difference_update(each.tp for each in self._added.pop(topic, ()))
+        self._deleted[topic] = known | {info.partition: info.end for info in held}
 
     def host(self, topic: str, count: int, gateways: Sequence[str]) -> list[str]:
         """Adds partitions that gateways host, each in its turn; returns their addresses."""
@@ -73,11 +82,9 @@ class NumberDraft:
 
     def records(self) -> list[NumbersRecord]:
         """What is to be written."""
-        return [
-            record
-            for topic, added in self._added.items()
-            for record in number_records(topic, added)
-        ]
+        deleted = (deletion_records(*each) for each in self._deleted.items())
+        added = (number_records(*each) for each in self._added.items())
+        return [record for records in (*deleted, *added) for record in records]
 
     def _add(self, topic: str, number: int, address: str, gateway: str, *, hosted: bool) -> None:
         if len(self._table) + len(self._names) >= MAX_NUMBERS:

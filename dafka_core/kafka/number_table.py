@@ -1,24 +1,26 @@
 """The numbers of topics' partitions, as the records of a list say them.
 
 Kafka numbers a topic's partitions 0, 1, 2, ...; Dafka names them by producers' addresses.  The list
-of which is which only grows.  Its records are JSON objects, in the one partition of internal topic
-``__dafka.kafka.partitions``::
+of which is which only grows, but for topics that clients delete.  Its records are JSON objects, in
+the one partition of internal topic ``__dafka.kafka.partitions``::
 
     {"v": 1, "turn": "8C1F..."}
     {"v": 1, "topic": "flights", "first": 0, "partitions": [["EB0A...", "77D2...", true], ...]}
+    {"v": 1, "topic": "flights", "deleted": [["EB0A...", 5000], ...]}
     {"v": 1, "agreed": 2}
 
 ``partitions`` get the numbers from ``first`` on: each has its address, the address of the gateway
 that takes what Kafka clients write to it, and whether that gateway hosts it (otherwise it is a
-Dafka producer's).  Whoever writes begins its ``turn`` with a random text.  ``agreed`` says that a
-majority of the stores has all records before that offset: these are never lost, and they alone
-count.  Anybody may write there, so a record that is none, or does not fit what stands before it, is
-passed over; everybody passes over the same ones.
+Dafka producer's).  ``deleted`` takes all numbers of a topic away: these partitions get new ones
+only when they have records from these offsets on.  Whoever writes begins its ``turn`` with a random
+text.  ``agreed`` says that a majority of the stores has all records before that offset: these are
+never lost, and they alone count.  Anybody may write there, so a record that is none, or does not
+fit what stands before it, is passed over; everybody passes over the same ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
@@ -48,6 +50,7 @@ class NumbersRecord(JsonMessage, frozen=True, omit_defaults=True):
     topic: str = ""
     first: Natural = 0
     partitions: tuple[tuple[str, str, bool], ...] = ()
+    deleted: tuple[tuple[str, Natural], ...] = ()
 
 
 class NumberedPartition(NamedTuple):
@@ -91,6 +94,13 @@ def number_records(topic: str, added: Iterable[NumberedPartition]) -> list[Numbe
     ]
 
 
+def deletion_records(topic: str, ends: Mapping[str, int]) -> list[NumbersRecord]:
+    """The records that take a topic's numbers away, by where its partitions end."""
+    rows = [*ends.items()]
+    parts = (rows[at : at + NUMBERS_PER_RECORD] for at in range(0, len(rows), NUMBERS_PER_RECORD))
+    return [NumbersRecord(topic=topic, deleted=tuple(part)) for part in parts]
+
+
 class NumberTable:
     """What the list says, up to where it has been agreed on.
 
@@ -104,9 +114,10 @@ class NumberTable:
         self.applied = 0
         self.skipped = 0
         self.cluster_id: str | None = None
-        # Lists only grow, so who reads one in another thread sees a part of it at worst.
+        # A list only grows, so who reads it in another thread sees a part of it at worst.
         self._topics: dict[str, list[NumberedPartition]] = {}
         self._numbers: dict[TopicPartition, int] = {}
+        self._ended: dict[TopicPartition, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -129,6 +140,10 @@ class NumberTable:
         """The number of a Dafka partition."""
         return self._numbers.get(tp)
 
+    def ended(self, tp: TopicPartition) -> int:
+        """Up to where a partition was of a topic that was deleted; 0 where it never was."""
+        return self._ended.get(tp, 0)
+
     def apply(self, record: NumbersRecord | None) -> None:
         """Takes the next record; None for one that is none."""
         self.applied += 1
@@ -137,6 +152,11 @@ class NumberTable:
             return
         if self.cluster_id is None and record.turn:
             self.cluster_id = record.turn[:32]
+        if record.deleted:
+            for each in self._topics.pop(record.topic, ()):
+                del self._numbers[each.tp]
+            ends = ((TopicPartition(record.topic, name), end) for name, end in record.deleted)
+            self._ended.update((tp, max(end, self.ended(tp))) for tp, end in ends)
         for number, row in enumerate(record.partitions, record.first):
             if not self._add(NumberedPartition(record.topic, number, *row)):
                 self.skipped += 1

@@ -132,9 +132,8 @@ class PartitionNumbers:
         """Whether the topic has numbers, or records that can have some."""
         if self.get(topic, 0) is not None:
             return True
-        return is_numbered(topic) and any(
-            info.end for info in self._stored.partitions_after(topic, None, SAMPLE)
-        )
+        found = self._stored.partitions_after(topic, None, SAMPLE) if is_numbered(topic) else ()
+        return any(info.end > self._list.table.ended(info.tp) for info in found)
 
     async def create(
         self, topic: str, count: int, *, new: bool = False, gateways: Sequence[str] = ()
@@ -173,6 +172,11 @@ class PartitionNumbers:
 
         await self._wish(plan)
 
+    async def delete(self, topic: str) -> None:
+        """Takes a topic's numbers away; its partitions get others only when more comes."""
+        held = self._stored.partitions
+        await self._wish(lambda draft: draft.delete(topic, held(topic)))
+
     async def refresh(self) -> None:
         """Gives numbers to all partitions that this gateway's store has and that have none."""
         await asyncio.to_thread(self._look)
@@ -184,8 +188,9 @@ class PartitionNumbers:
 
     def _adopt(self, draft: NumberDraft, topic: str) -> None:
         """Gives numbers to the partitions of a topic that the store has and that have none."""
-        infos = self._stored.partitions(topic) if is_numbered(topic) else []
-        draft.adopt([info.tp for info in infos if info.end], self._hosts)
+        infos, ended = self._stored.partitions(topic), self._list.table.ended
+        found = [i.tp for i in infos if i.end > ended(i.tp) and is_numbered(topic)]
+        draft.adopt(found, self._hosts)
 
     def _adopt_new(self, draft: NumberDraft) -> None:
         found = tuple(self._new)
@@ -233,7 +238,7 @@ class PartitionNumbers:
             for tp in [tp for tp in self._new if table.number(tp) is not None]:
                 del self._new[tp]
             for tp in found:
-                if self._stored.end(tp):
+                if self._stored.end(tp) > table.ended(tp):
                     self._new[tp] = None
             self._changed.notify_all()
 

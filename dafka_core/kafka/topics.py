@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from dafka_core.errors import DafkaError
+from dafka_core.flight.retention_actions import Trimmed, TrimRequest
 from dafka_core.kafka.api_versions import Api
-from dafka_core.kafka.configs import Source, refused_config, topic_configs
+from dafka_core.kafka.configs import (
+    RETENTION,
+    Source,
+    changed_configs,
+    refused_config,
+    set_retention,
+    topic_configs,
+)
 from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.other_stores import ANSWER_S, tell_others
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.kafka.schemas import (
     CreatePartitionsResponse,
@@ -19,6 +30,8 @@ from dafka_core.kafka.schemas import (
     DeleteTopicsResponse,
 )
 from dafka_core.kafka.topic_names import wrong_name
+from dafka_core.kafka.topic_retention import changed, parsed
+from dafka_core.names import INTERNAL
 
 MAX_PARTITIONS: Final = 10_000
 """Of a topic, that a client may ask for: a slip of the finger is not to fill the list."""
@@ -29,19 +42,23 @@ DEFAULT: Final = -1
 HIGH_WATERMARK: Final = -1
 """The offset by which DeleteRecords means all records."""
 
-NO_DELETION: Final = (
-    "topics cannot be deleted yet: stores keep what they have, and give it to each other again"
-)
+NO_DELETION: Final = "topics cannot be deleted here: the gateway has option delete_topics = false"
+
+Forget = Callable[[str], Awaitable[None]]
+"""Has groups forget what they have committed of a topic."""
+
+_log: Final = logging.getLogger("dafka.kafka")
 
 _Created = CreateTopicsResponse.CreatableTopicResult
 _Deleted = DeleteRecordsResponse.DeleteRecordsTopicResult
 
 
 class Topics(Feature):
-    """Makes topics and partitions, and gives up the first records of a partition."""
+    """Makes and deletes topics and partitions, and gives up the first records of a partition."""
 
-    def __init__(self, node: GatewayNode) -> None:
+    def __init__(self, node: GatewayNode, forget: Forget) -> None:
         self._node = node
+        self._forget = forget
         self.handlers: dict[int, Handler] = {
             Api.CREATE_TOPICS: self._create_topics,
             Api.CREATE_PARTITIONS: self._create_partitions,
@@ -61,8 +78,12 @@ class Topics(Feature):
 
     async def _create(self, topic: Any, times: int, validate_only: bool) -> Any:
         try:
-            count, gateways = self._checked_topic(topic, times)
+            count, gateways, limits = self._checked_topic(topic, times)
             if not validate_only:
+                # First: a topic that is there without what was asked for would give up nothing.
+                rules = self._node.store.retention.rules
+                if changed(topic.name, rules, limits) != rules:
+                    await set_retention(self._node, topic.name, limits)
                 await self._node.numbers.create(topic.name, count, new=True, gateways=gateways)
         except RefusedError as refused:
             return _Created(name=topic.name, error_code=refused.code, error_message=refused.why)
@@ -75,16 +96,20 @@ class Topics(Feature):
                 _Created.CreatableTopicConfigs(
                     name=name,
                     value=value,
-                    read_only=True,
-                    config_source=Source.DEFAULT_CONFIG,
+                    read_only=name not in RETENTION,
+                    config_source=Source.DYNAMIC_TOPIC_CONFIG
+                    if name in changed_configs(self._node, topic.name)
+                    else Source.DEFAULT_CONFIG,
                     is_sensitive=False,
                 )
                 for name, value in topic_configs(self._node, topic.name).items()
             ],
         )
 
-    def _checked_topic(self, topic: Any, times: int) -> tuple[int, list[str]]:
-        """How many partitions a new topic gets, and the gateways for them, if some are named."""
+    def _checked_topic(
+        self, topic: Any, times: int
+    ) -> tuple[int, list[str], dict[str, int | None]]:
+        """How many partitions a new topic gets, their gateways if named, and what is kept of it."""
         if times > 1:
             raise RefusedError(KafkaError.INVALID_REQUEST, "the request has this topic twice")
         if why := wrong_name(topic.name):
@@ -92,15 +117,18 @@ class Topics(Feature):
         if self._node.numbers.is_there(topic.name):
             raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} is there")
         count = self._checked_count(topic)
+        limits = {}
         for config in topic.configs or ():
-            if why := refused_config(self._node, topic.name, config.name, config.value):
+            if config.name in RETENTION:
+                limits[config.name] = parsed(config.name, config.value)
+            elif why := refused_config(self._node, topic.name, config.name, config.value):
                 raise RefusedError(KafkaError.INVALID_CONFIG, why)
         numbers = [each.partition_index for each in topic.assignments or ()]
         if numbers and sorted(numbers) != list(range(count)):
             why = f"partitions {numbers} are assigned: it must be each one from 0 on, once"
             raise RefusedError(KafkaError.INVALID_REPLICA_ASSIGNMENT, why)
         in_order = sorted(topic.assignments or (), key=lambda each: each.partition_index)
-        return count, self._assigned(in_order)
+        return count, self._assigned(in_order), limits
 
     def _checked_count(self, topic: Any) -> int:
         """How many partitions a new topic gets."""
@@ -160,13 +188,37 @@ class Topics(Feature):
             await numbers.extend(topic.name, count, gateways=gateways)
 
     async def _delete_topics(self, request: Any, client: Client) -> Any:
-        # As a broker does that has ``delete.topic.enable=false``.
-        disabled = KafkaError.TOPIC_DELETION_DISABLED
-        error = disabled if client.version >= 3 else KafkaError.INVALID_REQUEST
         result = DeleteTopicsResponse.DeletableTopicResult
-        names = dict.fromkeys(request.topic_names)
-        found = [result(name=each, error_code=error, error_message=NO_DELETION) for each in names]
+
+        async def delete(name: str) -> Any:
+            error, why = await _outcome(self._delete(name, client.version))
+            return result(name=name, error_code=error, error_message=why)
+
+        found = await asyncio.gather(*map(delete, dict.fromkeys(request.topic_names)))
         return DeleteTopicsResponse(throttle_time_ms=0, responses=found)
+
+    async def _delete(self, topic: str, version: int) -> None:
+        """Deletes a topic at all stores; those that are away do it when they come back."""
+        if not self._node.options.delete_topics:
+            disabled = KafkaError.TOPIC_DELETION_DISABLED
+            raise RefusedError(
+                disabled if version >= 3 else KafkaError.INVALID_REQUEST, NO_DELETION
+            )
+        if topic.startswith(INTERNAL):
+            raise RefusedError(KafkaError.INVALID_TOPIC_EXCEPTION, f"topic {topic!r} is internal")
+        store = self._node.store
+        held = await self._node.in_thread(store.log.partitions, topic)
+        # Records without numbers: it was cut short before.
+        if not (self._node.numbers.is_there(topic) or any(i.earliest < i.end for i in held)):
+            why = f"there is no topic {topic!r}"
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
+        await self._node.numbers.delete(topic)
+        try:
+            await self._node.in_thread(store.deletions.delete, topic)
+            await self._forget(topic)
+        except (DafkaError, TimeoutError) as error:
+            why = f"topic {topic!r} is deleted in part, ask again: {error}"
+            raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why) from None
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -185,7 +237,7 @@ class Topics(Feature):
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
     async def _give_up(self, topic: str, number: int, before: int) -> tuple[int, KafkaError]:
-        """Has this store give up records; returns the offset of the first that is left."""
+        """Has all stores that are there give up records; the offset of the first that is left."""
         found = self._node.numbers.get(topic, number)
         if found is None:
             return -1, KafkaError.UNKNOWN_TOPIC_OR_PARTITION
@@ -199,7 +251,16 @@ class Topics(Feature):
             return -1, KafkaError.OFFSET_OUT_OF_RANGE
         if not end:
             return 0, KafkaError.NONE
-        return await self._node.in_thread(log.trim, found.tp, before), KafkaError.NONE
+        low = await self._node.in_thread(log.trim, found.tp, before)
+        request = TrimRequest(((*found.tp, before),))
+        try:
+            await self._node.in_thread(
+                tell_others, self._node.store, lambda other: other.ask(Trimmed, ANSWER_S, request)
+            )
+        except RefusedError as refused:
+            _log.warning("%s: records before offset %d: %s", found.tp, before, refused.why)
+            return -1, KafkaError(refused.code)
+        return low, KafkaError.NONE
 
 
 def _checked(count: int) -> int:

@@ -112,13 +112,14 @@ class Deletions:
 
     def _give_up(self, infos: Iterable[PartitionInfo]) -> int:
         """Gives up what was deleted of these partitions; how many records that were."""
-        wanted = [
-            (info, each)
-            for info in infos
-            if info.earliest < info.end
-            for each in self._known.get(info.tp, ())
-            if info.earliest < each.reaches(self.log.lives(info.tp))
-        ]
+        wanted = []
+        for info in infos:
+            known = self._known.get(info.tp)
+            if known and info.earliest < info.end:
+                lives = self.log.lives(info.tp)
+                reach, last = max((each.reaches(lives), each) for each in known)
+                if info.earliest < reach:
+                    wanted.append((info, last))
         count = 0
         for start in range(0, len(wanted), TRIM_PARTITIONS):
             part = wanted[start : start + TRIM_PARTITIONS]

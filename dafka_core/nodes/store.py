@@ -146,6 +146,11 @@ class Store(Node):
         return self._role.known.locations
 
     @property
+    def retention_control(self) -> RetentionThread:
+        """By which rules it gives up records, and how they are changed."""
+        return self._retention_thread
+
+    @property
     def known_stores(self) -> tuple[str, ...]:
         """The addresses of all other stores that it has ever met and that nobody had it forget."""
         return self._role.known.names

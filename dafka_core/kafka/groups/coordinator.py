@@ -11,9 +11,16 @@ from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.gateways import GatewayInfo
 from dafka_core.kafka.groups.group import Group
 from dafka_core.kafka.groups.group_limits import GroupLimits
-from dafka_core.kafka.groups.group_records import Generation, GroupRecord, KeptMember
+from dafka_core.kafka.groups.group_records import (
+    DELETED,
+    Committed,
+    Generation,
+    GroupRecord,
+    KeptMember,
+)
 from dafka_core.kafka.groups.member import Joining, Member
-from dafka_core.kafka.groups.offset_log import OffsetLog
+from dafka_core.kafka.groups.offset_log import MAX_BATCH, OffsetLog
+from dafka_core.kafka.groups.offsets import records_of
 from dafka_core.kafka.groups.other_heads import OtherHeads
 from dafka_core.kafka.kafka_errors import KafkaError
 
@@ -138,6 +145,21 @@ class Coordinator:
         counter = self.offsets.next_counter()
         await self.log.write([GroupRecord(group.group_id, counter, deleted=True)])
         self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
+
+    async def forget_topic(self, topic: str) -> None:
+        """Deletes what all groups have committed of a topic; raises as ``OffsetLog.write``."""
+        await self.log.catch_up()
+        records: list[GroupRecord] = []
+        for group_id in [*self.offsets.groups()]:
+            gone = [
+                Committed(topic, number, DELETED)
+                for name, number in self.offsets.committed(group_id)
+                if name == topic
+            ]
+            if gone:
+                records += records_of(group_id, self.offsets.next_counter(), gone)
+        for start in range(0, len(records), MAX_BATCH):
+            await self.log.write(records[start : start + MAX_BATCH])
 
     # -- within ------------------------------------------------------------------------------------
 

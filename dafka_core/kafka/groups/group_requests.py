@@ -59,6 +59,10 @@ class Groups(Feature):
         """Tells who waits for a group."""
         await self._coordinator.close()
 
+    async def forget_topic(self, topic: str) -> None:
+        """Deletes what all groups have committed of a topic; raises as ``OffsetLog.write``."""
+        await self._coordinator.forget_topic(topic)
+
     async def _find_coordinator(self, request: Any, client: Client) -> Any:
         if request.key_type not in KEY_TYPES:
             return FindCoordinatorResponse(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+)
 from confluent_kafka.cimpl import NewTopic
 from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType, KafkaAdminClient
@@ -50,7 +56,11 @@ def test_a_topics_configs_are_what_is_true_of_it(client: AdminClient, store: Sto
         "retention.bytes": "-1",
         "retention.ms": "-1",
     }
-    assert all(each.is_read_only and each.is_default for each in found.values())
+    assert all(each.is_default for each in found.values())
+    assert {name for name, each in found.items() if not each.is_read_only} == {
+        "retention.bytes",
+        "retention.ms",
+    }
     with pytest.raises(KafkaException, match="there is no topic 'u'"):
         described(client, ConfigResource.Type.TOPIC, "u")
 
@@ -69,7 +79,7 @@ def test_a_gateways_configs_are_its_options(client: AdminClient, store: Store) -
         for name, each in described(client, ConfigResource.Type.BROKER, own).items()
     }
     assert (found["num.partitions"], found["broker.id"]) == ("1", own)
-    assert (found["auto.create.topics.enable"], found["delete.topic.enable"]) == ("true", "false")
+    assert (found["auto.create.topics.enable"], found["delete.topic.enable"]) == ("true", "true")
 
 
 def test_kafka_python_reads_them(client: AdminClient, gateway: Gateway) -> None:
@@ -98,7 +108,7 @@ def test_each_version_is_answered(client: AdminClient, gateway: Gateway, version
         ("retention.ms", "-1")
     ]
     assert answer.results[2].configs == []
-    assert answer.results[0].configs[0].read_only
+    assert not answer.results[0].configs[0].read_only
 
 
 @pytest.mark.parametrize(
@@ -106,7 +116,10 @@ def test_each_version_is_answered(client: AdminClient, gateway: Gateway, version
     [
         ("retention.ms", "-1", 0),
         ("segment.bytes", "1000", 0),
-        ("retention.ms", "1000", 40),
+        ("retention.ms", "0", 40),
+        ("retention.ms", "soon", 40),
+        ("retention.bytes", str(2**63), 40),
+        ("cleanup.policy", "compact", 40),
         ("colour", "red", 40),
     ],
 )
@@ -127,6 +140,53 @@ def test_only_what_is_so_already_can_be_set(
     assert {key: each.value for key, each in described(client, 2, "t").items()}[
         "retention.ms"
     ] == "-1"
+
+
+def test_what_a_topic_keeps_is_changed_and_set_back(client: AdminClient, store: Store) -> None:
+    control = store.retention_control
+    control.replace(parse_rules("audit=forever t*=7d,10GiB"))
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "t")
+
+    def change(alter: Any, *entries: ConfigEntry) -> dict[str, str]:
+        asked = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[*entries])
+        if alter == client.alter_configs:  # the older request, which sets all others back
+            asked = ConfigResource(ConfigResource.Type.TOPIC, "t")
+            for each in entries:
+                asked.set_config(each.name, str(each.value))
+        is_old = alter == client.alter_configs
+        with pytest.warns(DeprecationWarning, match="alter_configs") if is_old else nullcontext():
+            altering = alter([asked])
+        altering[resource].result(PATIENCE_S)
+        found = described(client, ConfigResource.Type.TOPIC, "t")
+        assert {each.source for name, each in found.items() if name.startswith("retention.")} == {
+            ConfigSource.DEFAULT_CONFIG.value
+            if len(control.rules) == 2
+            else ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        }
+        return {name: found[f"retention.{name}"].value for name in ("ms", "bytes")}
+
+    def entry(name: str, value: str | None) -> ConfigEntry:
+        kind = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        return ConfigEntry(f"retention.{name}", value, incremental_operation=kind)
+
+    some, all_ = client.incremental_alter_configs, client.alter_configs
+    week, size = str(7 * 86_400_000), str(10 << 30)
+    assert change(some, entry("ms", "1500")) == {"ms": "1500", "bytes": size}
+    assert list(map(str, control.rules)) == ["t=1.5s,10GiB", "audit=forever", "t*=1w,10GiB"]
+    assert change(some, entry("bytes", "-1")) == {"ms": "1500", "bytes": "-1"}
+    assert change(all_, entry("bytes", "1000")) == {"ms": week, "bytes": "1000"}
+    assert change(some, entry("bytes", None)) == {"ms": week, "bytes": size}
+    assert list(map(str, control.rules)) == ["audit=forever", "t*=1w,10GiB"]
+    assert change(some, entry("ms", "-1"), entry("bytes", "-1")) == {"ms": "-1", "bytes": "-1"}
+    assert control.rules[0] == parse_rules("t=forever")[0]
+    assert change(all_) == {"ms": week, "bytes": size}
+    made = client.create_topics(
+        [NewTopic("t[2]", 1), NewTopic("t2", 1, config={"retention.ms": "9"})]
+    )
+    with pytest.raises(KafkaException, match="letters"):
+        made["t[2]"].result(PATIENCE_S)
+    made["t2"].result(PATIENCE_S)
+    assert list(map(str, control.rules)) == ["t2=0.009s,10GiB", "audit=forever", "t*=1w,10GiB"]
 
 
 def test_a_config_is_set_back_and_none_is_added_to(client: AdminClient, gateway: Gateway) -> None:

@@ -9,14 +9,21 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewPartitions as AioPartitions
 from aiokafka.admin import NewTopic as AioTopic
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_INVALID,
+    Consumer,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kafka import TopicPartition as PythonPartition
 from kafka.admin import KafkaAdminClient
 from kafka.admin import NewPartitions as PythonPartitions
 from kafka.admin import NewTopic as PythonTopic
-from kafka.errors import TopicAlreadyExistsError, TopicDeletionDisabledError
+from kafka.errors import TopicAlreadyExistsError
 
 from dafka_core import Producer, Store
 from dafka_core.kafka.api_versions import VERSIONS, Api
@@ -72,7 +79,7 @@ def test_topics_are_made_at_once(client: AdminClient) -> None:
         (NewTopic("t", 1, 2), "INVALID_REPLICATION_FACTOR", "each keeps all"),
         (NewTopic("t", 1, replica_assignment=[[7]]), "INVALID_REPLICA_ASSIGNMENT", "live are"),
         (NewTopic("t", 1, config={"cleanup.policy": "compact"}), "INVALID_CONFIG", "compacted"),
-        (NewTopic("t", 1, config={"retention.ms": "1000"}), "INVALID_CONFIG", "dafka retain"),
+        (NewTopic("t", 1, config={"retention.ms": "0"}), "INVALID_CONFIG", "-1 to keep all"),
         (NewTopic("t", 1, config={"colour": "green"}), "INVALID_CONFIG", "not known"),
     ],
 )
@@ -128,16 +135,70 @@ def test_partitions_are_added(client: AdminClient, store: Store) -> None:
     assert counts(client) == {"t": 4}
 
 
-def test_deletion_is_disabled(client: AdminClient, gateway: Gateway) -> None:
-    create(client, NewTopic("t", 1))["t"].result(PATIENCE_S)
-    deleted = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
-    assert refusal(deleted)[0] == "TOPIC_DELETION_DISABLED"
-    for version in VERSIONS[Api.DELETE_TOPICS]:
-        answer = tell(gateway, DeleteTopicsRequest(topic_names=["t", "u"], timeout_ms=1), version)
-        assert [each.error_code for each in answer.responses] == [73 if version >= 3 else 42] * 2
-        if version >= 5:
-            assert "cannot be deleted yet" in answer.responses[0].error_message
+def test_deletion_may_be_disabled(store: Store) -> None:
+    with Gateway(store, listen="127.0.0.1:0", delete_topics=False) as gateway:
+        client = AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+        create(client, NewTopic("t", 1))["t"].result(PATIENCE_S)
+        deleted = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
+        assert refusal(deleted)[0] == "TOPIC_DELETION_DISABLED"
+        for version in VERSIONS[Api.DELETE_TOPICS]:
+            asked = DeleteTopicsRequest(topic_names=["t", "u"], timeout_ms=1)
+            answer = tell(gateway, asked, version)
+            assert [each.error_code for each in answer.responses] == [
+                73 if version >= 3 else 42
+            ] * 2
+            if version >= 5:
+                assert "delete_topics = false" in answer.responses[0].error_message
+        assert counts(client) == {"t": 1}
+
+
+def test_a_topic_is_deleted_and_made_anew(
+    client: AdminClient, gateway: Gateway, store: Store
+) -> None:
+    at = {"bootstrap.servers": str(gateway.listens), "log_level": 0}
+    create(client, NewTopic("t", 2))["t"].result(PATIENCE_S)
+    writer = KafkaProducer(at)
+    for number in range(10):
+        writer.produce("t", b"%d" % number, partition=number % 2)
+    writer.flush(PATIENCE_S)
+    group = Consumer(at | {"group.id": "g"})
+    place = TopicPartition("t", 0, 5)
+    group.commit(offsets=[place], asynchronous=False)
+
+    def delete(topic: str) -> Any:
+        return client.delete_topics([topic], request_timeout=PATIENCE_S)[topic]
+
+    assert delete("t").result(PATIENCE_S) is None
+    assert counts(client) == {}
+    assert {info.end - info.earliest for info in store.log.partitions("t")} == {0}
+    assert refusal(delete("t"))[0] == "UNKNOWN_TOPIC_OR_PART"
+    assert refusal(delete("__dafka.queries"))[0] == "TOPIC_EXCEPTION"
+    # It begins anew, and groups with it.
+    writer.produce("t", b"anew", partition=0)
+    writer.flush(PATIENCE_S)
     assert counts(client) == {"t": 1}
+    (found,) = group.committed([place], timeout=PATIENCE_S)
+    assert found.offset == OFFSET_INVALID
+    group.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
+    record = group.poll(PATIENCE_S)
+    assert record is not None
+    assert (record.offset(), record.value()) == (0, b"anew")
+    group.close()
+
+
+def test_a_deleted_topic_is_there_again_when_its_producer_goes_on(
+    client: AdminClient, store: Store
+) -> None:
+    with Producer("dafkas", tower=store.options.tower) as producer:
+        producer.publish_many([b"0", b"1", b"2", b"3"])
+        wait_until(lambda: "dafkas" in counts(client))
+        deleted = client.delete_topics(["dafkas"], request_timeout=PATIENCE_S)["dafkas"]
+        assert deleted.result(PATIENCE_S) is None
+        assert counts(client) == {}
+        producer.publish(b"4")
+        wait_until(lambda: counts(client) == {"dafkas": 1})
+    (info,) = store.log.partitions("dafkas")
+    assert (info.earliest, info.end) == (4, 5)
 
 
 def test_the_first_records_are_given_up_here(client: AdminClient, store: Store) -> None:
@@ -180,10 +241,10 @@ def test_kafka_python_makes_topics(gateway: Gateway) -> None:
         client.create_partitions({"t": PythonPartitions(5)})
         (found,) = client.describe_topics(["t"])
         assert len(found["partitions"]) == 5
-        with pytest.raises(TopicDeletionDisabledError):
-            client.delete_topics(["t"])
         deleted = client.delete_records({PythonPartition("t", 0): -1})
         assert deleted[PythonPartition("t", 0)]["low_watermark"] == 0
+        client.delete_topics(["t"])
+        assert "t" not in client.list_topics()
     finally:
         client.close()
 
@@ -200,7 +261,7 @@ def test_aiokafka_makes_topics(gateway: Gateway) -> None:
             (found,) = await client.describe_topics(["t"])
             assert len(found["partitions"]) == 5
             deleted = await client.delete_topics(["t"])
-            assert [error for _, error in deleted.topic_error_codes] == [73]
+            assert [error for _, error in deleted.topic_error_codes] == [0]
         finally:
             await client.close()
 

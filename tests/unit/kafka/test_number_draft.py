@@ -9,7 +9,7 @@ from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_draft import NumberDraft, Wish
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable
 from dafka_core.kafka.refusal import RefusedError
-from dafka_core.records import TopicPartition
+from dafka_core.records import PartitionInfo, TopicPartition
 
 
 def begun() -> NumberTable:
@@ -72,3 +72,16 @@ def test_who_wishes_is_told_once() -> None:
     gone = Wish(lambda draft: None, 9)
     gone.future.cancel()
     gone.end()
+
+
+def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
+    table = begun()
+    draft = NumberDraft(table)
+    draft.host("t", 1, ["G1"])
+    draft.delete("t", [PartitionInfo("t", "B", 0, 9), PartitionInfo("t", "C", 0, 4)])
+    assert draft.partitions("t") == ()
+    draft.host("t", 2, ["G2"])
+    for record in draft.records():
+        table.apply(record)
+    assert [each.gateway for each in table.partitions("t")] == ["G2", "G2"]
+    assert [table.ended(TopicPartition("t", each)) for each in "ABC"] == [0, 9, 4]

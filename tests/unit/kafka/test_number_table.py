@@ -13,6 +13,7 @@ from dafka_core.kafka.number_table import (
     NumbersRecord,
     NumberTable,
     agreed,
+    deletion_records,
     is_numbered,
     number_records,
     parsed,
@@ -68,6 +69,22 @@ def test_what_does_not_fit_is_counted_and_passed_over() -> None:
     ):
         found = table(begun, wrong)
         assert (names(found), list(found.topics), found.skipped) == (["A"], ["t"], 1)
+
+
+def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
+    begun = NumbersRecord(topic="t", partitions=(row("A"), row("B")))
+    other = NumbersRecord(topic="u", partitions=(row("A"),))
+    found = table(begun, other, *deletion_records("t", {"A": 7, "B": 0}))
+    assert (names(found), list(found.topics), len(found)) == ([], ["u"], 1)
+    tp = TopicPartition("t", "A")
+    assert (found.number(tp), found.ended(tp), found.ended(TopicPartition("u", "A"))) == (
+        None,
+        7,
+        0,
+    )
+    for record in (*deletion_records("t", {"A": 3}), begun):
+        found.apply(record)
+    assert (names(found), found.ended(tp), found.skipped) == (["A", "B"], 7, 0)
 
 
 def test_part_of_a_record_may_fit() -> None:

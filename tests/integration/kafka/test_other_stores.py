@@ -1,0 +1,63 @@
+"""What a client asks of one gateway is done at all stores that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from dafka_core import Producer, Store
+from dafka_core.kafka.gateway import Gateway
+from dafka_core.testing import wait_until
+from tests.integration.kafka.test_topics import PATIENCE_S, counts, refusal
+
+
+@pytest.fixture
+def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
+    """A second store, which has no gateway."""
+    with Store(tmp_path / "other", tower=tower) as other:
+        wait_until(lambda: other.address in store.endpoints)
+        yield other
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> AdminClient:
+    return AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+
+
+def held(store: Store) -> list[tuple[int, int]]:
+    return [(info.earliest, info.end) for info in store.log.partitions("t")]
+
+
+def test_other_stores_do_it_too(client: AdminClient, store: Store, other: Store) -> None:
+    with Producer("t", tower=store.options.tower, acks=2) as producer:
+        producer.publish_many([b"%d" % number for number in range(10)])
+    wait_until(lambda: counts(client) == {"t": 1})
+    before = TopicPartition("t", 0, 4)
+    low = client.delete_records([before], request_timeout=PATIENCE_S)[before]
+    assert low.result(PATIENCE_S).low_watermark == 4
+    assert held(store) == held(other) == [(4, 10)]
+
+    def keep(value: str) -> Any:
+        entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[entry])
+        return client.incremental_alter_configs([resource])[resource]
+
+    keep("3600000").result(PATIENCE_S)
+    rules = [list(map(str, each.retention_control.rules)) for each in (store, other)]
+    assert rules == [["t=1h"]] * 2
+    client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"].result(PATIENCE_S)
+    wait_until(lambda: held(store) == held(other) == [(10, 10)])
+    with Producer("t", tower=store.options.tower) as producer:
+        producer.publish(b"again")
+    wait_until(lambda: counts(client) == {"t": 1})
+    other.close()
+    wait_until(lambda: not store.stores_here)
+    error, why = refusal(keep("1000"))
+    assert (error, other.address in why) == ("NOT_ENOUGH_REPLICAS", True)
+    assert list(map(str, store.retention_control.rules)) == ["t=1h"]
