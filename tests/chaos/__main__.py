@@ -18,6 +18,7 @@ from tests.chaos import (
     lost_stores,
     pipeline_kills,
     query_kills,
+    retention_kills,
     separations,
     slow_consumers,
     store_kills,
@@ -51,6 +52,9 @@ TABLES = {
         "pipeline_kills", pipeline_kills.run, pipeline_kills.ROUNDS, pipeline_kills.SHORT_ROUNDS
     ),
     11: Table("gateway_kills", gateway_kills.run, gateway_kills.ROUNDS, gateway_kills.SHORT_ROUNDS),
+    12: Table(
+        "retention_kills", retention_kills.run, retention_kills.ROUNDS, retention_kills.SHORT_ROUNDS
+    ),
 }
 
 

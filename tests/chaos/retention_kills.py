@@ -1,0 +1,303 @@
+"""Table 12: two stores with different retention are killed in turn while records come in.
+
+One keeps what is young, the other so many bytes.  A producer publishes at a steady rate, and the
+offset and the time of each of its steps are noted: so it is known at any moment what each store
+has to have.  A consumer is there all the time.  What the stores' files take is looked at, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dafka_core import Consumer, Producer
+from dafka_core.errors import DafkaError, NotAcknowledgedError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.records import PartitionInfo, TopicPartition
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
+from tests.chaos.nodes import Node, memory_mb, start_store, start_tower
+
+ROUNDS: Final = 10
+SHORT_ROUNDS: Final = 1
+"""Ten rounds are an hour."""
+
+TOPIC: Final = "retained"
+SIZE_BYTES: Final = 1_000
+STEP_S: Final = 0.05
+AWAY_S: Final = 5.0
+"""For so long a store is away at most."""
+
+LIMIT_MB: Final = 400.0
+"""As table 7 has it for any node."""
+
+GROWTH: Final = 1.25
+"""What the files of a store may take in the last third of a round, of the most in the second."""
+
+_LEAST: Final = 0.95
+"""Of the bytes that are to be kept, as values: records take some more."""
+
+BLOCK_BYTES: Final = 16 << 20
+"""More or less: what goes, goes in blocks."""
+
+
+class Load(NamedTuple):
+    """How long, how much, what is kept, and how often a store is killed."""
+
+    seconds: float
+    step_records: int
+    age_s: int
+    kept_bytes: int
+    kill_every_s: float
+
+
+FULL: Final = Load(360.0, 250, 30, 100_000_000, 20.0)
+"""5 MB a second."""
+
+SHORT: Final = Load(26.0, 100, 5, 10_000_000, 8.0)
+
+
+def run(chaos: Chaos, rounds: int) -> None:
+    """The rounds, each with stores of its own."""
+    chaos.play(rounds, _round)
+
+
+def value(offset: int) -> bytes:
+    """What the partition has at an offset."""
+    return b"%d" % offset + bytes(SIZE_BYTES - len(str(offset)))
+
+
+class Flow:
+    """A producer that goes on until it is told to end, and when it had published how much."""
+
+    def __init__(self, tower: str, load: Load) -> None:
+        self._load = load
+        self._producer = Producer(TOPIC, tower=tower, max_unacked_records=200_000)
+        self.tp = TopicPartition(TOPIC, self._producer.address)
+        self._times = [time.time()]  # before each step
+        self._done = threading.Event()
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def published_s(self, offset: int) -> float:
+        """A time that is not after the one when this record was published."""
+        return self._times[offset // self._load.step_records]
+
+    def stop(self) -> int:
+        """Ends when all is acknowledged; how many records there are."""
+        self._done.set()
+        self._thread.join(PATIENCE_S)
+        if self.failure is not None:
+            raise ChaosError(f"the producer: {self.failure}") from self.failure
+        self._producer.flush(PATIENCE_S)
+        return self._producer.next_offset
+
+    def close(self) -> None:
+        self._done.set()
+        self._thread.join(PATIENCE_S)
+        with contextlib.suppress(NotAcknowledgedError):
+            self._producer.close()
+
+    def _run(self) -> None:
+        step = self._load.step_records
+        try:
+            while not self._done.wait(STEP_S):
+                first = self._producer.next_offset
+                self._times.append(time.time())
+                self._producer.publish_many([value(first + at) for at in range(step)])
+        except Exception as error:  # noqa: BLE001 -- told by ``stop``
+            self.failure = error
+
+
+class Watcher:
+    """A consumer that compares what it is given with what is due, and keeps nothing."""
+
+    def __init__(self, tower: str) -> None:
+        self._consumer = Consumer(tower=tower)
+        self.first: int | None = None  # where it has begun
+        self.next_offset = 0
+        self.failure: Exception | None = None
+        self._consumer.subscribe(TOPIC)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait_for(self, end: int) -> None:
+        """Waits until it has all records before this offset."""
+        wait_until(
+            lambda: self.failure or self.next_offset >= end,
+            lambda: f"a consumer has {end} records, it has {self.next_offset}",
+        )
+        if self.failure is not None:
+            raise ChaosError(f"a consumer: {self.failure}") from self.failure
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._thread.join(PATIENCE_S)
+
+    def _run(self) -> None:
+        try:
+            for batch in self._consumer.batches():
+                if self.first is None:
+                    self.first = self.next_offset = batch.offset
+                if batch.offset != self.next_offset:
+                    raise ChaosError(f"{batch.offset} comes where {self.next_offset} is due")
+                for offset, found in enumerate(batch.values, batch.offset):
+                    if found != value(offset):
+                        raise ChaosError(f"offset {offset} has {bytes(found[:20])!r}")
+                self.next_offset = batch.end
+        except Exception as error:  # noqa: BLE001 -- told by ``wait_for``
+            self.failure = error
+
+
+class Kept:
+    """A store with a rule, and what is seen of it."""
+
+    def __init__(self, name: str, rule: str, directory: Path, tower: str) -> None:
+        self.name = name
+        self._rule = f"{TOPIC}={rule}"
+        self._directory = directory
+        self._tower = tower
+        self._sizes: list[tuple[float, int]] = []
+        self.most_mb = 0.0
+        self.node: Node | None = None
+        self.location: StoreLocation | None = None
+
+    def start(self, stack: contextlib.ExitStack) -> None:
+        node = start_store(
+            self._directory / self.name,
+            self._tower,
+            self._directory / f"{self.name}.log",
+            options=("--retain", self._rule),
+        )
+        self.node = stack.enter_context(node)
+        facts = node.ready()
+        self.location = StoreLocation(str(facts["address"]), tuple(map(str, facts["flight"])))
+
+    def kill(self) -> None:
+        assert self.node is not None
+        self.node.kill()
+        self.node = None
+
+    def info(self, tp: TopicPartition) -> PartitionInfo | None:
+        """What it says that it has of a partition; None if it is away."""
+        if self.node is None or self.location is None:
+            return None
+        with contextlib.suppress(DafkaError), StoreClient(self.location) as client:
+            found = client.heads([tp.topic], timeout_s=5)
+            return next((each for each in found if each.tp == tp), None)
+        return None
+
+    def look(self, since_s: float) -> None:
+        """Notes what its files take, and its memory."""
+        files = (self._directory / self.name).glob("**/*")
+        with contextlib.suppress(FileNotFoundError):
+            size_bytes = sum(each.stat().st_blocks * 512 for each in files)
+            self._sizes.append((time.monotonic() - since_s, size_bytes))
+        if self.node is not None:
+            self.most_mb = max(self.most_mb, memory_mb(self.node.pid))
+
+    def most_bytes(self, after_s: float, before_s: float) -> int:
+        """The most that its files took in a part of the round."""
+        return max(size for at_s, size in self._sizes if after_s <= at_s <= before_s)
+
+
+def _round(
+    chaos: Chaos, chance: random.Random, directory: Path, stack: contextlib.ExitStack
+) -> None:
+    load = SHORT if chaos.short else FULL
+    tower = stack.enter_context(start_tower(directory / "tower.log"))
+    address = str(tower.ready()["tower"])
+    young = Kept("young", f"{load.age_s}s", directory, address)
+    large = Kept("large", f"{load.kept_bytes}B", directory, address)
+    for store in (young, large):
+        store.start(stack)
+    flow = Flow(address, load)
+    stack.callback(flow.close)
+    watcher = Watcher(address)
+    stack.callback(watcher.close)
+    began_s = time.monotonic()
+    _kill_in_turns(chaos, chance, stack, (young, large), flow, load)
+    end = flow.stop()
+    watcher.wait_for(end)
+    if watcher.first:
+        raise ChaosError(f"the consumer that was there all the time begins at {watcher.first}")
+    chaos.outcome.records += end
+    for store in (young, large):
+        wait_until(
+            partial(_is_settled, store, flow.tp, end),
+            f"store {store.name} has all of {end} records, and has given up the first ones",
+        )
+        _check(store, flow, load)
+        _check_flat(chaos, store, time.monotonic() - began_s)
+    late = Watcher(address)
+    stack.callback(late.close)
+    late.wait_for(end)
+    assert late.first is not None
+    chaos.add("records given up", late.first)
+    if not 0 < late.first <= end - _LEAST * load.kept_bytes / SIZE_BYTES:
+        raise ChaosError(f"a new consumer begins at {late.first} of {end}")
+
+
+def _kill_in_turns(
+    chaos: Chaos,
+    chance: random.Random,
+    stack: contextlib.ExitStack,
+    stores: tuple[Kept, Kept],
+    flow: Flow,
+    load: Load,
+) -> None:
+    began_s = time.monotonic()
+    due_s = load.kill_every_s * chance.uniform(0.5, 1)
+    away: tuple[Kept, float] | None = None
+    while (now_s := time.monotonic() - began_s) < load.seconds:
+        for store in stores:
+            store.look(began_s)
+            _check(store, flow, load)
+        if away is not None and now_s >= away[1]:
+            away[0].start(stack)
+            away = None
+        elif away is None and now_s >= due_s and now_s < load.seconds - AWAY_S:
+            victim = chance.choice(stores)
+            victim.kill()
+            chaos.fault(f"store killed that keeps what is {victim.name}")
+            away = victim, now_s + chance.uniform(0, AWAY_S)
+            due_s = now_s + load.kill_every_s * chance.uniform(0.5, 1.5)
+        time.sleep(0.2)
+    if away is not None:
+        away[0].start(stack)
+
+
+def _is_settled(store: Kept, tp: TopicPartition, end: int) -> bool:
+    info = store.info(tp)
+    return info is not None and info.earliest > 0 and info.end == end
+
+
+def _check(store: Kept, flow: Flow, load: Load) -> None:
+    """What its rule keeps must be there: it tells where its records begin."""
+    info = store.info(flow.tp)
+    if info is None or not info.earliest:
+        return
+    if store.name == "young":
+        age_s = time.time() - flow.published_s(info.earliest - 1)
+        if age_s < load.age_s:
+            raise ChaosError(f"{info} has given up records that are {age_s:.1f} s old")
+    elif (info.end - info.earliest) * SIZE_BYTES < _LEAST * load.kept_bytes:
+        raise ChaosError(f"{info} has given up more than it should")
+
+
+def _check_flat(chaos: Chaos, store: Kept, took_s: float) -> None:
+    """Neither its files nor its memory may grow for ever."""
+    middle = store.most_bytes(took_s / 3, 2 * took_s / 3)
+    last = store.most_bytes(2 * took_s / 3, took_s)
+    chaos.most(f"most of {store.name}'s files, MB", round(last / 1e6))
+    chaos.most(f"most of {store.name}'s memory, MB", round(store.most_mb))
+    if not chaos.short and last > GROWTH * middle + BLOCK_BYTES:
+        raise ChaosError(f"the files of {store.name} grew from {middle:,} to {last:,} bytes")
+    if store.most_mb > LIMIT_MB:
+        raise ChaosError(f"{store.name} had {store.most_mb:.0f} MB of memory")
