@@ -52,7 +52,7 @@ chaos: java env ## faults on real processes; SEED=n, ROUNDS=n and TABLE=n as you
 
 docs: env ## the pages as a site, in build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
-	@echo "build/docs/index.html, or with search: $(BIN)/python -m http.server -b 127.0.0.1 -d build/docs"
+	@echo "to read it at http://127.0.0.1:8000/: $(BIN)/python -m http.server -b 127.0.0.1 -d build/docs"
 
 package: env ## a wheel, and a zip for spark-submit --py-files, in dist/
 	@$(BIN)/python scripts/package.py
