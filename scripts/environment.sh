@@ -17,4 +17,4 @@ pip() {
 # Build backends are pinned like everything else, so nothing is built in an isolated environment:
 # hatchling builds this project, setuptools builds PySpark, which comes as source only.
 pip install --quiet --constraint constraints.txt hatchling editables setuptools
-pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[demo,docs,test]'
+pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[demo,docs,notebooks,test]'

@@ -69,6 +69,8 @@ STEPS = {
         "dafka --version",
         "dafka config produce --acks 2 | head -4",
         "dafka completion bash | head -3",
+        "dafka notebooks",
+        "dafka notebooks mine explore_topic",
         "dafka bundle report.tar.gz && tar -tzf report.tar.gz",
         "dafka produce orders --akcs 2; echo exit code $?",
     ],

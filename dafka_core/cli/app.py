@@ -19,6 +19,7 @@ from dafka_core.cli.job_command import OTHER_OPTIONS, job
 from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
+from dafka_core.cli.notebooks_command import notebooks
 from dafka_core.cli.record_commands import produce
 from dafka_core.cli.replace_command import replace
 from dafka_core.cli.retention_commands import delete, retain, trim
@@ -114,6 +115,7 @@ app.command(context_settings={"allow_interspersed_args": False})(
 )
 app.command(context_settings={"ignore_unknown_options": True})(config)
 app.command()(completion)
+app.command()(notebooks)
 app.command()(with_options(ReaderOptions)(bundle))
 perf_group = ConfiguredTyper(
     help="Measure how fast a cluster is: publish, consume, read in bulk.", no_args_is_help=True

@@ -79,7 +79,7 @@ EXEMPT = {
 
 PROGRAMS = {
     *("cat", "echo", "head", "pip", "printf", "pytest", "python", "python3.11", "rm", "seq"),
-    *("spark-submit", "tar"),
+    *("jupyter", "spark-submit", "tar"),
     *("cp", "docker", "install", "kubectl", "systemctl", "systemd-sysusers"),
 }
 """What else is run in lines for a shell; of these the files that they name must be there."""

@@ -1,0 +1,99 @@
+"""The notebooks run as they stand, and give what is kept of them.
+
+Here they run in the Python of the tests, with its Spark and with nodes that are forked: a kernel, a
+JVM and three interpreters for each take many times as long.  ``scripts/notebooks.py``, which makes
+what is kept, runs them in a kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib as mpl
+import pytest
+from IPython.core.displayhook import DisplayHook
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from matplotlib_inline.backend_inline import configure_inline_support
+from pyspark.sql import SparkSession
+from traitlets import Type
+from traitlets.config import Config
+
+import dafka_core
+from scripts import notebooks
+from tests.forked import ForkedCluster
+
+# As kernels have it.
+_INLINE = "module://matplotlib_inline.backend_inline"
+
+# Files of a machine, which nobody else has; a wheel is to stay small.
+_PATHS = re.compile(r"/(home|root|tmp|Users|work|var)/")
+_MOST_OCTETS = 250_000
+
+
+class _Shown(DisplayHook):
+    """The value of a cell's last line is shown like all that it displays."""
+
+    def __call__(self, result: object = None) -> None:
+        if result is not None and self.shell is not None:
+            shown, details = self.compute_format_data(result)  # type: ignore[no-untyped-call]
+            self.shell.display_pub.publish(shown, details)
+
+
+class _Shell(InteractiveShell):
+    displayhook_class = Type(_Shown)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
+    """What runs the cells of notebooks in a kernel, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        patched.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        patched.setattr(dafka_core, "EmbeddedCluster", ForkedCluster)
+        backend = mpl.get_backend()
+        config = Config({"HistoryManager": {"enabled": False}})
+        running = _Shell.instance(config=config, user_module=ModuleType("cells"))
+        mpl.use(_INLINE)
+        configure_inline_support(running, _INLINE)  # type: ignore[no-untyped-call]
+        yield running
+        running.reset()  # type: ignore[no-untyped-call]
+        _Shell.clear_instance()
+        mpl.use(backend)
+
+
+@pytest.mark.parametrize("name", notebooks.names())
+def test_a_notebook_gives_what_is_kept_of_it(
+    name: str, shell: InteractiveShell, spark: SparkSession
+) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    shell.reset()  # type: ignore[no-untyped-call]
+    notebook = notebooks.read(name)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            with capture_output() as captured:
+                shell.run_cell(cell.source).raise_error()  # type: ignore[no-untyped-call]
+            kept = notebooks.texts(cell)
+            streams = [captured.stdout] if captured.stdout else []
+            given = [*streams, *(each.data["text/plain"] for each in captured.outputs)]
+            assert [notebooks.stable(text) for text in given] == kept
+            pictures = ["image/png" in each.data for each in captured.outputs]
+            assert sum(pictures) == len(notebooks.pictures(cell))
+    spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+@pytest.mark.parametrize("name", notebooks.names())
+def test_what_is_kept_is_of_no_machine_and_without_noise(name: str) -> None:
+    path = notebooks.DIRECTORY / f"{name}.ipynb"
+    assert path.stat().st_size < _MOST_OCTETS
+    assert not _PATHS.search(path.read_text(encoding="utf-8"))
+    cells = notebooks.read(name).cells
+    outputs = [each for cell in cells for each in cell.get("outputs", [])]
+    assert [each for each in outputs if each.get("name") == "stderr"] == []
+    assert [each for each in outputs if each.output_type == "error"] == []
+    assert any(notebooks.pictures(cell) for cell in cells)
