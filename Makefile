@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test soak fuzz chaos lint unit bench docs package env java clean
+.PHONY: help demo demo-live quick test soak fuzz chaos lint unit bench docs package env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -11,10 +11,14 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: java env ## a year of flights through Dafka and Spark, with a kill and a restart in between
 	@PYTHONPATH=jobs $(BIN)/python -m demo
+
+demo-live: java env ## a pipeline to look at while a store is killed; RATE=n flights a second, SECONDS=n
+	@PYTHONPATH=jobs:. $(BIN)/python -m demo.live $(if $(RATE),--rate $(RATE)) \
+		$(if $(SECONDS),--seconds $(SECONDS))
 
 quick: env ## the loop: format, lint, types, unit tests and 50 simulated seeds
 	@$(MAKE) --no-print-directory -j2 lint unit

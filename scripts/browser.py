@@ -40,6 +40,9 @@ class Browser:
             if line.startswith("DevTools listening on "):
                 break
         else:
+            self._process.stderr.close()
+            self._process.wait()
+            shutil.rmtree(self._directory, ignore_errors=True)
             raise RuntimeError(f"{program} did not start")
         threading.Thread(target=self._process.stderr.read, daemon=True).start()
         port = urlsplit(line.split()[-1]).port

@@ -21,6 +21,8 @@ from dafka_spark.jobs.support.job_arguments import JobParser, add_query_argument
 from dafka_spark.jobs.support.job_exit import run_job
 from dafka_spark.jobs.support.job_session import build_session, check_options, read_topic, run_query
 
+QUERY = "flight-delays"
+
 # What replay_flights.py writes; "scheduled" is the wall clock at the airport, read as UTC.
 FLIGHT_SCHEMA = (
     "scheduled timestamp, origin string, dest string, carrier string, flight int, tailnum string, "
@@ -126,8 +128,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the pipeline; prints a line of JSON for every batch."""
     arguments = _parser().parse(argv)
     check_options(arguments, tower=arguments.tower, topic=arguments.to)
-    session = build_session("flight-delays")
-    records = read_topic(session, arguments.topic, arguments)
+    session = build_session(QUERY)
+    records = read_topic(session, arguments.topic, arguments, QUERY)
     malformed = _count_if(sf.col("scheduled").isNull()).alias("malformed")
     flights = (
         parse_flights(records)
@@ -136,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     writer = (
         delays(flights, arguments.window)
-        .writeStream.queryName("flight-delays")
+        .writeStream.queryName(QUERY)
         .outputMode("update")
         .foreachBatch(write_both(arguments.tower, arguments.to, arguments.output))
     )

@@ -28,8 +28,9 @@ from dafka_spark.jobs.support.job_arguments import JobParser, positive, print_js
 from dafka_spark.jobs.support.job_exit import on_stop_signals, raise_stopped, run_job
 
 # Flights between two looks at the clock: 3 producers share them, and a slice takes a few
-# milliseconds, so the pace is even to the eye.
+# milliseconds, so the pace is even to the eye.  At a low rate a slice is a tenth of a second.
 SLICE_SIZE = 1000
+SLICES_PER_S = 10
 
 REPORT_INTERVAL_S = 0.25
 
@@ -85,7 +86,8 @@ def _feed(flights: Flights, producers: dict[str, Producer], rate: float, report:
     fed = dict.fromkeys(ORIGINS, 0)
     total = 0
     started = reported = time.monotonic()
-    for piece in flights.slices(SLICE_SIZE):
+    size = min(SLICE_SIZE, max(1, int(rate / SLICES_PER_S))) if rate else SLICE_SIZE
+    for piece in flights.slices(size):
         for origin, producer in producers.items():
             values = piece.from_origin(origin)
             missing = values[max(0, present[origin] - fed[origin]) :]

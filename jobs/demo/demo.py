@@ -70,8 +70,11 @@ STALLED_AFTER_S = 120.0
 POLL_INTERVAL_S = 0.1
 
 # Three Spark drivers live for less than a minute each: too short for the JVM's second compiler to
-# earn what it costs, which is half of all the time they take.
-SUBMIT_ARGUMENTS = "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell"
+# earn what it costs, which is half of all the time they take.  Without it Java has room for 48 MB
+# of code, and Spark makes new code for each batch: that is full within a minute of them.
+SUBMIT_ARGUMENTS = (
+    '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" pyspark-shell'
+)
 
 
 class StalledError(Exception):

@@ -105,9 +105,12 @@ class Job:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as lines:
+        with self._process.stdout as lines, self.log.open("a") as log:
             for line in lines:
-                self._events.put(json.loads(line))
+                if line.startswith("{"):
+                    self._events.put(json.loads(line))
+                else:  # a JVM's warnings go to the same output
+                    log.write(line)
 
     def __enter__(self) -> Self:
         return self

@@ -82,9 +82,17 @@ def build_session(name: str) -> SparkSession:
     return session
 
 
-def read_topic(session: SparkSession, topic: str, arguments: argparse.Namespace) -> DataFrame:
-    """The topic as a stream, as the options of ``add_query_arguments`` say."""
-    return session.readStream.format("dafka").options(**_source(topic, arguments)).load()
+def read_topic(
+    session: SparkSession, topic: str, arguments: argparse.Namespace, query: str | None = None
+) -> DataFrame:
+    """The topic as a stream, as the options of ``add_query_arguments`` say.
+
+    Where the ``query`` is named it reports how far it is, to ``dafka lag`` and the console.
+    """
+    options = _source(topic, arguments)
+    if query is not None:
+        options["queryName"] = query
+    return session.readStream.format("dafka").options(**options).load()
 
 
 def check_options(arguments: argparse.Namespace, **sink: str) -> None:

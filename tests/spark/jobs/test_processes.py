@@ -94,6 +94,14 @@ def test_what_a_failing_job_printed_comes_before_its_failure(tmp_path: Path) -> 
             next(events)
 
 
+def test_what_a_jvm_prints_beside_a_job_is_in_its_log(tmp_path: Path) -> None:
+    script = _script(tmp_path, "print('[63.120s][warning][cds] it says\\n{\"n\": 1}')")
+    with Job(script, [], tmp_path / "log") as job:
+        assert _first_event(job) == {"n": 1}
+        _wait_for(lambda: not job.running)
+    assert "it says" in (tmp_path / "log").read_text()
+
+
 def test_a_job_stops_when_it_is_asked_to(tmp_path: Path) -> None:
     with Job(_script(tmp_path, _POLITE), [], tmp_path / "log") as job:
         _first_event(job)

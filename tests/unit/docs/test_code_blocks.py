@@ -27,6 +27,10 @@ README = "tests/spark/test_readme.py::test_the_"
 PROGRAM = f"{README}program_prints_what_the_readme_says_and_leaves_nothing"
 START = "tests/spark/start/test_first_minutes.py::test_the_first_ten_minutes_are_as_the_page_says"
 FLIGHT = "tests/integration/flight/test_documentation.py::test_the_examples_of_requests_are_taken"
+LIVE = (
+    "tests/spark/jobs/test_live.py::"
+    "test_a_store_is_killed_and_comes_back_and_nothing_is_lost_or_doubled"
+)
 HERE = "tests/unit/docs/test_code_blocks.py::test_"
 SHELL = f"{HERE}a_line_for_a_shell_is_one_that_its_program_takes"
 OBJECT = f"{HERE}an_object_of_a_page_can_be_read"
@@ -39,6 +43,7 @@ TRIED = {
     "docs/cluster.md | Keys and headers | python": f"{README}example_of_keys_and_headers",
     "docs/cluster.md | In a coroutine | python": f"{README}example_of_a_coroutine",
     "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
+    "docs/console.md | A pipeline to look at: `make demo-live` | text": LIVE,
     "docs/flight.md | A client in ten lines | python": f"{README}example_of_flight",
     "docs/flight.md | * | json": FLIGHT,
     "docs/from_kafka.md | A job, ported | diff": f"{README}example_of_a_ported_job",

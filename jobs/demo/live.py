@@ -1,0 +1,173 @@
+"""A pipeline to look at while it runs, and while a store is killed: ``make demo-live``.
+
+Starts a tower, two stores and the console, and says where the console is.  ``replay_flights.py``
+feeds flights at the speed that was asked for, ``flight_delays.py`` counts them by day and carrier,
+and a consumer reads all that both write.  A store is killed (SIGKILL) and comes back.  It stops by
+itself, leaves pictures, and compares what went in with what each of the others has: anything lost,
+doubled or changed makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as Terminal
+
+from dafka_core import ConfigError, DafkaError, EmbeddedCluster
+from dafka_spark.jobs.support.flight_records import FLIGHTS_OF_2013, FlightsNotFoundError
+from dafka_spark.jobs.support.job_arguments import positive
+from demo.demo import SUBMIT_ARGUMENTS, StalledError
+from demo.live_pipeline import Live, Plan
+from demo.pictures import MISSING, NONE, Page, browser_named, draw_console, find_browser
+from demo.processes import JobFailedError
+from demo.timeline import plot_timeline
+
+EXIT_USAGE = 2
+EXIT_STOPPED = 128
+
+NO_CONSOLE = "the console needs starlette and uvicorn: pip install 'dafka-spark[console]'"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the demo; returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    terminal = Terminal()
+    try:
+        return _run(arguments, terminal)
+    except (DafkaError, FlightsNotFoundError, JobFailedError, StalledError) as error:
+        terminal.print(str(error), style="red", markup=False, highlight=False)
+        return EXIT_USAGE if isinstance(error, ConfigError) else 1
+
+
+def _run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    try:
+        from dafka_core.console.server import Console
+    except ModuleNotFoundError as error:
+        raise ConfigError("console", error.name, NO_CONSOLE) from None
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGUMENTS)
+    directory, plan = arguments.output, Plan(arguments.rate, arguments.seconds)
+    _prepare(directory)
+    browser = find_browser(arguments.browser)
+    drawn: list[Future[None]] = []
+    with (
+        EmbeddedCluster(2) as cluster,
+        Console({"tower": cluster.tower}, listen=arguments.listen) as console,
+        ThreadPoolExecutor(1) as painter,
+    ):
+        terminal.print(f"look at it: [bold]{console.url}[/]", highlight=False)
+
+        def draw(pages: dict[str, Page]) -> Future[None]:
+            if browser is None:
+                return painter.submit(lambda: None)
+            paths = {directory / name: page for name, page in pages.items()}
+            drawn.append(painter.submit(draw_console, browser, console.url, paths))
+            return drawn[-1]
+
+        live = Live(plan, cluster, directory, terminal)
+        differences = live.run(draw)
+    timeline = directory / "timeline.png"
+    title = f"{plan.flights:,} flights, {plan.rate:,} a second, and the death of a store"
+    plot_timeline(live.samples, live.outage, title, timeline)
+    for path in sorted(directory.glob("*.png")):
+        terminal.print(f"picture {path}", soft_wrap=True, highlight=False)
+    for failure in filter(None, (future.exception() for future in drawn)):
+        terminal.print(f"a picture of the console is missing: {failure}", style="yellow")
+    if browser is None and arguments.browser != NONE:
+        terminal.print(MISSING.format(timeline=timeline), style="yellow", highlight=False)
+    return _verdict(live, plan, differences, terminal)
+
+
+def _verdict(live: Live, plan: Plan, differences: list[str], terminal: Terminal) -> int:
+    for difference in differences:
+        terminal.print(difference, style="red", markup=False, highlight=False)
+    noticed, away_s = live.noticed, live.outage.end_s - live.outage.begin_s
+    terminal.print(
+        f"a store was away for {away_s:.0f} s; the reader got {noticed.flights:,} flights "
+        f"meanwhile, and waited {noticed.wait_s:.1f} s at most for the next one "
+        f"({noticed.wait_before_s:.1f} s before)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    verdict = "nothing lost, nothing doubled" if not differences else "DIFFERENCES FOUND"
+    terminal.print(
+        f"{plan.flights:,} flights fed, read and counted: {verdict}",
+        style="bold red" if differences else "bold green",
+        highlight=False,
+    )
+    return 1 if differences else 0
+
+
+def _prepare(directory: Path) -> None:
+    """Makes the output directory and removes what an earlier run left in it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("checkpoint", "delays.parquet"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    for path in directory.glob("*.png"):
+        path.unlink()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="A pipeline to look at while it runs, and while a store is killed.",
+        epilog="Exit codes: 0 nothing was lost or doubled; 1 something was, or it failed; 2 an "
+        "option is wrong; 130 or 143 stopped.",
+    )
+    parser.add_argument(
+        "--rate",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="flights a second (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        default=60,
+        metavar="N",
+        help="for how long flights are fed; all of it takes half a minute longer "
+        f"(default: %(default)s, or until all {FLIGHTS_OF_2013:,} are fed)",
+    )
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="where the console is (default: %(default)s, a port that the system chooses)",
+    )
+    parser.add_argument(
+        "--browser",
+        type=browser_named,
+        metavar="PROGRAM",
+        help="the Chromium that draws pictures of the console, or none for no such pictures "
+        "(default: the one on the path)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo-output/live"),
+        metavar="DIR",
+        help="where results, logs and pictures go (default: %(default)s)",
+    )
+    return parser
+
+
+def _end_in_order() -> None:
+    """Has Ctrl-C and SIGTERM end what was started, too."""
+
+    def stop(number: int, frame: Any) -> None:
+        sys.exit(EXIT_STOPPED + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+if __name__ == "__main__":
+    _end_in_order()
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""The pipeline of ``demo.live``: who feeds, who counts, who reads, and the store that is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console as Terminal
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dafka_core import EmbeddedCluster
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_spark.jobs.support.flight_records import FLIGHTS_OF_2013, load_flights
+from demo.compare import partition_differences, row_differences
+from demo.demo import RESULTS_TOPIC, STALLED_AFTER_S, TOPIC, Observed, StalledError
+from demo.pictures import MAP, QUERIES, Page
+from demo.processes import Job
+from demo.received import Reading
+from demo.results import KEY, Row, expected_results, of_parquet, of_topic
+from demo.timeline import Outage, Sample
+
+# Of the time for which flights are fed: when a store is killed, and for how long it is away.
+KILLED_AT = 0.4
+AWAY = 0.25
+
+# The query reads at most what comes in so many seconds at once, also of what has waited for it.
+BATCH_S = 5
+
+POLL_INTERVAL_S = 0.2
+
+# How long stores and the reader may take for what is on its way when all is fed.
+SETTLE_S = 60.0
+
+ASK_TIMEOUT_S = 10.0
+
+# Draws pages of the console into files of these names; done when they are drawn.
+Draw = Callable[[dict[str, Page]], Future[None]]
+
+
+class Plan(NamedTuple):
+    """How fast flights are fed, in flights a second, and for how long."""
+
+    rate: int
+    seconds: int
+
+    @property
+    def flights(self) -> int:
+        """How many are fed in all."""
+        return min(FLIGHTS_OF_2013, self.rate * self.seconds)
+
+    @property
+    def kill_at_s(self) -> float:
+        """When a store is killed, in seconds since feeding began; later, if Spark is not there."""
+        return KILLED_AT * self.flights / self.rate
+
+    @property
+    def away_s(self) -> float:
+        """For how long it is away at least."""
+        return AWAY * self.flights / self.rate
+
+
+@dataclass(slots=True)
+class Noticed:
+    """What the reader noticed of it that a store was away.
+
+    Attributes:
+        flights: how many it got meanwhile.
+        wait_s: its longest wait between two of these.
+        wait_before_s: the same of those before.
+    """
+
+    flights: int = 0
+    wait_s: float = 0.0
+    wait_before_s: float = 0.0
+
+
+class Live:
+    """One run; ``directory`` receives results, logs and pictures."""
+
+    def __init__(
+        self, plan: Plan, cluster: EmbeddedCluster, directory: Path, terminal: Terminal
+    ) -> None:
+        self._plan = plan
+        self._cluster = cluster
+        self._directory = directory
+        self._terminal = terminal
+        self._observed = Observed()
+        self._began = self._moved = time.monotonic()
+        self.samples: list[Sample] = []
+        self.outage = Outage(0.0, 0.0)
+        self.noticed = Noticed()
+
+    def run(self, draw: Draw) -> list[str]:
+        """Feeds, reads, kills a store and starts it again.
+
+        Returns every difference as a sentence.
+
+        Raises:
+            DafkaError: the reader has ended with it, or the store did not start.
+            JobFailedError: a job ended with an error.
+            StalledError: nothing moved for too long.
+        """
+        topics = (TOPIC, RESULTS_TOPIC)
+        with (
+            self._bars() as show,
+            ThreadPoolExecutor(1) as beside,
+            Reading(self._cluster.tower, topics, RESULTS_TOPIC) as reader,
+            self._start_query() as query,
+            self._start_feeder() as feeder,
+        ):
+            observed, plan, fed_from = self._observed, self._plan, time.monotonic()
+
+            def watch(done: Callable[[], bool]) -> None:
+                self._watch([feeder, query], reader, show, done)
+
+            self._say("flights are fed; Spark starts, and then takes what has waited for it")
+            watch(lambda: bool(observed.batches) and self._since(fed_from) >= plan.kill_at_s)
+            noticed, received = self.noticed, reader.received
+            noticed.wait_before_s = received.forget_waits()
+            read = received.records[TOPIC]
+            self._cluster.kill_store(1)
+            killed_at = time.monotonic()
+            self._say("[bold red]killed[/] a store (SIGKILL); who writes and who reads go on")
+            drawn = draw({"console-store-away.png": MAP})
+            watch(lambda: drawn.done() and self._since(killed_at) >= plan.away_s)
+            noticed.flights = received.records[TOPIC] - read
+            noticed.wait_s = received.forget_waits()
+            started = beside.submit(self._cluster.start_store, 1)
+            watch(started.done)
+            started.result()
+            self.outage = Outage(killed_at - self._began, self._since(self._began))
+            self._say("[bold green]started[/] the store again; it takes what it has missed")
+            drawn = draw({"console.png": MAP, "console-query.png": QUERIES})
+            watch(
+                lambda: bool(observed.partitions) and observed.read >= plan.flights and drawn.done()
+            )
+            query.stop()
+            return self._settle(reader, show)
+
+    def _settle(self, reader: Reading, show: Callable[[], None]) -> list[str]:
+        """What differs when all has come that was on its way."""
+        expected = expected_results(load_flights(self._plan.flights).values)
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            self._note(reader)
+            show()
+            differences = self._differences(reader, expected)
+            if not differences or reader.failure or time.monotonic() > deadline:
+                return differences
+            time.sleep(POLL_INTERVAL_S)
+
+    def _differences(self, reader: Reading, expected: list[Row]) -> list[str]:
+        total, received = self._plan.flights, reader.received
+        wrong = received.wrong()
+        if reader.failure is not None:
+            wrong.append(f"the reader was refused: {reader.failure}")
+        if self._observed.lost:
+            wrong.append(f"the query dropped {self._observed.lost} flights as late or malformed")
+        wrong += partition_differences(self._observed.partitions, received.sums())
+        if received.records[TOPIC] != total:
+            wrong.append(f"the reader got {received.records[TOPIC]} flights, must be {total}")
+        outputs = {
+            f"topic {RESULTS_TOPIC}": of_topic(received.values[:]),
+            "parquet": of_parquet(self._directory / "delays.parquet"),
+        }
+        for name, rows in outputs.items():
+            wrong += row_differences(name, KEY, expected, rows)
+        for index in range(2):
+            for topic in (TOPIC, RESULTS_TOPIC):
+                kept, came = self._kept(index, topic), received.records[topic]
+                if kept != came:
+                    wrong.append(f"store {index + 1} has {kept} of {came} records of {topic}")
+        return wrong
+
+    def _kept(self, index: int, topic: str) -> int:
+        """How many records of a topic a store has."""
+        client = StoreClient(StoreLocation("", self._cluster.locations(index)))
+        try:
+            heads = client.heads([topic], timeout_s=ASK_TIMEOUT_S)
+        finally:
+            client.close()
+        return sum(head.end - head.earliest for head in heads)
+
+    def _start_feeder(self) -> Job:
+        arguments = [
+            f"--tower={self._cluster.tower}",
+            f"--topic={TOPIC}",
+            f"--limit={self._plan.flights}",
+            f"--rate={self._plan.rate}",
+        ]
+        return Job("replay_flights.py", arguments, self._directory / "replay.log")
+
+    def _start_query(self) -> Job:
+        arguments = [
+            f"--tower={self._cluster.tower}",
+            f"--topic={TOPIC}",
+            f"--to={RESULTS_TOPIC}",
+            f"--output={self._directory / 'delays.parquet'}",
+            f"--checkpoint={self._directory / 'checkpoint'}",
+            f"--max-offsets-per-trigger={BATCH_S * self._plan.rate}",
+        ]
+        return Job("flight_delays.py", arguments, self._directory / "query.log")
+
+    def _watch(
+        self,
+        jobs: Sequence[Job],
+        reader: Reading,
+        show: Callable[[], None],
+        done: Callable[[], bool],
+    ) -> None:
+        self._moved = time.monotonic()
+        while not done():
+            for job in jobs:
+                for event in job.events():
+                    self._observed.note(event)
+                    self._moved = time.monotonic()
+            if reader.failure is not None:
+                raise reader.failure
+            self._note(reader)
+            show()
+            if self._since(self._moved) > STALLED_AFTER_S:
+                raise StalledError(STALLED_AFTER_S, self._directory)
+            time.sleep(POLL_INTERVAL_S)
+
+    def _note(self, reader: Reading) -> None:
+        observed = self._observed
+        fed, read = sum(observed.fed.values()), reader.received.records[TOPIC]
+        self.samples.append(Sample(self._since(self._began), fed, read, observed.read))
+
+    def _since(self, moment: float) -> float:
+        return time.monotonic() - moment
+
+    def _say(self, text: str) -> None:
+        self._terminal.print(f"{self._since(self._began):5.1f} s  {text}", highlight=False)
+
+    @contextmanager
+    def _bars(self) -> Iterator[Callable[[], None]]:
+        columns = (
+            TextColumn("{task.description:<32}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        names = (f"fed to topic {TOPIC}", "read by a consumer", "counted by Spark")
+        with Progress(*columns, console=self._terminal) as progress:
+            tasks = [progress.add_task(name, total=self._plan.flights) for name in names]
+
+            def show() -> None:
+                if self.samples:
+                    for task, count in zip(tasks, self.samples[-1][1:], strict=True):
+                        progress.update(task, completed=count)
+
+            yield show
+            show()

@@ -1,0 +1,63 @@
+"""Pictures of the console, if there is a Chromium to draw them."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+# Lines of the console's charts have a shape after so many seconds.
+SETTLE_S = 2.5
+
+NONE = "none"
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+MISSING = (
+    "there is no picture of the console: install Chromium (Debian: apt-get install chromium), or "
+    "name one with --browser; {timeline} shows the run"
+)
+
+# Pages of the console, and what is there when one has come.
+MAP = ("", ".map .node.store")
+QUERIES = ("queries", ".query")
+
+Page = tuple[str, str]
+
+
+def browser_named(text: str) -> str:
+    """An argument that names a Chromium, or that there is to be none."""
+    if text != NONE and shutil.which(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"there is no program {text!r}; name a Chromium, or {NONE} for no pictures of the "
+            "console"
+        )
+    return text
+
+
+def find_browser(named: str | None) -> str | None:
+    """The Chromium that is named, or one that there is."""
+    names = PROGRAMS if named is None else (named,)
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def draw_console(program: str, url: str, pictures: Mapping[Path, Page]) -> None:
+    """Draws pages of the console as they are now, as PNG.
+
+    Raises:
+        OSError, RuntimeError, AssertionError: the browser does not start, or a page does not come.
+    """
+    from scripts.browser import Browser  # the repository's own
+
+    browser = Browser(program)
+    try:
+        browser.size(1280, 800, dark=True)
+        for path, (page, there) in pictures.items():
+            browser.call("Page.navigate", url="about:blank")
+            browser.call("Page.navigate", url=f"{url}#/{page}")
+            browser.wait(f"document.querySelector('{there}') !== null", f"page {page!r}")
+            time.sleep(SETTLE_S)
+            browser.picture(path)
+    finally:
+        browser.close()

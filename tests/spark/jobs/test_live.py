@@ -1,0 +1,172 @@
+"""The demo to look at: it ends well through a store's death, and badly on whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from demo import live
+from demo.live import _verdict
+from demo.live_pipeline import Live, Plan
+from demo.pictures import MAP, browser_named, draw_console, find_browser
+from demo.received import Received
+from demo.results import expected_results, of_parquet, of_topic
+from rich.console import Console
+
+from dafka_core import EmbeddedCluster
+from dafka_core.records import Record
+from dafka_spark.jobs.support.flight_records import FLIGHTS_OF_2013, checksum, load_flights
+from tests.spark.jobs.conftest import ROOT
+
+TIMEOUT_S = 280
+PARTITION = "A" * 32
+
+
+def records(*offsets: int) -> list[Record]:
+    return [Record("flights", PARTITION, offset, b"%d" % offset) for offset in offsets]
+
+
+def taken(*offsets: int) -> Received:
+    received = Received("delays")
+    for now, record in enumerate(records(*offsets)):
+        received.take(record, float(now))
+    return received
+
+
+def test_a_store_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "demo.live", "--rate=60", "--seconds=20", "--browser=none"]
+    done = subprocess.run(
+        [*command, f"--output={tmp_path}"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=ROOT / "jobs",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "look at it: http://127.0.0.1:" in done.stdout
+    said = [done.stdout.index(word) for word in ("killed a store", "started the store again")]
+    assert said == sorted(said)
+    assert "1,200 flights fed, read and counted: nothing lost, nothing doubled" in done.stdout
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_difference_is_said_and_makes_it_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan(10, 10)
+    with EmbeddedCluster(0) as cluster:
+        run = Live(plan, cluster, tmp_path, Console())
+    assert _verdict(run, plan, [], Console()) == 0
+    assert "nothing lost" in capsys.readouterr().out
+    assert _verdict(run, plan, ["the reader got 99 flights, must be 100"], Console()) == 1
+    printed = capsys.readouterr().out
+    assert "the reader got 99 flights" in printed
+    assert "nothing lost" not in printed
+
+
+def test_what_comes_once_and_in_order_is_summed_up() -> None:
+    received = taken(0, 1, 2)
+    [found] = received.sums().values()
+    assert found == (PARTITION, 3, checksum([b"0", b"1", b"2"]))
+    assert (received.records["flights"], received.wrong()) == (3, [])
+    assert received.forget_waits() == 1.0
+    assert received.forget_waits() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("offsets", "said"),
+    [
+        ((0, 1, 1, 2), "got offset 1"),
+        ((0, 2), "got offset 2"),
+        ((1, 2), "got offset 1"),
+        ((0, 2, 1, 3), "got offset 2"),
+    ],
+)
+def test_what_is_lost_doubled_or_moved_is_said(offsets: tuple[int, ...], said: str) -> None:
+    assert said in taken(*offsets).wrong()[0]
+
+
+def test_of_very_many_wrong_records_a_few_are_said() -> None:
+    *few, rest = taken(*[0] * 100).wrong()
+    assert len(few) == 3
+    assert rest == "and 96 more like these"
+
+
+def result(batch: int, flights: int, check: int) -> dict[str, object]:
+    row = {"window_start": "2013-01-01T00:00:00.000Z", "origin": "JFK", "carrier": "AA"}
+    return row | {"flights": flights, "checksum": check, "batch": batch}
+
+
+def test_the_last_result_of_each_day_counts(tmp_path: Path) -> None:
+    rows = [result(1, 20, 7), result(0, 10, 5), result(1, 20, 7)]
+    counted = [
+        {"day": "2013-01-01", "origin": "JFK", "carrier": "AA", "flights": 20, "checksum": 7}
+    ]
+    assert of_topic([json.dumps(row).encode() for row in rows]) == counted
+    for number in range(2):
+        (tmp_path / f"batch={number}").mkdir()
+        table = pa.Table.from_pylist([row for row in rows if row["batch"] == number])
+        times = table["window_start"].cast(pa.timestamp("us", "UTC"))
+        table = table.drop_columns("batch").set_column(0, "window_start", times)
+        pq.write_table(table, tmp_path / f"batch={number}" / "part.parquet")
+    assert of_parquet(tmp_path) == counted
+
+
+def test_a_flight_counted_twice_or_not_at_all_has_another_sum() -> None:
+    values = load_flights(300).values
+    expected = expected_results(values)
+    assert sum(row["flights"] for row in expected) == 300
+    assert all(-(1 << 63) <= row["checksum"] < 1 << 63 for row in expected)
+    for wrong in (values[1:], [*values, values[0]], [values[1], *values[1:]]):
+        assert expected_results(wrong) != expected
+
+
+def test_a_plan_ends_with_the_year() -> None:
+    assert Plan(1000, 60).flights == 60_000
+    assert Plan(1000, 60).kill_at_s + Plan(1000, 60).away_s < 60
+    assert Plan(FLIGHTS_OF_2013, 60).flights == FLIGHTS_OF_2013
+    assert Plan(FLIGHTS_OF_2013, 60).kill_at_s < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rate=0"], "whole number of at least 1"),
+        (["--seconds=x"], "whole number of at least 1"),
+        (["--browser=not-a-browser"], "there is no program 'not-a-browser'"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        live.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_chromium_there_is_none_and_one_that_does_not_start_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RuntimeError, match="false did not start"):
+        draw_console("false", "http://127.0.0.1:1/", {tmp_path / "map.png": MAP})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_browser(None) is None
+    program = tmp_path / "chromium-browser"
+    program.touch(mode=0o755)
+    assert find_browser(None) == str(program)
+    assert find_browser("none") is None
+
+
+def test_a_place_for_the_console_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert live.main([f"--output={tmp_path}", "--listen=1.2.3.4:0", "--browser=none"]) == 2
+    assert "is reached from other machines" in capsys.readouterr().out.replace("\n", " ")
+    assert browser_named("none") == "none"
