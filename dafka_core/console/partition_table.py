@@ -117,6 +117,12 @@ class PartitionTable:
                 ints["first_us"][row] = fact.first_time_us or 0
                 ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
 
+    @property
+    def lacks_facts(self) -> bool:
+        """Whether it is not known of some partition what it takes."""
+        ints = self._ints
+        return bool(((ints["records"] == 0) & (ints["end"] > ints["earliest"])).any())
+
     def tick(self, passed_s: float, now_us: int) -> tuple[float, float]:
         """Counts what was written in the last ``passed_s`` seconds.
 

@@ -29,6 +29,9 @@ FACTS_SHARE: Final = 0.02
 """How often a store is asked what each partition takes, and of all time how much that may cost it:
 with 10,000 partitions it looks at as many rows."""
 
+NEW_FACTS_EVERY_S: Final = 1.0
+"""The same where there are partitions of which nothing is known yet."""
+
 
 class StoreLink(Closing):
     """A store and what it has said last.
@@ -51,7 +54,7 @@ class StoreLink(Closing):
         self._space: SpaceUsed | None = None
         self._peers: tuple[Neighbour, ...] | None = None
         self._rules: tuple[str, ...] | None = None
-        self._space_due = self._facts_due = 0.0
+        self._space_due = self._facts_due = self._new_facts_due = 0.0
         self._failure = ""
         self._took_s = 0.0
 
@@ -78,7 +81,7 @@ class StoreLink(Closing):
             self.heads, self._failure = heads, ""
         except DafkaError as error:
             self.heads, self._failure, self._cursor = None, str(error), ""
-            self._facts_due = 0.0
+            self._facts_due = self._new_facts_due = 0.0
 
     def state(self, partitions: int, behind: int) -> StoreState:
         """The store as it is by what it has said; how much it has is told by who has compared."""
@@ -109,10 +112,10 @@ class StoreLink(Closing):
         self._cursor = found.cursor
         return found
 
-    @property
-    def is_facts_due(self) -> bool:
-        """Whether it is time to ask what partitions take."""
-        return self.heads is not None and time.monotonic() >= self._facts_due
+    def is_facts_due(self, *, are_new: bool) -> bool:
+        """Whether it is time to ask what partitions take, of which some may be new."""
+        due_s = self._new_facts_due if are_new else self._facts_due
+        return self.heads is not None and time.monotonic() >= due_s
 
     def ask_facts(self) -> Sequence[PartitionFacts]:
         """What the partitions take; nothing where the store does not answer."""
@@ -122,5 +125,7 @@ class StoreLink(Closing):
         except DafkaError:
             found = []
         now = time.monotonic()
-        self._facts_due = now + max(FACTS_EVERY_S, (now - began) / FACTS_SHARE)
+        pause_s = (now - began) / FACTS_SHARE
+        self._facts_due = now + max(FACTS_EVERY_S, pause_s)
+        self._new_facts_due = now + max(NEW_FACTS_EVERY_S, pause_s)
         return found

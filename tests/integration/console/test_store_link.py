@@ -18,9 +18,12 @@ def test_what_has_changed_is_told_and_what_all_takes_seldom(tmp_path: Path) -> N
         assert link.heads is not None
         assert link.heads.complete
         assert [(info.tp, info.end) for info in link.heads.heads] == [(TP, 5)]
-        assert link.is_facts_due
+        assert link.is_facts_due(are_new=False)
         (fact,) = link.ask_facts()
-        assert (fact.records, link.is_facts_due) == (5, False)
+        assert (fact.records, link.is_facts_due(are_new=False)) == (5, False)
+        # Of a partition that is new this is not waited for as long.
+        wait_until(lambda: link.is_facts_due(are_new=True))
+        assert not link.is_facts_due(are_new=False)
         state = link.state(1, 0)
         assert state.here
         assert state.space is not None
