@@ -177,7 +177,7 @@ class ClusterView(ProcessBound):
                     self._table.drop(link.store)
                 else:
                     self._table.hear(link.store, link.heads.heads, complete=link.heads.complete)
-            are_new = self._table.lacks_facts
+            are_new = self._table.lacks_facts()
             if link.asking_facts is None and link.is_facts_due(are_new=are_new):
                 link.asking_facts = self._pool.submit(link.ask_facts)
                 wait([link.asking_facts], LOOK_S / 2)

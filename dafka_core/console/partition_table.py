@@ -117,7 +117,6 @@ class PartitionTable:
                 ints["first_us"][row] = fact.first_time_us or 0
                 ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
 
-    @property
     def lacks_facts(self) -> bool:
         """Whether it is not known of some partition what it takes."""
         ints = self._ints

@@ -76,10 +76,10 @@ def test_facts_of_partitions_that_nobody_has_heard_of_are_passed_over() -> None:
 
 def test_it_is_told_of_which_partitions_nothing_is_known() -> None:
     made = PartitionTable()
-    assert not made.lacks_facts
+    assert not made.lacks_facts()
     made.hear(ONE, [info("t", A, 100)], complete=True)
-    assert made.lacks_facts
+    assert made.lacks_facts()
     made.learn([fact("t", A, 100, 5_000)])
-    assert not made.lacks_facts
+    assert not made.lacks_facts()
     made.hear(ONE, [info("t", B, 9)], complete=False)
-    assert made.lacks_facts
+    assert made.lacks_facts()
