@@ -39,7 +39,7 @@ def taken(*offsets: int) -> Received:
 
 
 def test_a_store_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "demo.live", "--rate=60", "--seconds=20", "--browser=none"]
+    command = [sys.executable, "-m", "demo.live", "--rate=80", "--seconds=15", "--browser=none"]
     done = subprocess.run(
         [*command, f"--output={tmp_path}"],
         check=False,
@@ -167,6 +167,6 @@ def test_without_a_chromium_there_is_none_and_one_that_does_not_start_is_an_erro
 def test_a_place_for_the_console_that_is_none_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert live.main([f"--output={tmp_path}", "--listen=1.2.3.4:0", "--browser=none"]) == 2
-    assert "is reached from other machines" in capsys.readouterr().out.replace("\n", " ")
+    assert live.main([f"--output={tmp_path}", "--listen=here:99999"]) == 2
+    assert "option 'listen' = 'here:99999'" in capsys.readouterr().out
     assert browser_named("none") == "none"
