@@ -39,13 +39,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import (
-    PartitionInfo,
-    RecordBatch,
-    StagedTransaction,
-    TopicPartition,
-    Transaction,
-)
+from dafka_core.records import PartitionInfo, RecordBatch, StagedTransaction, TopicPartition
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 from tests.unit.protocol.test_store_role import ME, OTHER
 
@@ -324,15 +318,6 @@ def test_the_stores_that_were_met_are_told_with_a_history() -> None:
     (reply,) = role.on_message(0.0, HistoryQuery(PARTITION, 1, *TP), "")
     assert isinstance(reply, HistoryReply)
     assert reply.stores == ("S1", OTHER)
-
-
-@pytest.mark.parametrize("end", [4, 5, 6])
-def test_the_last_transaction_is_told_of_what_is_stored(end: int) -> None:
-    last = Transaction(7, 3, end)
-    role = StoreRole(ME, lambda tp: PartitionLives(5, (A,), NO_LIFE, last), sync_interval_s=1e9)
-    (reply,) = role.on_message(0.0, HistoryQuery(OTHER, TOLD, *TP), "")
-    assert isinstance(reply, HistoryReply)
-    assert reply.transaction == (last if end <= 5 else None)
 
 
 def test_stores_that_were_met_are_bounded() -> None:

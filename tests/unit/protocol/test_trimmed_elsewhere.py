@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
 from dafka_core.log_entries import GoOn, Met
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.loss_detector import AWAY_S
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.store_partition import StorePartition
+from dafka_core.protocol.store_role import StoreRole
 from dafka_core.protocol.trimmed_elsewhere import ASK_S, UNANSWERED_S, TrimmedElsewhere
 from dafka_core.records import PartitionInfo, TopicPartition, Transaction
 
@@ -83,6 +84,15 @@ def test_of_what_nobody_has_it_learns_the_last_transaction(store: Waiting, end: 
     last = Transaction(7, 40, end)
     known = GoOn(TP, 60, (OLD, NEW), last if end <= 60 else None)
     assert store.told(LONG, transaction=last) == known
+
+
+@pytest.mark.parametrize("end", [4, 5, 6])
+def test_the_last_transaction_is_told_of_what_is_stored(end: int) -> None:
+    last = Transaction(7, 3, end)
+    role = StoreRole(OWN, lambda tp: PartitionLives(5, (OLD,), NO_LIFE, last), sync_interval_s=1e9)
+    (reply,) = role.on_message(0.0, HistoryQuery(ONE, 0, *TP), "")
+    assert isinstance(reply, HistoryReply)
+    assert reply.transaction == (last if end <= 5 else None)
 
 
 def test_of_several_stores_that_counts_which_has_the_most(store: Waiting) -> None:
