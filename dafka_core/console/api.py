@@ -19,7 +19,9 @@ from starlette.staticfiles import StaticFiles
 from dafka_core.console import audit_trail, browsing, decoding, windows
 from dafka_core.console.cluster_map import cluster_map
 from dafka_core.console.cluster_view import ClusterView
+from dafka_core.console.consumer_groups import ConsumerGroups
 from dafka_core.console.producing import Producers, written
+from dafka_core.console.query_watch import behind
 from dafka_core.console.snapshot import Snapshot
 from dafka_core.console.top_view import query_row
 from dafka_core.console.windows import Window
@@ -65,6 +67,7 @@ class Api:
         self._options = options
         self._uris = uris
         self._producers = producers
+        self._groups = ConsumerGroups()
         self._viewers = 0
         self._noted: dict[TopicPartition, int] = {}
         self._audited: list[dict[str, Any]] = []
@@ -196,6 +199,14 @@ class Api:
         partition = _name(request, "partition")
         return {"rows": audit_trail.trail(self.view.clients(), self.snapshot, partition)}
 
+    def groups(self, request: Request) -> Any:
+        """Kafka's consumer groups, and how far behind each is."""
+        return {"rows": self._groups.listed(self.view.clients())}
+
+    def group(self, request: Request) -> Any:
+        """A group's partitions: what is committed, and who reads."""
+        return self._groups.partitions(self.view.clients(), _name(request, "group"))
+
     def health(self, request: Request) -> Any:
         """Stores, and what a diagnosis has found, which is made anew now and then."""
         with self._health_lock:
@@ -298,6 +309,8 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "queries": Api.queries,
     "query": Api.query,
     "audit": Api.audit,
+    "groups": Api.groups,
+    "group": Api.group,
     "health": Api.health,
 }
 """What is answered with JSON, by the last part of its path."""
@@ -347,13 +360,10 @@ def _window(request: Request) -> Window:
 
 
 def _lag(lag: PartitionLag) -> dict[str, Any]:
-    seconds = lag.seconds_behind
     return {
         "topic": escape(lag.topic),
         "partition": escape(lag.partition),
         "position": lag.position,
         "end": lag.end,
-        "records_behind": lag.records_behind,
-        "bytes_behind": lag.bytes_behind,
-        "seconds_behind": None if seconds is None else round(seconds, 1),
+        **behind(lag),
     }

@@ -6,14 +6,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from dafka_core.console.snapshot import LagMoment, QueryState
 from dafka_core.console.store_link import ANSWER_S
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.kafka.groups.group_lag import GroupLag
 from dafka_core.names import QUERIES_TOPIC
-from dafka_core.queries.query_lag import QueryLag, query_lags
+from dafka_core.queries.query_lag import PartitionLag, QueryLag, query_lags
 
 EVERY_S: Final = 3.0
 SHARE: Final = 0.05
@@ -25,6 +26,16 @@ MOST_RUNS: Final = 1_000
 """Of what is kept: of each run, and runs.  Anybody may write reports."""
 
 _log: Final = logging.getLogger("dafka.console")
+
+
+def behind(lag: QueryLag | PartitionLag | GroupLag) -> dict[str, Any]:
+    """How far, for programs and pages."""
+    seconds = lag.seconds_behind
+    return {
+        "records_behind": lag.records_behind,
+        "bytes_behind": lag.bytes_behind,
+        "seconds_behind": None if seconds is None else round(seconds, 1),
+    }
 
 
 class QueryWatch:

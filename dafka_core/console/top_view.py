@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dafka_core.console.query_watch import behind
 from dafka_core.console.snapshot import QueryState, Snapshot
 from dafka_core.console.windows import (
     Window,
@@ -96,15 +97,12 @@ def node_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
 def query_row(state: QueryState) -> dict[str, Any]:
     """A run of a query."""
     lag = state.lag
-    seconds = lag.seconds_behind
     return {
         "query": escape(lag.query),
         "run": escape(lag.run),
         "state": lag.state,
         "partitions": lag.partitions,
-        "records_behind": lag.records_behind,
-        "bytes_behind": lag.bytes_behind,
-        "seconds_behind": None if seconds is None else round(seconds, 1),
+        **behind(lag),
         "reported_s": round(lag.reported_s, 1),
     }
 

@@ -2,6 +2,7 @@
 
 import { h, put } from "./dom.js";
 import { byteRate, count, rate } from "./format.js";
+import * as groups from "./page_groups.js";
 import * as health from "./page_health.js";
 import * as overview from "./page_overview.js";
 import * as produce from "./page_produce.js";
@@ -14,6 +15,7 @@ const PAGES = [
   { path: "", name: "Map", key: "m", page: overview },
   { path: "topics", name: "Topics", key: "t", page: topics },
   { path: "queries", name: "Queries", key: "q", page: queries },
+  { path: "groups", name: "Groups", key: "g", page: groups },
   { path: "produce", name: "Produce", key: "p", page: produce },
   { path: "health", name: "Health", key: "h", page: health },
 ];

@@ -14,7 +14,7 @@ NAMESPACE = "http://www.w3.org/2000/svg"
 
 def test_the_pages_are_there() -> None:
     assert {"index.html", "app.js", "style.css", "icon.svg"} <= {path.name for path in FILES}
-    assert len([path for path in FILES if path.name.startswith("page_")]) == 7
+    assert len([path for path in FILES if path.name.startswith("page_")]) == 8
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
