@@ -5,16 +5,13 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from dafka_core.compression_rules import COMPRESSION, CompressionRule, parse_compression
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
-from dafka_core.errors import ConfigError, ProtocolError
+from dafka_core.errors import ConfigError
 from dafka_core.log_entries import STAGED_HOURS
-from dafka_core.names import unescape
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
 from dafka_core.protocol.consumer_role import FAIL, ON_DATA_LOSS
@@ -24,7 +21,8 @@ from dafka_core.protocol.limits import (
     MAX_VALUE_BYTES,
     max_taken_bytes,
 )
-from dafka_core.protocol.validation import check_address, check_topic
+from dafka_core.protocol.validation import parse_partition as parse_partition  # noqa: PLC0414
+from dafka_core.protocol.validation import parse_topic as parse_topic  # noqa: PLC0414
 from dafka_core.retention_rules import RULES, RetentionRule, parse_rules
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
@@ -103,21 +101,6 @@ def towers_of_environment() -> tuple[TowerAddress, ...]:
         return parse_towers(value)
     except ValueError as error:
         raise ConfigError(TOWER_ENVIRONMENT, value, str(error), "environment variable") from None
-
-
-def _parse_name(check: Callable[[str], None], value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be a text")
-    try:
-        check(name := unescape(value))
-    except ProtocolError as error:
-        raise ValueError(error.reason) from None
-    return name
-
-
-parse_topic: Final = partial(_parse_name, check_topic)
-parse_partition: Final = partial(_parse_name, check_address)
-"""A name in the limits of the wire, which users write escaped; ValueError for any other value."""
 
 
 def _tower(word: str) -> TowerAddress:
@@ -357,6 +340,19 @@ class StoreOptions(NodeOptions):
         "the first pattern that fits counts, what none fits is kept for ever. Several by spaces",
         kind=RULES,
         parse=parse_rules,
+    )
+    retain_until_read: tuple[RetentionRule, ...] = option(
+        (),
+        "which topics' records are kept beyond the rules of `retain` until protected queries have "
+        "read them, and up to which limits, as `flights*=30d,100GiB`. Several by spaces",
+        kind=RULES,
+        parse=parse_rules,
+    )
+    protected_queries: str = option(
+        "*",
+        "the queries that `retain_until_read` waits for: names (option `queryName` of Spark's "
+        "source) or patterns of a shell; several by commas",
+        kind="NAME[,NAME...]",
     )
     archive: str = option(
         "",

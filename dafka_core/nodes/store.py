@@ -104,7 +104,7 @@ class Store(Node):
             )
             self.archiver = _archiver(self.log, config.archive)
             """What it archives, and has archived, if it does."""
-            self.retention = Retention(self.log, config.retain, self.archiver)
+            self.retention = _retention(self.log, config, self.archiver)
             """What it gives up, and has given up."""
             self.deletions = Deletions(self.log, self.address)
             """What was deleted, here and elsewhere."""
@@ -262,6 +262,17 @@ class Store(Node):
         # A loop that has ended acknowledges nothing; the records are stored all the same.
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call_soon(acknowledge)
+
+
+def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> Retention:
+    if not config.retain_until_read:
+        return Retention(log, config.retain, archiver)
+    # Arrow takes half a second to load; a store that waits for nobody does not need it.
+    from dafka_core.nodes.protected_queries import ProtectedQueries  # noqa: PLC0415
+
+    queries = ProtectedQueries(log, [name.strip() for name in config.protected_queries.split(",")])
+    until_read = config.retain_until_read
+    return Retention(log, config.retain, archiver, until_read=until_read, readers=queries)
 
 
 def _archiver(log: Log, directory: str) -> LogArchiver | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from dafka_core.epochs import Epoch, History
 from dafka_core.errors import ProtocolError
-from dafka_core.names import octets_of, text_of
+from dafka_core.names import octets_of, text_of, unescape
 from dafka_core.protocol import limits
 from dafka_core.records import NO_VERSION, Transaction
 
@@ -120,3 +121,18 @@ def check_batch(
     check_end(transaction.end)
     if not 0 <= transaction.start <= sequence or sequence + count > transaction.end:
         raise ProtocolError("a batch must lie within its transaction")
+
+
+def _parse_name(check: Callable[[str], None], value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    try:
+        check(name := unescape(value))
+    except ProtocolError as error:
+        raise ValueError(error.reason) from None
+    return name
+
+
+parse_topic: Final = partial(_parse_name, check_topic)
+parse_partition: Final = partial(_parse_name, check_address)
+"""A name in the limits of the wire, which users write escaped; ValueError for any other value."""

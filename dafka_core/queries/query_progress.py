@@ -157,7 +157,7 @@ def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> 
         if ranges:
             now_us = _clock_us(client, timeout_s)
             for last in _read(client, ranges, timeout_s).values():
-                found += _of_runs(last, now_us)
+                found += of_runs(last, now_us)
     return sorted(found, key=lambda each: (each.progress.query, each.age_s))
 
 
@@ -190,8 +190,11 @@ def _batches(
                 yield from client.read(tp, start, end, timeout_s=timeout_s, **_BATCH)
 
 
-def _of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:
-    """The last report of each run, without those that ended before another one began."""
+def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:
+    """The last report of each run, without those that ended before another one began.
+
+    ``last`` are the last reports of one query, with when each came.
+    """
     first: dict[str, int] = {}
     newest: dict[str, int] = {}
     for number, (_, progress) in enumerate(last):

@@ -33,6 +33,29 @@ class Archiver(Protocol):
         ...
 
 
+class Unread(NamedTuple):
+    """The first record of a partition that a reader has not read; who that is."""
+
+    offset: int
+    reader: str
+
+
+class Readers(Protocol):
+    """For whom a store keeps records that its rules would give up."""
+
+    def look(self) -> None:
+        """Finds out anew how far they are.
+
+        Raises:
+            DafkaError: the log is closed, or damaged.
+        """
+        ...
+
+    def unread(self, tp: TopicPartition) -> Unread | None:
+        """What the one that is furthest behind has not read; None where nobody is waited for."""
+        ...
+
+
 class HeldBlock(NamedTuple):
     """A block of a partition; ``last_us`` is the time of its last record, which is its newest."""
 

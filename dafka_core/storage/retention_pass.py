@@ -5,16 +5,24 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from dafka_core.names import quoted
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.retention_rules import RetentionRule, rule_of
 from dafka_core.storage.log import Log
-from dafka_core.storage.retention import Archiver, HeldBlock, before_by_size, old_blocks
+from dafka_core.storage.retention import (
+    Archiver,
+    HeldBlock,
+    Readers,
+    Unread,
+    before_by_size,
+    old_blocks,
+)
 
 TRIM_BLOCKS: Final = 16
 """How many blocks go at a time: appends wait meanwhile, as for another append."""
@@ -40,6 +48,19 @@ class RetentionCounts:
     passes: int = 0
     trims: int = 0
     records: int = 0
+    unread: int = 0
+    """Of these, the ones that a protected query had not read."""
+
+
+@dataclass(slots=True)
+class _TopicPass:
+    """A topic in one pass: up to which limits what is not read is kept."""
+
+    now_us: int
+    limit: RetentionRule | None = None
+    partitions: Sequence[PartitionInfo] = ()
+    before: dict[TopicPartition, int] | None = None
+    """Up to where it is too much, once that was found out."""
 
 
 class Retention:
@@ -50,6 +71,8 @@ class Retention:
         rules: they may be replaced at any time; the next pass goes by them.
         archiver: what goes is archived first.
         steady_s: seconds that pass, whatever the log's clock says.
+        until_read: up to which limits a topic's records that ``readers`` have not read are kept.
+        readers: who is waited for.
     """
 
     def __init__(
@@ -59,6 +82,8 @@ class Retention:
         archiver: Archiver | None = None,
         # It counts the time that the machine was suspended, too.
         steady_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        until_read: Sequence[RetentionRule] = (),
+        readers: Readers | None = None,
     ) -> None:
         self._steady_s = steady_s
         self._lead_us: int | None = None
@@ -67,6 +92,10 @@ class Retention:
         self.counts = RetentionCounts()
         self._log = log
         self._archiver = archiver
+        self._until_read = until_read
+        self._readers = readers
+        self._waits: dict[str, str] = {}  # topics, and for whom something of them is kept
+        self._topic = _TopicPass(0)
         # Of the first block of each partition, where it begins to be held, and its last time.
         self._first: dict[TopicPartition, tuple[int, int]] = {}
         self._held: dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]] = {}
@@ -84,6 +113,9 @@ class Retention:
         rules, now_us = self.rules, self._log.now_us()
         self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
         is_right = self._is_right(now_us)
+        waits, self._waits = self._waits, {}
+        if self._readers is not None:
+            self._readers.look()
         seen: set[TopicPartition] = set()
         infos = [info for info in self._log.partitions() if info.earliest < info.end]
         for topic, found in groupby(infos, attrgetter("topic")):
@@ -91,11 +123,14 @@ class Retention:
             if rule is None:
                 continue
             seen.update(info.tp for info in partitions)
+            limit = rule_of(topic, self._until_read) if self._readers is not None else None
+            self._topic = _TopicPass(now_us if is_right else 0, limit, partitions)
             if rule.age_s is not None and is_right:
                 yield from self._by_age(partitions, now_us - int(rule.age_s * 1_000_000))
             if rule.size_bytes is not None:
                 yield from self._by_size(partitions, rule.size_bytes)
         yield from self._trim()
+        self._say_waits(waits)
         for tp in self._first.keys() - seen:
             del self._first[tp]
         for tp in self._held.keys() - seen:
@@ -141,10 +176,7 @@ class Retention:
             yield from self._doom(held, bounds[: count + 1])
 
     def _by_size(self, partitions: list[PartitionInfo], size_bytes: int) -> Iterator[None]:
-        for info in partitions:
-            if info.tp not in self._held or self._held[info.tp][0] != info:
-                yield from self._look(info.tp)
-        held = {info.tp: self._held[info.tp][1] for info in partitions if info.tp in self._held}
+        held = yield from self._look_at(partitions)
         doomed = before_by_size(held, size_bytes)
         if not doomed:
             return
@@ -155,6 +187,15 @@ class Retention:
             info, blocks = self._held[tp]
             bounds = [block.first for block in blocks] + [info.end]
             yield from self._doom(info, bounds[: bisect_right(bounds, before)])
+
+    def _look_at(
+        self, partitions: Sequence[PartitionInfo]
+    ) -> Generator[None, None, dict[TopicPartition, list[HeldBlock]]]:
+        """The blocks of partitions."""
+        for info in partitions:
+            if info.tp not in self._held or self._held[info.tp][0] != info:
+                yield from self._look(info.tp)
+        return {info.tp: self._held[info.tp][1] for info in partitions if info.tp in self._held}
 
     def _look(self, tp: TopicPartition) -> Iterator[None]:
         """Looks at the blocks of a partition that were not looked at before."""
@@ -182,6 +223,16 @@ class Retention:
         if len(bounds) < 2:
             return
         before = bounds[-1]
+        unread = self._unread(info, before)
+        if unread is not None:
+            allowed = max(unread.offset, (yield from self._beyond(info)))
+            if allowed < before:
+                self._waits.setdefault(info.topic, unread.reader)
+            bounds = bounds[: bisect_right(bounds, allowed)]
+            if len(bounds) < 2:
+                return
+            before = bounds[-1]
+            self._count_unread(info, before, unread)
         if self._archiver is not None:
             before = self._archiver.archive(info.tp, before)
             yield
@@ -192,6 +243,48 @@ class Retention:
             self._doomed_blocks += len(part) - 1
             if self._doomed_blocks >= TRIM_BLOCKS:
                 yield from self._trim()
+
+    def _unread(self, info: PartitionInfo, before: int) -> Unread | None:
+        """What a reader that is waited for has not read of the records before an offset."""
+        if self._readers is None or self._topic.limit is None:
+            return None
+        unread = self._readers.unread(info.tp)
+        return unread if unread is not None and unread.offset < before else None
+
+    def _beyond(self, info: PartitionInfo) -> Generator[None, None, int]:
+        """Up to which offset a partition is kept no longer, whoever has not read it."""
+        topic, found = self._topic, 0
+        assert topic.limit is not None
+        if topic.limit.age_s is not None:
+            before_us = topic.now_us - int(topic.limit.age_s * 1_000_000)
+            with self._log.snapshot() as snapshot:
+                blocks = snapshot.blocks(info.tp)
+                found = 0 if blocks is None else blocks.bounds[old_blocks(blocks, before_us)]
+            yield
+        if topic.limit.size_bytes is not None:
+            if topic.before is None:
+                held = yield from self._look_at(topic.partitions)
+                topic.before = before_by_size(held, topic.limit.size_bytes)
+            found = max(found, topic.before.get(info.tp, 0))
+        return found
+
+    def _count_unread(self, info: PartitionInfo, before: int, unread: Unread) -> None:
+        count = before - max(unread.offset, info.earliest)
+        if count > 0:
+            self.counts.unread += count
+            text = (
+                "%(partition)s: gave up %(records)d records that query %(query)s has not read: "
+                "they are beyond the limits of option retain_until_read"
+            )
+            facts = {"partition": str(info.tp), "records": count, "query": quoted(unread.reader)}
+            _log.warning(text, facts, extra={"event": "unread_given_up"})
+
+    def _say_waits(self, before: Mapping[str, str]) -> None:
+        for topic, reader in self._waits.items():
+            if before.get(topic) != reader:
+                text = "topic %(topic)s: retention waits for query %(query)s to read on"
+                facts = {"topic": quoted(topic), "query": quoted(reader)}
+                _log.info(text, facts, extra={"event": "retention_waits"})
 
     def _trim(self) -> Iterator[None]:
         doomed, self._doomed, self._doomed_blocks = self._doomed, [], 0
