@@ -23,6 +23,7 @@ from pathlib import Path
 from zlib import compress, crc32
 
 import pyarrow as pa
+from confluent_kafka import Consumer as KafkaConsumer
 from PIL import Image
 
 from dafka_core import Consumer, EmbeddedCluster, Producer
@@ -66,7 +67,7 @@ def drawn(size: int = 96) -> bytes:
 def busy_cluster() -> Iterator[EmbeddedCluster]:
     """A cluster in which flights are written and read, and queries are behind."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(EmbeddedCluster(stores=3))
+        cluster = stack.enter_context(EmbeddedCluster(stores=3, kafka=True))
         ended = threading.Event()
         stack.callback(ended.set)
         rates = {"flights": 900, "weather": 220, "payments": 140, "clicks": 60, "audit-log": 0}
@@ -98,7 +99,24 @@ def busy_cluster() -> Iterator[EmbeddedCluster]:
         reporting.start()
         stack.callback(reporting.join)
         stack.callback(ended.set)
+        for group in ("billing", "billing", "search-index"):
+            joined = threading.Thread(target=_join, args=(cluster, group, ended))
+            joined.start()
+            stack.callback(joined.join)
+            stack.callback(ended.set)
         yield cluster
+
+
+def _join(cluster: EmbeddedCluster, group: str, ended: threading.Event) -> None:
+    """A member of a consumer group; that of the search's index goes after a while."""
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group}
+    often = {"auto.commit.interval.ms": 1_000, "auto.offset.reset": "earliest"}
+    consumer = KafkaConsumer({**settings, **often, "client.id": f"{group}-app"})
+    consumer.subscribe(["flights", "payments"] if group == "billing" else ["weather"])
+    left = 2_000 if group == "search-index" else sys.maxsize
+    while left > 0 and not ended.is_set():
+        left -= len(consumer.consume(500, 0.2))
+    consumer.close()
 
 
 def _flight(number: int) -> bytes:
@@ -205,6 +223,12 @@ def look_further(browser: Browser, url: str, folder: Path) -> None:
         check.sees("document.querySelectorAll('details.card .badge.good').length === 11", "a chain")
         browser.run("document.querySelector('details.card').scrollIntoView()")
         browser.picture(folder / f"audit_{name}.png")
+        check.open("groups", f"{rows} === 2")
+        browser.run("document.querySelector('.list-row').click()")
+        check.sees("document.querySelectorAll('tbody tr').length >= 1", "a group's partitions")
+        check.open("groups/billing", "document.querySelectorAll('tbody code').length === 3")
+        check.sees("document.documentElement.scrollWidth <= innerWidth", "nothing is cut off")
+        browser.picture(folder / f"groups_{name}.png")
         check.open("produce", "document.querySelector('form')")
         browser.picture(folder / f"produce_{name}.png")
         check.open("health", "document.querySelectorAll('.finding').length > 2")
@@ -303,8 +327,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("the pages complained:", *browser.errors, sep="\n  ", file=sys.stderr)
             return 1
     for path in sorted(IMAGES.glob("console_*.png")):
-        with Image.open(path) as image:  # few colours: a third of the size
-            image.convert("RGB").quantize(256).save(path, optimize=True)
+        # Few colours: a third of the size.  By coverage, or those of thin lines would be lost.
+        with Image.open(path) as image:
+            few = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE)
+        few.save(path, optimize=True)
         print(f"{path.name}: {path.stat().st_size:,} octets")
     return 0
 
