@@ -1,4 +1,4 @@
-"""The options the jobs share, and the lines they print.  Needs no Spark."""
+"""The options the jobs share, and the lines they print."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from dafka_core.node_options import NodeOptions
+from dafka_spark.positions import parse_duration_ms
 
 EXIT_CODES = (
     "Exit codes: 0 done, or told to stop; 1 failed; 2 cannot be done as it was asked for; 130 or "
@@ -41,7 +43,8 @@ class JobParser(argparse.ArgumentParser):
         arguments = self.parse_args(argv)
         given = {} if arguments.tower is None else {"tower": arguments.tower}
         arguments.tower = ",".join(map(str, NodeOptions.build(given).tower))
-        if "to" in arguments and arguments.to in arguments.topic.split(","):
+        topics = (getattr(arguments, "topic", None) or "").split(",")
+        if "to" in arguments and arguments.to in topics:
             self.error(
                 f"--to {arguments.to}: the job would read what it writes; name another topic"
             )
@@ -70,10 +73,26 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
         help="the most records one batch reads (default: what 4 GiB have)",
     )
     parser.add_argument(
+        "--query-name",
+        metavar="NAME",
+        help="report under this name how far the query is, for dafka lag (default: it does not)",
+    )
+    parser.add_argument(
         "--available-now",
         action="store_true",
         help="stop when everything that was there at the start is done "
         "(default: run until SIGINT or SIGTERM)",
+    )
+
+
+def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a job that reads topics by their names, or by a pattern."""
+    topics = parser.add_mutually_exclusive_group(required=True)
+    topics.add_argument("--topic", help="the topic to read, or several separated by commas")
+    topics.add_argument(
+        "--topic-pattern",
+        metavar="REGEX",
+        help="all topics whose names match, also those that come later",
     )
 
 
@@ -86,6 +105,27 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return number
+
+
+def directory(text: str) -> Path:
+    """An argument that must be a directory, whether it is there or not; its whole path."""
+    path = Path(text).absolute()
+    if not text or "://" in text or (path.exists() and not path.is_dir()):
+        raise argparse.ArgumentTypeError(f"must be a directory of this machine, not {text!r}")
+    return path
+
+
+def duration_ms(text: str) -> int:
+    """An argument that must be a length of time, such as 30m; in milliseconds."""
+    try:
+        length_ms = parse_duration_ms(text)
+    except ValueError:
+        length_ms = 0
+    if length_ms < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a length of time, as 90s, 30m or 2h, not {text!r}"
+        )
+    return length_ms
 
 
 def rate(text: str) -> float:

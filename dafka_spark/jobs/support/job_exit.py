@@ -19,7 +19,7 @@ EXIT_SIGNAL = 128
 
 # What Spark makes of an error that was raised in a process of its own ends with its name and
 # sentence.
-_SENTENCE = re.compile(r"^dafka_(?:core|spark)\.errors\.(\w+): (.+)$", re.MULTILINE)
+_SENTENCE = re.compile(r"^dafka_(?:core|spark)\.(?:\w+\.)+(\w+Error): (.+)$", re.MULTILINE)
 
 # What Java says, of which Python knows only the call that failed.
 _CAUSE = re.compile(r"^(?:: |Caused by: )(.+)$", re.MULTILINE)

@@ -83,16 +83,14 @@ def build_session(name: str) -> SparkSession:
 
 
 def read_topic(
-    session: SparkSession, topic: str, arguments: argparse.Namespace, query: str | None = None
+    session: SparkSession, topic: str | None, arguments: argparse.Namespace, **options: str
 ) -> DataFrame:
     """The topic as a stream, as the options of ``add_query_arguments`` say.
 
-    Where the ``query`` is named it reports how far it is, to ``dafka lag`` and the console.
+    Without one it is that of ``add_topic_arguments``; ``options`` are more of the source's.
     """
-    options = _source(topic, arguments)
-    if query is not None:
-        options["queryName"] = query
-    return session.readStream.format("dafka").options(**options).load()
+    reader = session.readStream.format("dafka").options(**_source(topic, arguments))
+    return reader.options(**options).load()
 
 
 def check_options(arguments: argparse.Namespace, **sink: str) -> None:
@@ -106,12 +104,14 @@ def check_options(arguments: argparse.Namespace, **sink: str) -> None:
         SinkOptions.of(sink)
 
 
-def _source(topic: str, arguments: argparse.Namespace) -> dict[str, str]:
-    options = {
-        "tower": arguments.tower,
-        "subscribe": topic,
-        "startingOffsets": arguments.starting_offsets,
-    }
+def _source(topic: str | None, arguments: argparse.Namespace) -> dict[str, str]:
+    options = {"tower": arguments.tower, "startingOffsets": arguments.starting_offsets}
+    if topic is None:
+        options["subscribePattern"] = arguments.topic_pattern
+    else:
+        options["subscribe"] = topic
+    if arguments.query_name is not None:
+        options["queryName"] = arguments.query_name
     if arguments.max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(arguments.max_offsets_per_trigger)
     return options

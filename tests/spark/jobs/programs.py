@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import dafka_spark.jobs
 from dafka_core import EmbeddedCluster, Reader
+from dafka_spark.jobs.support.job_session import _summary
 
 ROOT = Path(__file__).parents[3]
 JOBS = Path(dafka_spark.jobs.__file__).parent
@@ -56,3 +59,11 @@ def values_of(records: DataFrame) -> list[bytes]:
 def count(reader: Reader, topic: str) -> int:
     """How many records a topic has."""
     return sum(each.end for each in reader.partitions([topic], timeout_s=30))
+
+
+def until_done(writer: DataStreamWriter, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Runs a job's query in this process, to its end; returns what it would print."""
+    writer = writer.option("checkpointLocation", arguments.checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return [_summary(each) for each in query.recentProgress if "addBatch" in each.durationMs]

@@ -1,0 +1,111 @@
+r"""How far behind streaming queries are that report it, as a table and as files.
+
+    dafka job lag_report --partitions --output DIR --format json
+
+Each run asks the stores once, and with ``--output`` adds a file: what all runs have written there
+is how the lag went.  ``at`` is the clock of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import sys
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from dafka_core.names import QUERIES_TOPIC, escape, quoted
+from dafka_core.near_names import what_there_is
+from dafka_spark.jobs.support.job_arguments import JobParser, print_json
+from dafka_spark.jobs.support.job_exit import JobError, run_job
+from dafka_spark.jobs.support.job_session import build_session
+from dafka_spark.metadata import LAG, QUERIES
+from dafka_spark.options import SourceOptions
+
+MOST_SHOWN = 10_000
+
+
+def lags(session: SparkSession, arguments: argparse.Namespace) -> DataFrame:
+    """A row for each query, or for each of its partitions; asked for once.
+
+    Raises:
+        JobError: the query that is asked for has not reported.
+    """
+    found = session.read.format("dafka").options(**_source(arguments)).load()
+    at = sf.lit(dt.datetime.now(dt.UTC))
+    table = found.withColumn("at", at).sort(*found.columns[:4]).toArrow()
+    rows: DataFrame = session.createDataFrame(table)
+    if arguments.query is None:
+        return rows
+    name = escape(arguments.query)
+    known = {str(each) for each in table["query"].to_pylist()}
+    if name not in known:
+        near = what_there_is(name, known, "queries that have")
+        raise JobError(f"query {quoted(arguments.query)} has not reported how far it is ({near})")
+    return rows.where(sf.col("query") == name)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints the table, and writes it."""
+    arguments = parse(argv)
+    SourceOptions.of(_source(arguments))
+    session = build_session("lag-report")
+    report(lags(session, arguments), arguments)
+    session.stop()
+
+
+def report(rows: DataFrame, arguments: argparse.Namespace) -> None:
+    """Prints rows, and adds them to the files."""
+    if arguments.output is not None:
+        rows.coalesce(1).write.format(arguments.format).mode("append").save(arguments.output)
+    if arguments.json:
+        for row in rows.collect():
+            print_json({**row.asDict(), "at": row["at"].astimezone(dt.UTC).isoformat()})
+    elif rows.isEmpty():
+        print("no query has reported how far it is (option queryName)", file=sys.stderr)
+    else:
+        rows.show(MOST_SHOWN, truncate=False)
+
+
+def _source(arguments: argparse.Namespace) -> dict[str, str]:
+    return {
+        "tower": arguments.tower,
+        "metadata": LAG if arguments.partitions else QUERIES,
+        "progressTopic": arguments.progress_topic,
+    }
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The job's arguments.
+
+    Raises:
+        ConfigError: no tower can have such a name.
+    """
+    parser = JobParser("Tell how far behind streaming queries are: as a table, and as files.")
+    parser.add_argument("--query", metavar="NAME", help="only this query (default: all)")
+    parser.add_argument(
+        "--partitions", action="store_true", help="a row for each partition that a query reads"
+    )
+    parser.add_argument("--output", metavar="DIR", help="add a file to this directory, too")
+    parser.add_argument(
+        "--format",
+        choices=("parquet", "json"),
+        default="parquet",
+        help="of the file (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object for each row, and no table"
+    )
+    parser.add_argument(
+        "--progress-topic",
+        default=QUERIES_TOPIC,
+        metavar="TOPIC",
+        help="where queries report (default: %(default)s)",
+    )
+    return parser.parse(argv)
+
+
+if __name__ == "__main__":
+    run_job(main)

@@ -1,0 +1,219 @@
+r"""Sessions: what belongs to one key, with no pause of ``--gap``, as a record of another topic.
+
+    dafka job sessionize --topic clicks --to sessions --checkpoint DIR --gap 30m
+
+A record's key says whose it is, and its timestamp when it was; ``--key`` and ``--time`` take both
+from elsewhere, as Spark SQL over the source's columns and ``text``, the value as a string.  A
+session is written once, when the watermark has passed its last record by the gap.  A record that
+comes after the watermark is dropped, and counted (``late``); so is one that has no key or no time
+(``unusable``).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from dafka_spark.formats.extras import needed
+from dafka_spark.jobs.support.job_arguments import (
+    JobParser,
+    add_query_arguments,
+    duration_ms,
+    print_json,
+)
+from dafka_spark.jobs.support.job_exit import JobError, run_job
+from dafka_spark.jobs.support.job_session import (
+    build_session,
+    check_options,
+    read_topic,
+    run_query,
+)
+
+SESSION_SCHEMA = "session_key string, first_us bigint, last_us bigint, records bigint"
+STATE_SCHEMA = "first_us bigint, last_us bigint, records bigint"
+
+# transformWithState keeps its state nowhere else.
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+Span = tuple[int, int, int]
+"""The times of the first and the last record, in microseconds, and how many there are."""
+
+
+def merged(spans: Iterable[Span], gap_us: int) -> list[Span]:
+    """Sessions out of pieces of them, in any order: with less than the gap between two, one."""
+    found: list[Span] = []
+    for first, last, count in sorted(spans):
+        if found and first - found[-1][1] < gap_us:
+            before = found.pop()
+            found.append((before[0], max(before[1], last), before[2] + count))
+        else:
+            found.append((first, last, count))
+    return found
+
+
+class Sessions(StatefulProcessor):
+    """The sessions of one key that may still grow."""
+
+    def __init__(self, gap_us: int) -> None:
+        self._gap_us = gap_us
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Spark says where the state is."""
+        self._handle = handle
+        self._open = handle.getListState("open", STATE_SCHEMA)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Adds records to sessions; none is finished by them."""
+        before = self._spans()
+        after = merged([*before, *((row.time_us, row.time_us, 1) for row in rows)], self._gap_us)
+        self._open.put([*after])
+        for end_ms in {*map(self._end_ms, after)} - {*map(self._end_ms, before)}:
+            self._handle.registerTimer(end_ms)
+        return iter(())
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[Row]:
+        """Gives the sessions that nothing can be added to any more."""
+        now_ms = expiredTimerInfo.getExpiryTimeInMs()
+        left = []
+        for span in self._spans():
+            if self._end_ms(span) > now_ms:
+                left.append(span)
+            else:
+                first_us, last_us, records = span
+                yield Row(session_key=key[0], first_us=first_us, last_us=last_us, records=records)
+        if left:
+            self._open.put(left)
+        else:
+            self._open.clear()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _spans(self) -> list[Span]:
+        if not self._open.exists():
+            return []
+        return [(first, last, count) for first, last, count in self._open.get()]
+
+    def _end_ms(self, span: Span) -> int:
+        """When the session has ended: a record of then would begin another one."""
+        return -(-(span[1] + self._gap_us) // 1_000)
+
+
+def timed(records: DataFrame, key: str, time: str) -> DataFrame:
+    """Columns ``session_key``, ``time`` and ``time_us``; null where an expression gives nothing.
+
+    Raises:
+        AnalysisException: an expression that Spark cannot understand.
+    """
+    texts = records.withColumn("text", sf.col("value").cast("string"))
+    named = texts.select(
+        sf.expr(key).cast("string").alias("session_key"),
+        sf.expr(time).cast("timestamp").alias("time"),
+    )
+    return named.withColumn("time_us", sf.unix_micros("time"))
+
+
+def sessions(records: DataFrame, *, gap_ms: int, delay_ms: int) -> DataFrame:
+    """The finished sessions of ``timed`` records: ``SESSION_SCHEMA``."""
+    unusable = sf.count_if(sf.col("session_key").isNull() | sf.col("time").isNull())
+    return (
+        records.observe("sessionize", unusable.alias("unusable"))
+        .where("session_key is not null and time is not null")
+        .withWatermark("time", f"{delay_ms} milliseconds")
+        .groupBy("session_key")
+        .transformWithState(Sessions(gap_ms * 1_000), SESSION_SCHEMA, "append", "eventTime")
+    )
+
+
+def to_records(found: DataFrame) -> DataFrame:
+    """Sessions as records: the key, and JSON with times in UTC."""
+    value = sf.struct(
+        sf.col("session_key").alias("key"),
+        sf.timestamp_micros("first_us").alias("start"),
+        sf.timestamp_micros("last_us").alias("end"),
+        "records",
+    )
+    return found.select(
+        sf.col("session_key").cast("binary").alias("key"),
+        sf.to_json(value, {"timeZone": "UTC"}).cast("binary").alias("value"),
+    )
+
+
+def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
+    """The query, not started yet."""
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
+    records = timed(read_topic(session, arguments.topic, arguments), arguments.key, arguments.time)
+    found = sessions(records, gap_ms=arguments.gap, delay_ms=arguments.watermark)
+    writer = to_records(found).writeStream.queryName("sessionize").format("dafka")
+    return writer.options(tower=arguments.tower, topic=arguments.to).outputMode("append")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the job; prints a line of JSON for every batch."""
+    arguments = parse(argv)
+    check_options(arguments, tower=arguments.tower, topic=arguments.to)
+    _check_packages()
+    session = build_session("sessionize")
+    run_query(build_writer(session, arguments), arguments, print_json)
+    session.stop()
+
+
+def _check_packages() -> None:
+    """Raises ``JobError`` where that is missing which Spark keeps states with, beside Arrow."""
+    try:
+        needed("google.protobuf", extra="protobuf")
+    except ImportError as error:
+        raise JobError(str(error)) from None
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The job's arguments.
+
+    Raises:
+        ConfigError: no tower can have such a name.
+    """
+    parser = JobParser("Write the sessions of each key to a topic, each once, when it has ended.")
+    parser.add_argument(
+        "--topic", required=True, help="the topic to read, or several separated by commas"
+    )
+    parser.add_argument("--to", required=True, metavar="TOPIC", help="the topic to write")
+    parser.add_argument(
+        "--gap",
+        type=duration_ms,
+        default="30m",
+        metavar="TIME",
+        help="a pause of so long ends a session (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--watermark",
+        type=duration_ms,
+        default="10m",
+        metavar="TIME",
+        help="how much older than the newest one a record may be (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--key",
+        default="cast(key as string)",
+        metavar="SQL",
+        help="whose record it is (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--time", default="timestamp", metavar="SQL", help="when it was (default: %(default)s)"
+    )
+    add_query_arguments(parser)
+    return parser.parse(argv)
+
+
+if __name__ == "__main__":
+    run_job(main)

@@ -1,0 +1,174 @@
+"""The Parquet file of one topic and day, to which records are added, each once.
+
+The file is written anew beside the old one, and then takes its name: a reader sees one or the
+other.  It says in itself up to which offset of each partition it has the records (``_ENDS``), so
+what is added again is known, whoever adds it: a task that is tried again, a query that repeats its
+batch after a crash, or one that begins with another checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dafka_core.archive.archive_errors import ArchiveError, reading, translated
+from dafka_core.archive.layout import day_name, topic_name
+from dafka_core.archive.record_files import SCHEMA
+
+NAME: Final = "records.parquet"
+_TEMPORARY: Final = ".records-{}.tmp"
+_ENDS: Final = b"dafka.ends"
+_KNOWN: Final = ["partition", "offset", "timestamp"]
+
+ROW_GROUP_RECORDS: Final = 1 << 17
+ROW_GROUP_BYTES: Final = 64 << 20
+"""So much is in memory at a time, twice."""
+
+
+class DayFile:
+    """One task's turn at the file; others wait for theirs, also those of other processes."""
+
+    def __init__(self, directory: Path, topic: str, day: str | None) -> None:
+        self._directory = directory
+        self._day = directory / topic_name(directory, topic) / day_name(day)
+        self._path = self._day / NAME
+        self._temporary = self._day / _TEMPORARY.format(uuid.uuid4().hex)
+        self._lock = -1
+        self._ends: dict[str, int] = {}
+        self._known: list[pa.Table] = []
+        self._waiting: list[pa.Table] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        with translated(self._directory):
+            self._day.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._day, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with translated(self._directory):
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                for left in self._day.glob(_TEMPORARY.format("*")):  # by who was killed
+                    left.unlink()
+            self._ends = self._read_ends()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.is_open = False  # or its end would be written, and the disk may be full
+        with contextlib.suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Takes records, those of each partition in the order of their offsets.
+
+        Raises:
+            ArchiveError: the disk fails, or the file is damaged.
+        """
+        table = pa.Table.from_batches([records]).select(SCHEMA.names).cast(SCHEMA)
+        names = table["partition"].combine_chunks().dictionary_encode()
+        ends = pa.array([self._ends.get(name, 0) for name in names.dictionary.to_pylist()])
+        is_new = pc.greater_equal(table["offset"], ends.take(names.indices))
+        self._known.append(table.filter(pc.invert(is_new)).select(_KNOWN))
+        new = table.filter(is_new)
+        if not new.num_rows:
+            return
+        if self._writer is None:
+            self._begin()
+        self._write(new)
+        self._count += new.num_rows
+        last = new.group_by("partition").aggregate([("offset", "max")]).to_pylist()
+        self._ends |= {each["partition"]: each["offset_max"] + 1 for each in last}
+
+    def finish(self) -> int:
+        """Has the file hold what was added; returns how much of it is new.
+
+        Raises:
+            ArchiveError: the disk fails, or what was there already is not what was added.
+        """
+        self._check_known()
+        if self._writer is None:
+            return 0
+        with translated(self._directory):
+            self._flush()
+            self._writer.add_key_value_metadata({_ENDS.decode(): json.dumps(self._ends)})
+            self._writer.close()
+            with self._temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            self._temporary.replace(self._path)
+            os.fsync(self._lock)
+        self._writer = None
+        return self._count
+
+    def _read_ends(self) -> dict[str, int]:
+        try:
+            with reading(self._directory, self._path), pq.ParquetFile(self._path) as file:
+                told = (file.schema_arrow.metadata or {}) | (file.metadata.metadata or {})
+        except FileNotFoundError:
+            return {}
+        if _ENDS not in told:
+            why = f"{self._path} was not written by this job: name another directory"
+            raise ArchiveError(self._directory, why)
+        return dict(json.loads(told[_ENDS]))
+
+    def _begin(self) -> None:
+        """Begins the file with what the old one has."""
+        with translated(self._directory):
+            self._writer = pq.ParquetWriter(
+                self._temporary, SCHEMA, compression="zstd", write_page_checksum=True
+            )
+        with (
+            contextlib.suppress(FileNotFoundError),
+            reading(self._directory, self._path),
+            pq.ParquetFile(self._path, page_checksum_verification=True) as old,
+        ):
+            for batch in old.iter_batches(8_192):
+                self._write(pa.Table.from_batches([batch]).cast(SCHEMA))
+
+    def _write(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        rows = sum(each.num_rows for each in self._waiting)
+        if rows >= ROW_GROUP_RECORDS or sum(e.nbytes for e in self._waiting) >= ROW_GROUP_BYTES:
+            with translated(self._directory):
+                self._flush()
+
+    def _flush(self) -> None:
+        assert self._writer is not None
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting), ROW_GROUP_RECORDS)
+        self._waiting = []
+
+    def _check_known(self) -> None:
+        """Sees that what the file has already is the same: a topic may have been made anew."""
+        known = pa.concat_tables(self._known) if self._known else SCHEMA.empty_table()
+        if not known.num_rows:
+            return
+        with reading(self._directory, self._path):
+            there = pq.read_table(self._path, columns=_KNOWN, partitioning=None)
+        other = _comparable(known).join(_comparable(there), _KNOWN, join_type="left anti")
+        if other.num_rows:
+            partition, offset = other["partition"][0].as_py(), other["offset"][0].as_py()
+            why = (
+                f"{self._path} has other records than partition {partition}, from offset {offset} "
+                "on: the topic was made anew, or the file begun at a later offset. Name another "
+                "directory, and another checkpoint"
+            )
+            raise ArchiveError(self._directory, why)
+
+
+def _comparable(table: pa.Table) -> pa.Table:
+    """With numbers for times, of which a join finds none equal that are null."""
+    times = table["timestamp"].cast(pa.int64()).fill_null(-(1 << 63))
+    return table.select(_KNOWN).set_column(2, "timestamp", times)

@@ -1,0 +1,41 @@
+"""A partition's copy: what may be added to it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dafka_core import EmbeddedCluster
+from dafka_core.archive.record_files import SCHEMA
+from dafka_core.records import TopicPartition
+from dafka_spark.jobs.support.mirrored_partition import MirroredPartition, MirrorError
+
+
+def records(start: int, *values: bytes) -> pa.RecordBatch:
+    rows = [
+        {"value": value, "partition": "", "offset": start + number, "timestamp": 1_000_000}
+        for number, value in enumerate(values)
+    ]
+    return pa.RecordBatch.from_pylist(rows, SCHEMA)
+
+
+def test_what_does_not_go_on_with_the_copy_is_refused(cluster: EmbeddedCluster) -> None:
+    tp = TopicPartition("copied", "A" * 32)
+
+    def add(start: int, *values: bytes) -> int:
+        with MirroredPartition(cluster.tower, tp, 1) as copied:
+            copied.add(records(start, *values))
+            return copied.finish()
+
+    with pytest.raises(MirrorError, match="next record is of offset 5, and the copy ends at 0"):
+        add(5, b"x")
+    assert add(0, b"0", b"1", b"2") == 3
+    assert add(1, b"1", b"2", b"3") == 1
+    with pytest.raises(MirrorError, match="has other records from offset 1"):
+        add(1, b"1", b"other")
+    assert add(4, b"4") == 1
+
+
+def test_a_partition_of_a_c_producer_is_named(cluster: EmbeddedCluster) -> None:
+    with pytest.raises(MirrorError, match="of a C producer"):
+        MirroredPartition(cluster.tower, TopicPartition("copied", "c-name"), 1)
