@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse(argv)
     check_options(arguments, tower=arguments.tower, topic=arguments.to)
     session = build_session(QUERY)
-    records = read_topic(session, arguments.topic, arguments, QUERY)
+    records = read_topic(session, arguments.topic, arguments)
     malformed = _count_if(sf.col("scheduled").isNull()).alias("malformed")
     flights = (
         parse_flights(records)
@@ -155,7 +155,7 @@ def _parser() -> JobParser:
         "Departure delays per carrier and airport in event-time windows: one "
         "streaming query from a topic of flights to a topic and to parquet."
     )
-    add_query_arguments(parser)
+    add_query_arguments(parser, QUERY)
     parser.add_argument(
         "--topic", default="flights", help="the topic to read (default: %(default)s)"
     )

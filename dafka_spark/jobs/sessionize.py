@@ -24,6 +24,7 @@ from dafka_spark.formats.extras import needed
 from dafka_spark.jobs.support.job_arguments import (
     JobParser,
     add_query_arguments,
+    delay_ms,
     duration_ms,
     print_json,
 )
@@ -89,6 +90,7 @@ class Sessions(StatefulProcessor):
         for span in self._spans():
             if self._end_ms(span) > now_ms:
                 left.append(span)
+                self._handle.registerTimer(self._end_ms(span))  # the gap may have been shorter
             else:
                 first_us, last_us, records = span
                 yield Row(session_key=key[0], first_us=first_us, last_us=last_us, records=records)
@@ -197,7 +199,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--watermark",
-        type=duration_ms,
+        type=delay_ms,
         default="10m",
         metavar="TIME",
         help="how much older than the newest one a record may be (default: %(default)s)",

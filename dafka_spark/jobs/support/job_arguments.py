@@ -51,8 +51,11 @@ class JobParser(argparse.ArgumentParser):
         return arguments
 
 
-def add_query_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of every job that is a streaming query reading a topic."""
+def add_query_arguments(parser: argparse.ArgumentParser, query_name: str | None = None) -> None:
+    """Adds the options of every job that is a streaming query reading a topic.
+
+    ``query_name`` is the default under which it reports how far it is.
+    """
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -74,8 +77,10 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--query-name",
+        default=query_name,
         metavar="NAME",
-        help="report under this name how far the query is, for dafka lag (default: it does not)",
+        help="report under this name how far the query is, to dafka lag and the console "
+        f"(default: {query_name or 'it does not report'})",
     )
     parser.add_argument(
         "--available-now",
@@ -117,15 +122,18 @@ def directory(text: str) -> Path:
 
 def duration_ms(text: str) -> int:
     """An argument that must be a length of time, such as 30m; in milliseconds."""
-    try:
-        length_ms = parse_duration_ms(text)
-    except ValueError:
-        length_ms = 0
+    length_ms = delay_ms(text)
     if length_ms < 1:
-        raise argparse.ArgumentTypeError(
-            f"must be a length of time, as 90s, 30m or 2h, not {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"must be longer than nothing, not {text!r}")
     return length_ms
+
+
+def delay_ms(text: str) -> int:
+    """An argument that must be a length of time, or 0s; in milliseconds."""
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}, not {text!r}") from None
 
 
 def rate(text: str) -> float:

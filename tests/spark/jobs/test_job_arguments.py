@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 
 from dafka_core.cli.job_command import jobs
 from dafka_spark.jobs.support.job_exit import run_named
+from tests.spark.jobs.programs import ROOT
 
 
 class Told(NamedTuple):
@@ -44,8 +46,13 @@ def test_every_job_explains_itself(here: Jobs, name: str) -> None:
     assert told.out.startswith(f"usage: dafka job {name} ")
     assert "--tower" in told.out
     assert told.err == ""
+    flags = {*re.findall(r"--[a-z-]+", told.out)} - {"--help"}
+    page = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+    assert [flag for flag in flags if f"`{flag}`" not in page] == []
 
 
+SESSIONS = ("sessionize", "--checkpoint=unused", "--topic=x", "--to=y")
+FILES = ("compact_to_parquet", "--checkpoint=unused")
 COPY = ("topic_to_topic", "--checkpoint=unused", "--to=y")
 
 
@@ -61,6 +68,14 @@ COPY = ("topic_to_topic", "--checkpoint=unused", "--to=y")
         ((*COPY, "--topic="), "option 'subscribe' = '': a topic must have 1 to 255 bytes"),
         ((*COPY, "--topic=x", "--acks=none"), "option 'acks' = 'none': must be a whole number"),
         ((*COPY, "--topic=x", "--starting-offsets=never"), "option 'startingOffsets' = 'never'"),
+        ((*SESSIONS, "--gap=0s"), "argument --gap: must be longer than nothing, not '0s'"),
+        ((*SESSIONS, "--watermark=soon"), "argument --watermark: must be a time like 500ms, 30s,"),
+        (
+            (*FILES, "--topic=x", "--output=s3://a"),
+            "argument --output: must be a directory of this",
+        ),
+        ((*FILES, "--output=a"), "one of the arguments --topic --topic-pattern is required"),
+        ((*FILES, "--topic-pattern=(", "--output=a"), "option 'subscribePattern' = '('"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_anything_starts(
