@@ -55,6 +55,8 @@ class MirroredPartition:
         self._tp = tp
         # Contents are as they are to be: in envelopes those that need one.
         options: dict[str, Any] = {"tower": tower, "acks": acks, "envelope": "none"}
+        # The topic has its name already.
+        options["allow_control_characters"] = True
         self._producer = Producer(tp.topic, address=tp.partition, **options)
         self._first = self._producer.next_offset
         self.count = 0
