@@ -53,32 +53,26 @@ SHARED: Final = frozenset({"config", "profile"})
 """Options of ``dafka`` itself that all commands take as well, in their place."""
 
 
-class ConfiguredCommand(TyperCommand):
+class _Configured:
+    """Before typer's own class: its options are also settings."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its own parameters, and those that all commands take."""
+        return _with_shared(ctx, super().get_params(ctx))  # type: ignore[misc]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses flags, and fills in what they do not say."""
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        _fill(ctx)
+        return rest
+
+
+class ConfiguredCommand(_Configured, TyperCommand):
     """A command whose options are also settings."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Its own parameters, and those that all commands take."""
-        return _with_shared(ctx, super().get_params(ctx))
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses flags, and fills in what they do not say."""
-        rest = super().parse_args(ctx, args)
-        _fill(ctx)
-        return rest
-
-
-class ConfiguredGroup(TyperGroup):
+class ConfiguredGroup(_Configured, TyperGroup):
     """A group of commands that is a command itself, as ``dafka store``."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Its own parameters, and those that all commands take."""
-        return _with_shared(ctx, super().get_params(ctx))
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses flags, and fills in what they do not say."""
-        rest = super().parse_args(ctx, args)
-        _fill(ctx)
-        return rest
 
 
 class ConfiguredTyper(typer.Typer):
