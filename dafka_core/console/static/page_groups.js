@@ -45,7 +45,7 @@ export function show(main, { go, names }) {
       const found = await get("group", { group: chosen });
       put(parts, h("div", { class: "head" }, h("h2", { class: "name" }, chosen), h("small", { class: "faint" }, plural(found.total, "partition"))),
         h("section", { class: "card" }, table(
-          [["topic"], ["partition", "number"], ["committed", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number"], ["member"], ["client"], ["host"]],
+          [["topic"], ["partition", "number"], ["committed", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number wide"], ["member", "wide"], ["client"], ["host", "wide"]],
           found.rows.slice(0, 100).map((row) => [topic(row), whole(row.number), whole(row.committed), whole(row.end), whole(row.records_behind), span(row.seconds_behind),
             row.member ? h("code", { title: row.member }, row.member.length > 20 ? `${row.member.slice(0, 18)}…` : row.member) : "–", row.client ?? "–", row.host ?? "–"]), "partitions")));
     } catch (error) {

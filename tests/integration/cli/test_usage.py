@@ -50,7 +50,7 @@ def test_help_lists_the_commands() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_help_of_a_command_lists_every_option_of_its_table(name: str) -> None:
-    shown = run(name, "--help", COLUMNS="120")
+    shown = run(name, "--help", COLUMNS="160")
     assert shown.returncode == 0
     expected = {row.name for table in TABLES[name] for row in table.table()}
     if name == "up":  # it has a tower of its own
