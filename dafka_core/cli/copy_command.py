@@ -12,7 +12,7 @@ import typer
 
 from dafka_core.cli import output, stored_records
 from dafka_core.cli.consume_command import Offset, Partitions, Since, Until, Wanted
-from dafka_core.cli.flags import of_table
+from dafka_core.cli.flags import WithResult, of_table
 from dafka_core.cli.list_commands import Timeout, Uris
 from dafka_core.cli.places import JSON, PARQUET, Place
 from dafka_core.cli.process import Stopped
@@ -72,6 +72,7 @@ def copy(
     follow: Follow = False,
     to_tower: ToTower = None,
     overwrite: Overwrite = False,
+    as_json: WithResult = False,
     timeout_s: Timeout = 10.0,
     uris: Uris = "",
     **options: Any,
@@ -98,12 +99,12 @@ def copy(
     if to_tower:
         given["tower"] = ",".join(to_tower)
     if came_from.kind:
-        _file_to_topic(came_from, topics[0], given)
+        _file_to_topic(came_from, topics[0], given, as_json=as_json)
         return
     wanted = Wanted.of(offset, since, until, partition, ends=True)
     with stored_records.opened(timeout_s, uris, options) as stored:
         if goes_to.kind:
-            _topic_to_file(stored, wanted, topics[0], goes_to, overwrite=overwrite)
+            _topic_to_file(stored, wanted, topics[0], goes_to, overwrite=overwrite, as_json=as_json)
             return
         mirror = _Mirror(stored, topics[0], topics[1], given, keeps=keeps)
         try:
@@ -114,11 +115,17 @@ def copy(
                     mirror.copy(wanted)
         finally:
             mirror.close()
-        output.say(f"{mirror.count} records copied")
+        output.done(f"{mirror.count} records copied", as_json=as_json, records=mirror.count)
 
 
 def _topic_to_file(
-    stored: StoredRecords, wanted: Wanted, topic: str, place: Place, *, overwrite: bool
+    stored: StoredRecords,
+    wanted: Wanted,
+    topic: str,
+    place: Place,
+    *,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     from dafka_core.cli.copy_files import new_file
 
@@ -132,10 +139,11 @@ def _topic_to_file(
             for batch in stored.read(each):
                 write(batch)
                 advance(batch.count)
-    output.say(f"{total} records copied to {escape(place.name)}")
+    said = f"{total} records copied to {escape(place.name)}"
+    output.done(said, as_json=as_json, records=total)
 
 
-def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
+def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_json: bool) -> None:
     from dafka_core import Producer
 
     if place.kind == PARQUET:
@@ -148,14 +156,16 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None
                     producer.publish_many(*columns)
                     advance(len(columns[0]))
             producer.close()
-        output.say(f"{records.count} records copied to topic {quoted(topic)}")
+        said = f"{records.count} records copied to topic {quoted(topic)}"
+        output.done(said, as_json=as_json, records=records.count)
         return
     kind = JSON if place.kind == JSON else CSV
     with opened([place.name]) as sources, Producer(topic, **options) as producer:
         published = Published(producer)
         refusal = published.all_of(sources, decoder(kind, None, (), b"", None), None, ())
         producer.close()
-    output.say(f"{published.count} records copied to topic {quoted(topic)}")
+    said = f"{published.count} records copied to topic {quoted(topic)}"
+    output.done(said, as_json=as_json, records=published.count)
     if refusal is not None:
         raise refusal
 

@@ -53,6 +53,9 @@ _DIRECTORY: Final = typer.Option(
 Directory = Annotated[str, _DIRECTORY]
 MaybeDirectory = Annotated[str | None, _DIRECTORY]
 """Of a command that also has commands of its own, which name their directory themselves."""
+WithResult = Annotated[
+    bool, typer.Option("--json", help="Print what was done as a JSON object at the end.")
+]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 """For programs that start nodes: the node stops when its standard input ends, as they do."""
 

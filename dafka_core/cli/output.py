@@ -30,6 +30,13 @@ def say(text: str) -> None:
         _print_aside(printable(text), "dim")
 
 
+def done(text: str, *, as_json: bool, **facts: Any) -> None:
+    """Tells people that all is done, and programs what, as a JSON object, where it is asked for."""
+    say(text)
+    if as_json:
+        write(f"{json.dumps(facts)}\n".encode())
+
+
 def complain(text: str) -> None:
     """Tells people what went wrong."""
     if not logs.say(logging.ERROR, text):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import Topic, of_table, parse_address
+from dafka_core.cli.flags import Topic, WithResult, of_table, parse_address
 from dafka_core.cli.metrics_flag import watching
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.produce_input import CSV, FILE, INPUTS, LINES, decoder
@@ -89,6 +89,7 @@ def produce(
     separator: Separator = None,
     key_column: KeyColumn = None,
     rate: Rate = None,
+    as_json: WithResult = False,
     **options: Any,
 ) -> None:
     """Publish a record for each line of files, or of standard input; end when all are acknowledged.
@@ -102,15 +103,7 @@ def produce(
     parts = None if key is None else octets_of(key), tuple(map(parse_header, header or ()))
     # What cannot be done fails at once.
     content_of(b"", *parts, options.get("envelope", AUTO))
-    for flag, given, of in (
-        ("--key-separator", separator, LINES),
-        ("--key-column", key_column, CSV),
-    ):
-        if given is not None and kind != of:
-            raise typer.BadParameter(f"is for --input {of}", param_hint=f"'{flag}'")
-    if kind not in INPUTS:
-        near = what_there_is(kind, INPUTS, "kinds")
-        raise typer.BadParameter(f"{escape(kind)!r} is none; {near}", param_hint="'--input'")
+    _check_kind(kind, separator, key_column)
     decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
     with (
         opened(files or [STANDARD]) as sources,
@@ -135,9 +128,23 @@ def produce(
                     "are, the others may not be stored"
                 )
                 raise
-        output.say(f"{published.count} records acknowledged")
+        facts = {"topic": escape(topic), "partition": producer.address, "first_offset": first}
+        said = f"{published.count} records acknowledged"
+        output.done(said, as_json=as_json, **facts, records=published.count)
         if refusal is not None:
             raise refusal
+
+
+def _check_kind(kind: str, separator: str | None, key_column: str | None) -> None:
+    for flag, given, of in (
+        ("--key-separator", separator, LINES),
+        ("--key-column", key_column, CSV),
+    ):
+        if given is not None and kind != of:
+            raise typer.BadParameter(f"is for --input {of}", param_hint=f"'{flag}'")
+    if kind not in INPUTS:
+        near = what_there_is(kind, INPUTS, "kinds")
+        raise typer.BadParameter(f"{escape(kind)!r} is none; {near}", param_hint="'--input'")
 
 
 def parse_header(text: str) -> Header:

@@ -38,9 +38,11 @@ def shown(tower: str, topic: str, *without: str) -> list[dict[str, object]]:
 
 
 def copied(tower: str, *arguments: str) -> str:
-    done = run("copy", *arguments, "--tower", tower)
+    done = run("copy", *arguments, "--tower", tower, "--json")
     assert done.returncode == 0, done.stderr
-    return done.stderr.decode().splitlines()[-1]
+    said = done.stderr.decode().splitlines()[-1]
+    assert json.loads(done.stdout) == {"records": int(said.split()[0])}
+    return said
 
 
 def by_value(rows: list[dict[str, object]]) -> list[str]:

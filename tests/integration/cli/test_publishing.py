@@ -75,8 +75,11 @@ def test_a_rate_is_kept_and_ctrl_c_ends_it(tower: str) -> None:
 
 def test_records_before_a_line_that_is_none_are_published(tower: str) -> None:
     given = b'{"value": "a"}\n{"key": "b"}\n{"value": "c"}\n'
-    failed = run("produce", "partly", "--tower", tower, "--input", "json", given=given)
+    wanted = ("--tower", tower, "--input", "json", "--address", "A" * 32, "--json")
+    failed = run("produce", "partly", *wanted, given=given)
     assert failed.returncode == 1
+    told = {"topic": "partly", "partition": "A" * 32, "first_offset": 0, "records": 1}
+    assert json.loads(failed.stdout) == told
     *_, done, said = failed.stderr.decode().splitlines()
     assert done == "1 records acknowledged"
     assert said.startswith("dafka: line 2 of the input is no record: it has neither value nor")
