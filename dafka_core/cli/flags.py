@@ -23,7 +23,8 @@ Command = Callable[..., None]
 MAIN_OPTIONS: Final = frozenset(
     {
         *("host", "sub_address", "pub_address", "join", "acks", "flight_port"),
-        *("listen", "advertised", "num_partitions", "metrics", "retain", "archive", "compress"),
+        *("listen", "advertised", "num_partitions", "metrics", "retain", "retain_until_read"),
+        *("archive", "compress"),
     }
 )
 """Listed first in ``--help``, with ``tower``; most users need none of the others."""
