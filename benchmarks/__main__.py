@@ -28,6 +28,7 @@ ROWS = {
     "where": "bench_where",
     "kafka": "bench_kafka",
     "metrics": "bench_metrics",
+    "retention": "bench_retention",
     "archive": "bench_archive",
     "compression": "bench_compression",
     "console": "bench_console",

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,34 +36,46 @@ ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0
 
 def run(bench: Bench) -> Iterator[Figure]:
     """Ingest, and the store's processor time for it, of each size."""
+    yield from beside_none(bench, "scraped each second", 5, "--metrics", "0")
+
+
+def beside_none(bench: Bench, what: str, times: int, *flags: str) -> Iterator[Figure]:
+    """With flags of the store, beside one without them; so many times a row's usual records."""
     for size_bytes in bench.sizes_bytes:
-        count = bench.part(5 * full_records(size_bytes))
-        taken: dict[str, list[float]] = {"watched": [], "alone": []}
+        count = bench.part(times * full_records(size_bytes))
+        taken: dict[str, list[float]] = {"with": [], "without": []}
         sides = {
             side: partial(
-                ingest, bench.directory, count, size_bytes, side == "watched", taken[side]
+                ingest,
+                bench.directory,
+                count,
+                size_bytes,
+                flags if side == "with" else (),
+                taken[side],
             )
             for side in taken
         }
-        rates = in_turns(f"metrics, {size_bytes} B", sides, bench.pairs)
-        tell(f"metrics, {size_bytes} B: processor time {taken}")
-        name = f"ingest, scraped each second, {size_bytes} B"
-        yield compared(name, rates["watched"], rates["alone"], unit=UNIT, goal=GOAL)
+        name = f"ingest, {what}, {size_bytes} B"
+        rates = in_turns(name, sides, bench.pairs)
+        tell(f"{name}: processor time {taken}")
+        yield compared(name, rates["with"], rates["without"], unit=UNIT, goal=GOAL)
         yield compared(
             f"{name}, processor",
-            taken["watched"],
-            taken["alone"],
+            taken["with"],
+            taken["without"],
             unit="s/M records",
             goal=GOAL,
             smaller_is_better=True,
         )
 
 
-def ingest(parent: Path, count: int, size_bytes: int, watched: bool, taken: list[float]) -> float:
+def ingest(
+    parent: Path, count: int, size_bytes: int, flags: Sequence[str], taken: list[float]
+) -> float:
     """Millions of records a second; adds the store's seconds for a million to ``taken``."""
     with (
         tempfile.TemporaryDirectory(dir=parent) as directory,
-        running(Path(directory), watched) as (pid, ready),
+        running(Path(directory), flags) as (pid, ready),
         scraping(ready.get("metrics")),
     ):
         before_s = cpu_s(pid)
@@ -74,7 +86,7 @@ def ingest(parent: Path, count: int, size_bytes: int, watched: bool, taken: list
 
 
 @contextlib.contextmanager
-def running(directory: Path, watched: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+def running(directory: Path, flags: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """A tower and a store in a process: its number, and what it says when it is ready."""
     with Log(directory) as log:
         log.append(
@@ -83,7 +95,6 @@ def running(directory: Path, watched: bool) -> Iterator[tuple[int, dict[str, Any
                 for number in range(PARTITIONS)
             ]
         )
-    flags = ("--metrics", "0") if watched else ()
     command = [sys.executable, "-m", "dafka_core.cli", "up", "--dir", str(directory)]
     with subprocess.Popen(
         [*command, *ANY_PORTS, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
