@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Annotated, Any, Final
 
 import typer
@@ -108,8 +108,9 @@ def copy(
             return
         mirror = _Mirror(stored, topics[0], topics[1], given, keeps=keeps)
         try:
-            mirror.copy(wanted)
-            with suppress(Stopped):
+            # Who follows has no end: to be stopped is the right one, from the first copy on.
+            with suppress(Stopped) if follow else nullcontext():
+                mirror.copy(wanted)
                 while follow:
                     time.sleep(LOOK_S)
                     mirror.copy(wanted)
