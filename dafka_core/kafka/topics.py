@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, ProtocolError
 from dafka_core.flight.retention_actions import Trimmed, TrimRequest
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.configs import (
@@ -32,6 +33,7 @@ from dafka_core.kafka.schemas import (
 from dafka_core.kafka.topic_names import wrong_name
 from dafka_core.kafka.topic_retention import changed, parsed
 from dafka_core.names import INTERNAL
+from dafka_core.protocol.validation import check_topic
 
 MAX_PARTITIONS: Final = 10_000
 """Of a topic, that a client may ask for: a slip of the finger is not to fill the list."""
@@ -207,7 +209,10 @@ class Topics(Feature):
         if topic.startswith(INTERNAL):
             raise RefusedError(KafkaError.INVALID_TOPIC_EXCEPTION, f"topic {topic!r} is internal")
         store = self._node.store
-        held = await self._node.in_thread(store.log.partitions, topic)
+        held = []
+        with contextlib.suppress(ProtocolError):  # a name that no topic has
+            check_topic(topic)
+            held = await self._node.in_thread(store.log.partitions, topic)
         # Records without numbers: it was cut short before.
         if not (self._node.numbers.is_there(topic) or any(i.earliest < i.end for i in held)):
             why = f"there is no topic {topic!r}"

@@ -173,6 +173,8 @@ def test_a_topic_is_deleted_and_made_anew(
     assert {info.end - info.earliest for info in store.log.partitions("t")} == {0}
     assert refusal(delete("t"))[0] == "UNKNOWN_TOPIC_OR_PART"
     assert refusal(delete("__dafka.queries"))[0] == "TOPIC_EXCEPTION"
+    impossible = DeleteTopicsRequest(topic_names=["a\0b"], timeout_ms=1)
+    assert tell(gateway, impossible, 1).responses[0].error_code == 3
     # It begins anew, and groups with it.
     writer.produce("t", b"anew", partition=0)
     writer.flush(PATIENCE_S)

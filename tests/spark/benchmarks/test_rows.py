@@ -94,6 +94,10 @@ NAMES = {
         "ingest, scraped each second, {}",
         "ingest, scraped each second, {}, processor",
     ],
+    "retention": [
+        "ingest, retain *=32MiB, {}",
+        "ingest, retain *=32MiB, {}, processor",
+    ],
     "archive": ["archive: writing", "archive: reading"],
     "compression": [
         f"{what} of {kind}, {codec}"
