@@ -40,7 +40,7 @@ FULL_BATCHES = 20
 
 def run(bench: Bench) -> Iterator[Figure]:
     """Each size, both ways to deliver."""
-    batches = bench.part(FULL_BATCHES, least=2)
+    batches = bench.part(FULL_BATCHES)
     warm_up = WARM_UP * bench.warm
     with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:

@@ -9,19 +9,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_table import NumberedPartition
-from dafka_core.kafka.produced_records import ProducedRecords
+from dafka_core.kafka.produced_records import ProducedRecords, joined
 from dafka_core.kafka.producer_states import ProducerKey, ProducerStates, WrittenBatch, notes_of
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.log_entries import Notes
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.timestamps import stamped_once
-from dafka_core.values import Longs, Values
 
 MUCH_BYTES: Final = 1 << 20
 """Octets of requests that wait: so many need not wait for others to share a sync with."""
@@ -232,16 +228,19 @@ class PartitionWriter:
         log = self._node.store.log
         start = log.end(self.tp) if self._next is None else self._next
         self._next = start
-        now_us, notes, parts = log.now_us(), dict[str, bytes | None](), list[ProducedRecords]()
+        now_ms, notes, parts = (
+            log.now_us() // 1000,
+            dict[str, bytes | None](),
+            list[ProducedRecords](),
+        )
         for put in group:
             records = put.records
             if records is None or put in errors:
                 continue
-            end = self._next + len(records.contents)
+            end = self._next + records.record_count
             if records.sequenced is not None:
                 self._refresh(put.partition, start)
                 key = ProducerKey(put.partition.topic, put.partition.number, records.producer_id)
-                now_ms = now_us // 1000
                 verdict = self._states.verdict(key, records.sequenced, now_ms)
                 if isinstance(verdict, WrittenBatch):
                     put.written = Written(verdict.offset, verdict.end)
@@ -255,8 +254,8 @@ class PartitionWriter:
             self._next = end
         if not parts:
             return None
-        values = Values.concat([each.contents for each in parts])
-        return RecordBatch(self.tp, start, values, times=_times(parts, now_us)), notes
+        contents, times = joined(parts)
+        return RecordBatch(self.tp, start, contents, times=times), notes
 
     def _refresh(self, partition: NumberedPartition, end: int) -> None:
         """Has the states of a partition's producers be what the log has, if they may not be."""
@@ -272,15 +271,6 @@ def _done() -> Future[int]:
     done: Future[int] = Future()
     done.set_result(0)
     return done
-
-
-def _times(parts: Sequence[ProducedRecords], now_us: int) -> Longs:
-    """The times of all parts; of records without one it is now."""
-    times = [
-        stamped_once(len(each.contents), now_us) if each.times is None else each.times
-        for each in parts
-    ]
-    return np.concatenate(times)
 
 
 def _why(error: KafkaError, records: ProducedRecords) -> str:

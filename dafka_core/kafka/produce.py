@@ -16,10 +16,18 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ProtocolError
 from dafka_core.kafka import schemas
 from dafka_core.kafka.api_versions import Api
-from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode, Handler, Response
+from dafka_core.kafka.gateway_node import (
+    Client,
+    EncodedResponse,
+    Feature,
+    GatewayNode,
+    Handler,
+    Response,
+)
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_table import NumberedPartition
 from dafka_core.kafka.partition_writer import Put, Written
+from dafka_core.kafka.produce_layout import PartitionAnswer, encoded_answers
 from dafka_core.kafka.produce_rounds import ProduceRounds
 from dafka_core.kafka.produced_records import BATCH_VERSION, NO_TRANSACTIONS
 from dafka_core.kafka.producer_states import NOTES, ProducerStates
@@ -96,7 +104,8 @@ class Produce(Feature):
         if request.acks == ALL:
             left_s = deadline - asyncio.get_running_loop().time()
             outcomes = await self._replicated(parts, outcomes, left_s)
-        return _response(parts, outcomes)
+        answers = map(_answer, parts, outcomes)
+        return EncodedResponse([encoded_answers(answers, client.version)])
 
     def _begin(self, topic: str, part: Any, version: int) -> Put | RefusedError | None:
         """Hands the records for one partition to its writer."""
@@ -172,25 +181,11 @@ def _refusal(request: Any) -> RefusedError | None:
     return None
 
 
-def _response(parts: list[_Part], outcomes: list[Written | RefusedError | None]) -> Any:
-    kind = schemas.ProduceResponse
-    topics: dict[str, list[Any]] = {}
-    for part, outcome in zip(parts, outcomes, strict=True):
-        answer = kind.TopicProduceResponse.PartitionProduceResponse(
-            index=part.number,
-            error_code=int(outcome.code) if isinstance(outcome, RefusedError) else 0,
-            base_offset=_base_offset(part, outcome),
-            log_append_time_ms=-1,
-            log_start_offset=-1,
-            record_errors=[],
-            error_message=outcome.why if isinstance(outcome, RefusedError) else None,
-        )
-        topics.setdefault(part.topic, []).append(answer)
-    responses = [
-        kind.TopicProduceResponse(name=name, partition_responses=answers)
-        for name, answers in topics.items()
-    ]
-    return kind(responses=responses, throttle_time_ms=0)
+def _answer(part: _Part, outcome: Written | RefusedError | None) -> PartitionAnswer:
+    offset = _base_offset(part, outcome)
+    if isinstance(outcome, RefusedError):
+        return PartitionAnswer(part.topic, part.number, outcome.code, offset, outcome.why)
+    return PartitionAnswer(part.topic, part.number, 0, offset)
 
 
 def _base_offset(part: _Part, outcome: Written | RefusedError | None) -> int:

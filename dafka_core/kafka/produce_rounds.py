@@ -34,15 +34,12 @@ ROUND_PUTS: Final = 1_000
 """Of which each has a note or more with it."""
 
 PATIENCE: Final = 0.5
-"""Producers have some requests under way, and send the next ones when those are answered.  So a
-round waits until as much has come as went in the one before it, for this part of the time that it
-took; then twice as much shares a sync, and who waits for it waits no longer than without."""
+"""Producers have some requests under way, and send the next ones when those are answered.  So what
+comes first waits until as much has come as went in the round before, for this part of the time that
+that took; then twice as much shares a sync, and who waits for it waits no longer than without."""
 
 MAX_PATIENCE_S: Final = 0.005
-"""A slow disk is no reason to wait for longer."""
-
-LOOK_AGAIN_S: Final = 0.0005
-"""So that some more come, too, when enough have."""
+"""So long after the round before nothing waits any more: a slow disk is no reason to."""
 
 MAX_WAIT_S: Final = 0.05
 """A round waits no longer for the one before it: that may have much, or have a slow disk."""
@@ -71,7 +68,9 @@ class ProduceRounds:
         self._threads = 0
         self._is_called = False
         self._count = 0  # of the puts in the last round
-        self._began = self._until = 0.0  # when it began, and until when the next one may wait
+        self._expected = 0  # as many as wait when those come again that were in the last one
+        self._began = self._ended = 0.0
+        self._until: float | None = 0.0  # when the next one begins; None: nothing waits for it yet
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, put: Put) -> None:
@@ -89,8 +88,8 @@ class ProduceRounds:
             self._under_way.add(writer)
         elif writer in self._under_way:
             self._under_way.remove(writer)
-            took_s = loop.time() - self._began
-            self._until = loop.time() + min(took_s * PATIENCE, MAX_PATIENCE_S)
+            self._ended, self._until = loop.time(), None
+            self._expected = self._count + self._waiting_count
         if writer.is_ready:
             self._waiting[writer] = None
         if self._waiting and not self._is_called:
@@ -102,21 +101,31 @@ class ProduceRounds:
         loop = asyncio.get_running_loop()
         if self._threads >= MAX_THREADS or not self._waiting:
             return
-        if loop.time() >= self._until:
+        if self._until is None:
+            latest = self._ended + MAX_PATIENCE_S
+            self._until = min(loop.time() + (self._ended - self._began) * PATIENCE, latest)
+        is_under_way = bool(self._threads or self._under_way)
+        is_enough = not is_under_way and self._waiting_count >= self._expected
+        if is_enough or loop.time() >= self._until:
             self._start(self._take([*self._waiting]))
-        elif self._threads or self._under_way:
+        elif is_under_way:
             self._start(self._take([each for each in self._waiting if each.has_much]))
-            if self._timer is None:
-                self._timer = loop.call_at(self._until, self._on_timer)
-        elif sum(writer.waiting_count for writer in self._waiting) < self._count:
-            self._is_called = True
-            loop.call_later(LOOK_AGAIN_S, self._begin)
-        else:
-            self._start(self._take([*self._waiting]))
+        if self._waiting and (self._timer is None or self._timer.when() > self._until):
+            self._end_timer()
+            self._timer = loop.call_at(self._until, self._on_timer)
+
+    @property
+    def _waiting_count(self) -> int:
+        return sum(writer.waiting_count for writer in self._waiting)
 
     def _on_timer(self) -> None:
         self._timer = None
         self._begin()
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _take(self, writers: Sequence[PartitionWriter]) -> _Round:
         """What is next of these partitions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,8 +18,6 @@ from dafka_core.kafka.records.kafka_batch import KafkaBatch, contents_of, times_
 from dafka_core.kafka.records.record_batch import MAGIC, OpenedBatch, open_record_batch
 from dafka_core.kafka.records.record_columns import decode_together
 from dafka_core.kafka.refusal import RefusedError
-from dafka_core.records import UNKNOWN_US
-from dafka_core.timestamps import stamped_once
 from dafka_core.values import Longs, Values
 
 _log: Final = logging.getLogger("dafka.kafka")
@@ -35,22 +33,50 @@ SMALL_BYTES: Final = 64 << 10
 """Batches of at most so many octets are decoded together.  Java's producers send 16 KiB unless they
 are told otherwise; of larger ones little is gained."""
 
-CHUNK_BYTES: Final = 128 << 10
-"""What is decoded together at most: of more than some 200 KiB the arrays in between are so large
-that the system takes their memory back each time, and gives it anew."""
+CHUNK_BYTES: Final = 256 << 10
+"""What is decoded together at most: of more nothing is gained, and it takes much memory."""
+
+
+class DecodedRecords(NamedTuple):
+    """Records that were decoded together; their contents are in envelopes where they must be."""
+
+    contents: Values
+    stamps_ms: Longs
 
 
 class ProducedRecords(NamedTuple):
-    """Records that are written together.
+    """Records that are written together: some rows of those that were decoded together.
 
-    ``contents`` are in envelopes where they must be; ``times`` as ``RecordBatch`` has them.  Of an
-    idempotent producer they have its id, and are ``sequenced``.
+    Of an idempotent producer they have its id, and are ``sequenced``.
     """
 
-    contents: Values
-    times: Longs | None
+    decoded: DecodedRecords
+    start: int
+    stop: int
     producer_id: int = -1
     sequenced: Sequenced | None = None
+
+    @property
+    def record_count(self) -> int:
+        """How many there are."""
+        return self.stop - self.start
+
+
+def joined(parts: Sequence[ProducedRecords]) -> tuple[Values, Longs | None]:
+    """The contents and times of all parts, as ``RecordBatch`` has them.
+
+    Of those that follow each other where they were decoded nothing is copied.
+    """
+    runs = [parts[0]]
+    for each in parts[1:]:
+        last = runs[-1]
+        if each.decoded is last.decoded and each.start == last.stop:
+            runs[-1] = last._replace(stop=each.stop)
+        else:
+            runs.append(each)
+    contents = [each.decoded.contents[each.start : each.stop] for each in runs]
+    stamps_ms = [each.decoded.stamps_ms[each.start : each.stop] for each in runs]
+    return Values.concat(contents), times_of(np.concatenate(stamps_ms))
 
 
 def produced_together(
@@ -73,7 +99,7 @@ def produced_together(
         if small is not None:
             size_bytes += len(small.records)
         elif isinstance(each, ProducedRecords):
-            size_bytes += each.contents.size_bytes
+            size_bytes += each.decoded.contents.size_bytes
         if size_bytes >= max_bytes:
             break
     chunks = _chunks([each for each in found if isinstance(each, OpenedBatch)])
@@ -128,11 +154,10 @@ def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[Prod
         return repeat(None, len(batches))
     if contents.largest_bytes > limit_bytes:
         return repeat(None, len(batches))
-    parts = [slice(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
-    return (
-        _produced(batch, contents[part], times_of(batch.stamps(columns.deltas[part])))
-        for batch, part in zip(batches, parts, strict=True)
-    )
+    stamps_ms = columns.deltas + np.repeat([each.base_ms for each in batches], counts)
+    decoded = DecodedRecords(contents, stamps_ms)
+    bounds = pairwise(accumulate(counts, initial=0))
+    return (_produced(batch, decoded, *each) for batch, each in zip(batches, bounds, strict=True))
 
 
 def produced_records(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecords:
@@ -155,17 +180,17 @@ def produced_records(octets: memoryview, version: int, limit_bytes: int) -> Prod
             f"{limit_bytes} at most (option max_record_bytes)"
         )
         raise RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
-    times = _joined([(each.times(), each.count) for each in batches])
-    return _produced(batches[0], contents, times)
+    stamps_ms = np.concatenate([each.timestamps_ms for each in batches])
+    return _produced(batches[0], DecodedRecords(contents, stamps_ms), 0, len(contents))
 
 
 def _produced(
-    batch: KafkaBatch | OpenedBatch, contents: Values, times: Longs | None
+    batch: KafkaBatch | OpenedBatch, decoded: DecodedRecords, start: int, stop: int
 ) -> ProducedRecords:
     if batch.producer_id < 0:
-        return ProducedRecords(contents, times)
+        return ProducedRecords(decoded, start, stop)
     sequenced = Sequenced(batch.producer_epoch, batch.base_sequence, batch.count)
-    return ProducedRecords(contents, times, batch.producer_id, sequenced)
+    return ProducedRecords(decoded, start, stop, batch.producer_id, sequenced)
 
 
 def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
@@ -182,14 +207,6 @@ def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
     if not found:
         raise RefusedError(KafkaError.INVALID_RECORD, "there are no records")
     return found
-
-
-def _joined(times: list[tuple[Longs | None, int]]) -> Longs | None:
-    """The times of all batches; those of records without one are to be given."""
-    if all(each is None for each, _ in times):
-        return None
-    known = [stamped_once(count, UNKNOWN_US) if each is None else each for each, count in times]
-    return known[0] if len(known) == 1 else np.concatenate(known)
 
 
 def _check(batch: KafkaBatch | OpenedBatch, version: int) -> None:

@@ -69,10 +69,6 @@ class KafkaBatch:
         """
         return contents_of(self.values, self.keys, self.headers)
 
-    def times(self) -> Longs | None:
-        """The timestamps as ``RecordBatch.times`` has them; None where no record has one."""
-        return times_of(self.timestamps_ms)
-
 
 def contents_of(values: pa.Array, keys: pa.Array | None, headers: pa.Array | None) -> Values:
     """What ``KafkaBatch.contents`` gives of these columns."""
@@ -83,8 +79,7 @@ def contents_of(values: pa.Array, keys: pa.Array | None, headers: pa.Array | Non
 
 
 def times_of(stamps_ms: Longs) -> Longs | None:
-    """What ``KafkaBatch.times`` gives of these timestamps."""
-    # With few of NumPy's functions: this is done for each of many small batches.
+    """Timestamps as ``RecordBatch.times`` has them; None where no record has one."""
     count = len(stamps_ms)
     bounds = np.flatnonzero(stamps_ms[1:] != stamps_ms[:-1])
     times = np.empty((len(bounds) + 1, 2), np.int64)

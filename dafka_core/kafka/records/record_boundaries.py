@@ -36,6 +36,9 @@ _MANY: Final = 100_000
 _MAX_RECORD_BYTES: Final = 512
 """Of larger records it takes longer to find the octets that are 0."""
 
+_COMPARED_OCTETS: Final = 2
+"""Of a length: the first one and the last one."""
+
 _COPIED_BYTES: Final = 64 << 10
 
 _ROUNDS: Final = 3
@@ -59,6 +62,26 @@ def boundaries_of(octets: Octets, count: int) -> Boundaries | None:
     if found is None and FEW <= count <= _MANY and len(octets) < count * _MAX_RECORD_BYTES:
         found = _by_zeros(octets, count)
     return _one_by_one(octets, count) if found is None else found
+
+
+def boundaries_of_each(octets: Octets, size_bytes: int, count: int) -> Boundaries | None:
+    """The same of batches one after the other that have so many octets, and records, each.
+
+    None unless all records lie in each batch as they do in the first one.  So they do mostly where
+    values are of one length: producers send a batch when it has as many octets as it may.
+    """
+    first = boundaries_of(octets[:size_bytes], count)
+    if first is None:
+        return None
+    heads = np.concatenate(([0], first.ends[:-1]))
+    if (first.starts - heads).max() > _COMPARED_OCTETS:
+        return None
+    rows = octets.reshape(-1, size_bytes)
+    lengths = rows[:, np.concatenate((heads, first.starts - 1))]
+    if (lengths != lengths[0]).any():
+        return None
+    bases = np.arange(0, len(octets), size_bytes)[:, np.newaxis]
+    return Boundaries((bases + first.starts).ravel(), (bases + first.ends).ravel())
 
 
 def _runs(octets: Octets, count: int) -> Boundaries | None:

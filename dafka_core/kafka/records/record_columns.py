@@ -20,7 +20,7 @@ from dafka_core.envelope import MAX_LENGTHS_BYTES
 from dafka_core.envelope_columns import HEADERS_TYPE, as_binary, put_varints, texts
 from dafka_core.envelope_heads import MAX_INT32, Octets, Runs, before
 from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
-from dafka_core.kafka.records.record_boundaries import Boundaries, boundaries_of
+from dafka_core.kafka.records.record_boundaries import Boundaries, boundaries_of, boundaries_of_each
 from dafka_core.kafka.records.varint_columns import (
     INT_OCTETS,
     LONG_OCTETS,
@@ -92,13 +92,17 @@ def decode_together(batches: Sequence[Bytes], counts: Sequence[int]) -> RecordCo
         raise _wrong(f"a batch has at most {MAX_RECORDS} records, not {total}")
     data = batches[0] if len(batches) == 1 else b"".join(batches)
     octets = np.frombuffer(data, np.uint8)
-    boundaries = boundaries_of(octets, total)
+    boundaries = None
+    sizes = [len(each) for each in batches]
+    if len(batches) > 1 and len({*sizes}) == len({*counts}) == 1:
+        boundaries = boundaries_of_each(octets, sizes[0], counts[0])
+    boundaries = boundaries or boundaries_of(octets, total)
     if boundaries is None:
         raise _wrong(f"{len(octets)} bytes are not {total} records")
     numbers = np.arange(total)
     if len(batches) > 1:
         stops = np.cumsum(counts)
-        if (boundaries.ends[stops - 1] != np.cumsum([len(each) for each in batches])).any():
+        if (boundaries.ends[stops - 1] != np.cumsum(sizes)).any():
             raise _wrong("the records of a batch do not end where it ends")
         numbers -= np.repeat(stops - counts, counts)
     parts: list[RecordColumns] = []

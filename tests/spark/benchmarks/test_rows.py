@@ -120,7 +120,7 @@ def run(*arguments: str) -> str:
         name: value for name, value in os.environ.items() if "PYSPARK_GATEWAY" not in name
     }
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *arguments],
+        [sys.executable, "-m", "tests.spark.benchmarks.forked_rows", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -9,7 +9,7 @@ import pytest
 from dafka_core.errors import ProtocolError
 from dafka_core.kafka import schemas
 from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.produce_layout import check_partitions
+from dafka_core.kafka.produce_layout import PartitionAnswer, check_partitions, encoded_answers
 
 
 def request(version: int, topics: int = 2, partitions: int = 3) -> memoryview:
@@ -42,3 +42,34 @@ def test_counts_below_zero_are_none() -> None:
     check_partitions(memoryview(struct.pack(">hii", 1, 1, -1)), 0, 0, 0)
     no_partitions = struct.pack(">hiihi", 1, 1, 1, -1, -(2**31))
     check_partitions(memoryview(no_partitions), 0, 0, 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.PRODUCE])
+def test_answers_are_as_the_library_has_them(version: int) -> None:
+    answers = [
+        PartitionAnswer("one", 0, 0, 2**40),
+        PartitionAnswer("another €", 3, 87, -1, "no record: ü"),
+        PartitionAnswer("one", 2**31 - 1, 3, -1, ""),
+    ]
+    kind = schemas.ProduceResponse.TopicProduceResponse
+    topics = [
+        kind(
+            name=name,
+            partition_responses=[
+                kind.PartitionProduceResponse(
+                    index=each.number,
+                    error_code=each.error,
+                    base_offset=each.base_offset,
+                    log_append_time_ms=-1,
+                    log_start_offset=-1,
+                    record_errors=[],
+                    error_message=each.why,
+                )
+                for each in parts
+            ],
+        )
+        for name, parts in (("one", [answers[0], answers[2]]), ("another €", [answers[1]]))
+    ]
+    expected = schemas.ProduceResponse(version=version, responses=topics, throttle_time_ms=0)
+    assert encoded_answers(answers, version) == bytes(expected.encode(version=version))
+    assert encoded_answers([], version) == bytes(4 if version == 0 else 8)

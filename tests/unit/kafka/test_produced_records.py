@@ -14,6 +14,7 @@ from dafka_core.envelope import closed
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.produced_records import (
     ProducedRecords,
+    joined,
     produced_records,
     produced_together,
 )
@@ -64,13 +65,11 @@ def with_crc(octets: bytes) -> bytes:
 
 def test_records_become_contents_and_times() -> None:
     found = produced_records(memoryview(batch(b"a", b"b")), NEWEST, LIMIT)
-    assert found.contents == [b"a", b"b"]
-    assert found.times is not None
-    assert found.times.tolist() == [[1, WHEN_MS * 1000], [1, (WHEN_MS + 1) * 1000]]
+    assert written(found) == ([b"a", b"b"], [[1, WHEN_MS * 1000], [1, (WHEN_MS + 1) * 1000]])
     assert (found.producer_id, found.sequenced) == (-1, None)
     octets = batch(None, b"v", key=b"k", producer=(9, 3, 70))
     found = produced_records(memoryview(octets), NEWEST, LIMIT)
-    assert found.contents == [closed(None, b"k"), closed(b"v", b"k")]
+    assert written(found)[0] == [closed(None, b"k"), closed(b"v", b"k")]
     assert (found.producer_id, found.sequenced) == (9, Sequenced(3, 70, 2))
 
 
@@ -78,17 +77,14 @@ def test_records_become_contents_and_times() -> None:
 def test_old_message_sets_are_taken_of_old_requests(codec: int) -> None:
     octets = memoryview(message_set(1, b"a", b"b", codec=codec))
     found = produced_records(octets, 2, LIMIT)
-    assert found.contents == [closed(b"a", b"k"), closed(b"b", b"k")]
-    assert found.times is not None
-    assert found.times.tolist() == [[1, WHEN_MS * 1000], [1, (WHEN_MS + 1) * 1000]]
+    times = [[1, WHEN_MS * 1000], [1, (WHEN_MS + 1) * 1000]]
+    assert written(found) == ([closed(b"a", b"k"), closed(b"b", b"k")], times)
     found = produced_records(memoryview(message_set(0, b"a", codec=codec)), 0, LIMIT)
-    assert found.contents == [closed(b"a", b"k")]
-    assert found.times is None
+    assert written(found) == ([closed(b"a", b"k")], None)
     both = memoryview(message_set(0, b"a", codec=1) + message_set(1, b"b", codec=1))
     found = produced_records(both, 1, LIMIT)
-    assert found.contents == [closed(b"a", b"k"), closed(b"b", b"k")]
-    assert found.times is not None
-    assert found.times.tolist() == [[1, UNKNOWN_US], [1, WHEN_MS * 1000]]
+    times = [[1, UNKNOWN_US], [1, WHEN_MS * 1000]]
+    assert written(found) == ([closed(b"a", b"k"), closed(b"b", b"k")], times)
 
 
 REFUSED = {
@@ -146,7 +142,7 @@ def test_octets_that_are_anything_are_refused() -> None:
             found = produced_records(memoryview(octets), int(chance.integers(0, 9)), LIMIT)
         except RefusedError:
             continue
-        assert len(found.contents) == 20
+        assert found.record_count == len(written(found)[0]) == 20
 
 
 def alone(octets: bytes, limit_bytes: int = LIMIT) -> object:
@@ -160,13 +156,23 @@ def alone(octets: bytes, limit_bytes: int = LIMIT) -> object:
 def told(found: ProducedRecords | RefusedError) -> object:
     if isinstance(found, RefusedError):
         return str(found)
-    times = None if found.times is None else found.times.tolist()
-    return found.contents.to_list(), times, found.producer_id, found.sequenced
+    return *written(found), found.producer_id, found.sequenced
+
+
+def written(*parts: ProducedRecords) -> tuple[list[bytes], list[list[int]] | None]:
+    """The contents and times of what is written."""
+    contents, times = joined(parts)
+    return contents.to_list(), None if times is None else times.tolist()
 
 
 def together(*batches: bytes, max_bytes: int = 1 << 30) -> list[object]:
     requests = [(memoryview(each), NEWEST) for each in batches]
     return [told(each) for each in produced_together(requests, LIMIT, max_bytes)]
+
+
+def stamps(times: list[list[int]] | None) -> list[int]:
+    """The timestamp of each record."""
+    return [stamp for count, stamp in times or [] for _ in range(count)]
 
 
 SOUND = [
@@ -181,6 +187,18 @@ SOUND = [
 def test_batches_are_decoded_together_as_each_alone() -> None:
     assert together(*SOUND) == [alone(each) for each in SOUND]
     assert together(*SOUND * 20) == [alone(each) for each in SOUND] * 20
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [0, 1, 3], [2, 0, 1], [3], [1, 1]])
+def test_parts_that_follow_each_other_are_joined_as_any_others(order: list[int]) -> None:
+    requests = [(memoryview(each), NEWEST) for each in SOUND[:4]]
+    parts = produced_together(requests, LIMIT, 1 << 30)
+    chosen = [part for at in order if isinstance(part := parts[at], ProducedRecords)]
+    assert len(chosen) == len(order)
+    contents, times = written(*chosen)
+    each_alone = [written(each) for each in chosen]
+    assert contents == [value for values, _ in each_alone for value in values]
+    assert stamps(times) == [stamp for _, alone in each_alone for stamp in stamps(alone)]
 
 
 @pytest.mark.parametrize(

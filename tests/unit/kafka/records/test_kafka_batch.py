@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dafka_core.envelope_columns import HEADERS_TYPE
 from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
-from dafka_core.kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds
+from dafka_core.kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds, times_of
 from dafka_core.records import UNKNOWN_US
 from tests.unit.kafka.records.batches import binary
 
@@ -21,11 +21,11 @@ def batch(stamps: list[int], headers: pa.Array | None = None) -> KafkaBatch:
 
 
 def test_timestamps_are_runs_of_microseconds() -> None:
-    times = batch([5, 5, 7, -1, 7]).times()
+    times = times_of(batch([5, 5, 7, -1, 7]).timestamps_ms)
     assert times is not None
     assert times.tolist() == [[2, 5_000], [1, 7_000], [1, UNKNOWN_US], [1, 7_000]]
-    assert batch([-1, -1]).times() is None
-    assert batch([-1]).times() is None
+    assert times_of(batch([-1, -1]).timestamps_ms) is None
+    assert times_of(batch([-1]).timestamps_ms) is None
     assert milliseconds(None, 2).tolist() == [NO_TIMESTAMP] * 2
 
 
@@ -33,7 +33,7 @@ def test_timestamps_are_runs_of_microseconds() -> None:
 def test_timestamps_come_back_unless_they_are_too_large(stamps: list[int]) -> None:
     most = 2**63 // 1000 - 1
     expected = [max(-most, min(stamp, most)) for stamp in stamps]
-    assert milliseconds(batch(stamps).times(), len(stamps)).tolist() == expected
+    assert milliseconds(times_of(batch(stamps).timestamps_ms), len(stamps)).tolist() == expected
 
 
 def test_more_headers_than_an_envelope_holds_are_an_error() -> None:

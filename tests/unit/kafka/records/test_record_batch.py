@@ -16,6 +16,7 @@ from dafka_core.envelope import MAGIC as ENVELOPE
 from dafka_core.kafka.records import errors
 from dafka_core.kafka.records.compression import Codec
 from dafka_core.kafka.records.errors import CorruptRecordsError
+from dafka_core.kafka.records.kafka_batch import times_of
 from dafka_core.kafka.records.record_batch import decode_record_batch, encode_record_batches
 from dafka_core.records import RecordBatch
 from tests.unit.kafka.records.batches import (
@@ -129,7 +130,7 @@ def test_records_without_times_have_none() -> None:
     (octets,) = encode_record_batches(RecordBatch.of(TP, 3, [b"a", b"b"]))
     batch = decode_record_batch(octets)
     assert batch.timestamps_ms.tolist() == [-1, -1]
-    assert batch.times() is None
+    assert times_of(batch.timestamps_ms) is None
 
 
 def test_a_value_that_begins_as_an_envelope_does_stays_one() -> None:
@@ -222,5 +223,5 @@ def test_wrong_octets_under_a_right_crc_are_an_error_or_records(data: st.DataObj
             column.validate(full=True)
             assert len(column) == batch.count
     assert len(batch.contents()) == batch.count
-    times = batch.times()
+    times = times_of(batch.timestamps_ms)
     assert times is None or times[:, 0].sum() == batch.count

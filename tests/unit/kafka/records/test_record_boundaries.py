@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.kafka.records import record_boundaries
-from dafka_core.kafka.records.record_boundaries import boundaries_of
+from dafka_core.kafka.records.record_boundaries import boundaries_of, boundaries_of_each
 from dafka_core.values import FEW
 from tests.unit.kafka.records.batches import START_MS, Parts, by_aiokafka
 
@@ -109,3 +109,26 @@ def test_any_octets_are_records_or_none(data: bytes) -> None:
 def test_any_octets_are_many_records_or_none(data: bytes) -> None:
     repeated = data * (8 * FEW // len(data))
     assert found(repeated, FEW) == walked(repeated, FEW)
+
+
+@pytest.mark.parametrize("kind", sorted({*SIZES} - {"huge"}))  # three octets for a length
+def test_batches_that_are_alike_are_found_from_the_first_one(kind: str) -> None:
+    data, count = records(SIZES[kind], "random"), len(SIZES[kind])
+    boundaries = boundaries_of_each(np.frombuffer(data * 3, np.uint8), len(data), count)
+    assert boundaries is not None
+    starts_and_ends = list(zip(*(each.tolist() for each in boundaries), strict=True))
+    assert starts_and_ends == walked(data * 3, 3 * count)
+
+
+@given(at=st.integers(0, 10**6), octet=st.integers(0, 255))
+def test_batches_whose_lengths_differ_are_not_alike(at: int, octet: int) -> None:
+    data, count = records(SIZES["two lengths"], "text"), COUNT
+    octets = bytearray(data * 2)
+    octets[at % len(octets)] = octet
+    boundaries = boundaries_of_each(np.frombuffer(octets, np.uint8), len(data), count)
+    each = walked(bytes(octets[: len(data)]), count), walked(bytes(octets[len(data) :]), count)
+    if boundaries is None:
+        assert each[0] != each[1]
+    else:
+        starts_and_ends = list(zip(*(each.tolist() for each in boundaries), strict=True))
+        assert starts_and_ends == walked(bytes(octets), 2 * count)
