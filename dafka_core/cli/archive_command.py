@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -66,12 +66,13 @@ def archive(
             )
         writer, added = ArchiveWriter(archive_directory, topic), Added()
         failed: dict[str, DafkaError] = {}
-        # First the store that has most: of the others only what it has not.
-        for client, infos in sorted(found, key=lambda each: -_records(each[1])):
-            wanted = _wanted(client, infos, heads, before_us, timeout_s)
-            now = writer.archive(wanted, partial(_read, client, timeout_s))
-            added = added.with_all_of(now)
-            _note_failures(failed, writer, wanted, now)
+        with output.progress(None, "records") as advance:
+            # First the store that has most: of the others only what it has not.
+            for client, infos in sorted(found, key=lambda each: -_records(each[1])):
+                wanted = _wanted(client, infos, heads, before_us, timeout_s)
+                now = writer.archive(wanted, partial(_read, client, timeout_s, advance))
+                added = added.with_all_of(now)
+                _note_failures(failed, writer, wanted, now)
     if not added.files and not failed:
         output.say("nothing to archive: all is in the archive already, or younger")
     row = (topic, added.files, added.records, added.size_bytes)
@@ -108,11 +109,13 @@ def _wanted(
     ]
 
 
-def _read(client: StoreClient, timeout_s: float, wanted: Wanted) -> Iterator[RecordBatch]:
+def _read(
+    client: StoreClient, timeout_s: float, advance: Callable[[int], None], wanted: Wanted
+) -> Iterator[RecordBatch]:
     from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS
 
     life, after = (None if life == NO_LIFE else life for life in (wanted.life, wanted.after))
-    return client.read(
+    for batch in client.read(
         wanted.tp,
         wanted.start,
         wanted.end,
@@ -122,7 +125,9 @@ def _read(client: StoreClient, timeout_s: float, wanted: Wanted) -> Iterator[Rec
         max_records=GROUP_RECORDS,
         max_bytes=GROUP_BYTES,
         timeout_s=timeout_s,
-    )
+    ):
+        advance(batch.count)
+        yield batch
 
 
 def _note_failures(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dafka_core.cli import output
+from dafka_core.cli.flags import WithResult
 from dafka_core.cli.list_commands import AsJson
 
 AnyStore = Annotated[str, typer.Argument(metavar="DIR|URI", show_default=False)]
@@ -38,7 +39,8 @@ def backup(
     from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 
     previous = None if since is None else Backup(Path(since))
-    found = back_up(store, Path(to), previous)
+    with output.progress(None, "bytes") as advance:
+        found = back_up(store, Path(to), previous, advance)
     if as_json:
         output.write((Path(to) / BACKUP_MANIFEST).read_bytes())
     kind = "what is new since it" if previous else "all of it"
@@ -60,6 +62,7 @@ def restore(
             show_default=False,
         ),
     ] = None,
+    as_json: WithResult = False,
 ) -> None:
     """Make a backup, or a copy of a store's directory in DIR, a store of its own.
 
@@ -71,8 +74,10 @@ def restore(
         address = store_identity.restore(directory)
     else:
         store_identity.check_directory(directory)
-        address = store_backup.restore(Path(backup), Path(directory))
-    output.say(f"{directory} is store {address} from now on")
+        with output.progress(None, "partitions") as advance:
+            address = store_backup.restore(Path(backup), Path(directory), advance)
+    said = f"{directory} is store {address} from now on"
+    output.done(said, as_json=as_json, directory=directory, store=address)
 
 
 def verify(

@@ -19,6 +19,7 @@ import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.configuration import CONFIG, PREFIX, PROFILE
+from dafka_core.cli.flags import WithResult
 from dafka_core.cli.itself import versions
 from dafka_core.cli.list_commands import Timeout, Uris
 from dafka_core.error_base import HIDDEN, is_secret
@@ -26,7 +27,8 @@ from dafka_core.errors import ConfigError
 from dafka_core.names import escape
 
 COMMANDS: Final = (
-    *("status", "doctor", "nodes", "stores", "topics", "partitions", "staged", "lag", "config"),
+    *("status", "doctor", "nodes", "stores", "topics", "partitions", "staged"),
+    *("lag", "groups", "retain", "config"),
 )
 """What a cluster is asked; the output of each is a file."""
 
@@ -45,6 +47,7 @@ def bundle(
         ),
     ] = None,
     *,
+    as_json: WithResult = False,
     timeout_s: Timeout = 10.0,
     uris: Uris = "",
     **options: Any,
@@ -64,7 +67,8 @@ def bundle(
     except OSError as error:
         why = f"cannot be written: {error.strerror}"
         raise ConfigError("file", escape(str(path)), why) from None
-    output.say(f"{path}: look into it before you give it away")
+    said = f"{path}: look into it before you give it away"
+    output.done(said, as_json=as_json, file=escape(str(path)))
 
 
 def _settings(ctx: typer.Context, options: Mapping[str, Any]) -> dict[str, str]:

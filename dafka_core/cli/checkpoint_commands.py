@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dafka_core.cli import output
+from dafka_core.cli.flags import WithResult
 from dafka_core.cli.list_commands import AsJson
+from dafka_core.cli.positions import parse_time_us
 
 if TYPE_CHECKING:
     from dafka_core.queries.checkpoint import Batch, Checkpoint
@@ -94,7 +96,7 @@ def diff(
     output.table(_DIFF_COLUMNS, rows, as_json=as_json)
 
 
-def copy(path: Path, to: Target) -> None:
+def copy(path: Path, to: Target, *, as_json: WithResult = False) -> None:
     """Copy a checkpoint as it is: the copy is the same query's, to be kept, or moved.
 
     Only one of the two may go on: a sink of format dafka refuses what the other one writes under
@@ -104,11 +106,11 @@ def copy(path: Path, to: Target) -> None:
     from dafka_core.queries.checkpoint_copies import copied
 
     made = copied(Checkpoint.read(path), to)
-    output.say(f"{made.path}: {_told(made)}")
     output.say("let only one of the two go on; 'dafka checkpoint fork' makes another query")
+    _done(made, as_json=as_json)
 
 
-def fork(path: Path, to: Target) -> None:
+def fork(path: Path, to: Target, *, as_json: WithResult = False) -> None:
     """Copy a checkpoint for a query of its own, which goes on from there beside the first.
 
     A sink of format dafka writes its rows to partitions of its own: let it write to another topic,
@@ -119,9 +121,9 @@ def fork(path: Path, to: Target) -> None:
 
     found = Checkpoint.read(path)
     made = checkpoint_copies.fork(found, to)
-    output.say(f"{made.path}: {_told(made)}; it was query {found.query_id}")
-    what = "what it writes is written by the first query, too"
+    what = f"what it writes is written by the first query, {found.query_id}, too"
     output.say(f"{what}: from batch {made.next_batch} on; let it write to another topic")
+    _done(made, as_json=as_json)
 
 
 def rewind(
@@ -138,11 +140,12 @@ def rewind(
         typer.Option(
             "--to-time",
             metavar="TIME",
-            help="Keep batches planned until then: 2026-11-23T18:00:00Z.",
+            help="Keep batches planned until then: 2026-11-23T18:00:00Z, or how long ago, as 15m.",
             show_default=False,
         ),
     ] = None,
     stopped: Stopped = False,
+    as_json: WithResult = False,
 ) -> None:
     """Have a query go on behind an earlier batch; a backup of the checkpoint is made first.
 
@@ -160,15 +163,15 @@ def rewind(
     assert to_batch is not None
     last = found.last.number
     backup = checkpoint_changes.rewind(found, to_batch, is_stopped=stopped)
-    output.say(f"{path}: {_told(Checkpoint.read(path))}")
     output.say(f"it went on to batch {last} before: all of that is in {backup}")
     output.say(
         "a sink of format dafka refuses other rows under the numbers of batches that it has: "
         "for one, rewind a fork of the checkpoint instead, which writes to partitions of its own"
     )
+    _done(Checkpoint.read(path), as_json=as_json, backup=str(backup))
 
 
-def reset(path: Path, *, stopped: Stopped = False) -> None:
+def reset(path: Path, *, stopped: Stopped = False, as_json: WithResult = False) -> None:
     """Have a query begin again, from its option startingOffsets, as a new one.
 
     All there was is moved to a backup. What the query has written stays where it is.
@@ -177,18 +180,22 @@ def reset(path: Path, *, stopped: Stopped = False) -> None:
     from dafka_core.queries.checkpoint import Checkpoint
 
     backup = checkpoint_changes.reset(Checkpoint.read(path), is_stopped=stopped)
-    output.say(f"{path} is empty: a query begins anew there, under a new id; before: {backup}")
+    said = f"{path} is empty: a query begins anew there, under a new id; before: {backup}"
+    output.done(said, as_json=as_json, checkpoint=str(path), backup=str(backup))
 
 
 def _time_ms(text: str) -> float:
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        why = "must be a time with a zone, as 2026-11-23T18:00:00Z"
-        raise typer.BadParameter(why, param_hint="'--to-time'")
-    return found.timestamp() * 1000
+        return parse_time_us(text) / 1000
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--to-time'") from None
+
+
+def _done(made: Checkpoint, *, as_json: bool, **facts: Any) -> None:
+    """Tells what a checkpoint is from now on."""
+    facts = {"checkpoint": str(made.path), "query": made.query_id, **facts}
+    facts["next_batch"] = made.next_batch
+    output.done(f"{made.path}: {_told(made)}", as_json=as_json, **facts)
 
 
 def _told(found: Checkpoint) -> str:

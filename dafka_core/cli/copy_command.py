@@ -21,7 +21,7 @@ from dafka_core.cli.publishing import Published, opened
 from dafka_core.cli.stored_records import Range, StoredRecords
 from dafka_core.errors import DafkaError
 from dafka_core.names import escape, quoted, unescape
-from dafka_core.node_options import ProducerOptions
+from dafka_core.node_options import ProducerOptions, ReaderOptions
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import UNKNOWN_US, Record, RecordBatch
@@ -106,6 +106,8 @@ def copy(
         if goes_to.kind:
             _topic_to_file(stored, wanted, topics[0], goes_to, overwrite=overwrite, as_json=as_json)
             return
+        if topics[0] == topics[1]:
+            _check_other_cluster(stored, of_table(ReaderOptions, given), timeout_s)
         mirror = _Mirror(stored, topics[0], topics[1], given, keeps=keeps)
         try:
             # Who follows has no end: to be stopped is the right one, from the first copy on.
@@ -117,6 +119,20 @@ def copy(
         finally:
             mirror.close()
         output.done(f"{mirror.count} records copied", as_json=as_json, records=mirror.count)
+
+
+def _check_other_cluster(
+    stored: StoredRecords, options: Mapping[str, Any], timeout_s: float
+) -> None:
+    """Refuses to copy a topic to itself, however its towers are named."""
+    from dafka_core import Reader
+
+    with Reader(**options) as reader:
+        reader.hear_stores(timeout_s=timeout_s)
+        both = stored.stores.intersection(reader.stores())
+    if both:
+        why = f"leads to the same topic, as store {min(both)} is in both clusters: name another one"
+        raise typer.BadParameter(why, param_hint="'--to-tower'")
 
 
 def _topic_to_file(
@@ -163,7 +179,8 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_j
     kind = JSON if place.kind == JSON else CSV
     with opened([place.name]) as sources, Producer(topic, **options) as producer:
         published = Published(producer)
-        refusal = published.all_of(sources, decoder(kind, None, (), b"", None), None, ())
+        with output.progress(None, "records") as published.advance:
+            refusal = published.all_of(sources, decoder(kind, None, (), b"", None), None, ())
         producer.close()
     said = f"{published.count} records copied to topic {quoted(topic)}"
     output.done(said, as_json=as_json, records=published.count)

@@ -5,6 +5,7 @@ They are in ``dafka_spark``, of which this package knows only the name.
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,7 +15,7 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.list_commands import AsJson
 from dafka_core.errors import ConfigError
-from dafka_core.names import escape, unescape
+from dafka_core.names import escape
 from dafka_core.near_names import what_there_is
 
 _SUFFIX: Final = ".ipynb"
@@ -26,7 +27,6 @@ def notebooks(
         typer.Argument(
             metavar="DIR",
             show_default=False,
-            parser=unescape,
             help="Where to copy them, which is made if need be; without it they are listed.",
         ),
     ] = None,
@@ -58,7 +58,7 @@ def notebooks(
             near = what_there_is(name, found, "notebooks")
             raise ConfigError("name", escape(name), f"is no notebook; {near}", "argument")
     paths = {name: Path(directory) / f"{name}{_SUFFIX}" for name in asked}
-    there = [path.name for path in paths.values() if path.exists()]
+    there = [path.name for path in paths.values() if os.path.lexists(path)]
     if there and not force:
         why = f"has {', '.join(there)} already; --force replaces what is there"
         raise ConfigError("dir", escape(directory), why, "argument")

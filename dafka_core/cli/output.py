@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from dafka_core.cli import logs
 from dafka_core.names import escape, printable
+
+_NOTEBOOK: Final = "JPY_PARENT_PID"
+"""Is in the environment of what a notebook's kernel starts."""
 
 
 def write(data: bytes) -> None:
@@ -54,9 +58,9 @@ def progress(
 ) -> Iterator[Callable[[int], None]]:
     """A bar on standard error, if somebody looks at it; gives what moves it on by so many.
 
-    ``total`` is None where it is not known.
+    ``total`` is None where it is not known.  A notebook keeps each move of a bar, so it gets none.
     """
-    if not is_shown or not sys.stderr.isatty():
+    if not is_shown or not sys.stderr.isatty() or _NOTEBOOK in os.environ:
         yield lambda _: None
         return
     from rich.console import Console

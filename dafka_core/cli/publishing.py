@@ -113,6 +113,8 @@ class Published:
     def __init__(self, producer: Producer, rate: float | None = None) -> None:
         self.count = 0
         """How many were read, and can be published."""
+        self.advance: Callable[[int], None] = lambda _: None
+        """Is told of those that are published."""
         self._producer = producer
         self._rate = rate
         self._started_s = time.monotonic()
@@ -195,6 +197,7 @@ class Published:
         self.count += len(columns.values)
         try:
             self._producer.publish_many(*columns)
+            self.advance(len(columns.values))
         except RecordTooLargeError as error:
             # A store has come just now: too late for a line that is published, or for one of these.
             self.count -= len(columns.values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from math import inf
 from typing import Annotated, Any
@@ -114,8 +115,10 @@ def produce(
         first = producer.next_offset
         output.say(f"topic {escape(topic)}, partition {producer.address}, from offset {first}")
         published = Published(producer, rate)
+        is_typed = STANDARD in (files or [STANDARD]) and os.isatty(0)
         try:
-            refusal = published.all_of(sources, None if kind == FILE else decoders, *parts)
+            with output.progress(None, "records", is_shown=not is_typed) as published.advance:
+                refusal = published.all_of(sources, None if kind == FILE else decoders, *parts)
             output.say("end of input; waiting for acknowledgements")
             producer.close()
         except Stopped as stopped:

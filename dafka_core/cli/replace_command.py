@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output
+from dafka_core.cli.flags import WithResult
 from dafka_core.cli.list_commands import Timeout
 from dafka_core.cli.store_commands import Stopped, near_address
 from dafka_core.errors import DafkaError
@@ -25,6 +26,7 @@ def replace(
     directory: Stopped,
     address: Annotated[str, typer.Argument(metavar="ADDRESS", show_default=False)],
     *,
+    as_json: WithResult = False,
     timeout_s: Timeout = 10.0,
     **options: Any,
 ) -> None:
@@ -50,10 +52,11 @@ def replace(
                 f"partition {partition}: run it ('dafka store --dir {directory}') until it has all"
             )
         store_identity.take_address(log.directory, address)
-    output.say(
+    said = (
         f"{directory} is store {address} from now on; start it, and have the others forget what it "
         f"was before: 'dafka store forget {former}'"
     )
+    output.done(said, as_json=as_json, directory=directory, store=address, before=former)
 
 
 def _check_gone(reader: Reader, missing: set[str], named: set[str], address: str) -> None:

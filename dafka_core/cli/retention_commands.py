@@ -166,9 +166,9 @@ def _bound(before: str) -> Bound | None:
 
 def _time_us(text: str) -> int:
     try:
-        age_s = parse_rule(f"*={text}").age_s
-        if age_s is not None:
-            return int((time.time() - age_s) * 1_000_000)
+        rule = parse_rule(f"*={text}")
+        if rule.age_s is not None and rule.size_bytes is None:
+            return int((time.time() - rule.age_s) * 1_000_000)
     except ValueError:
         pass
     try:

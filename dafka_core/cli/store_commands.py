@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, needed
+from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, WithResult, needed
 from dafka_core.cli.kafka_command import Kafka, run_store
 from dafka_core.cli.list_commands import AsJson, Timeout
 from dafka_core.cli.record_text import json_lines
@@ -85,6 +85,7 @@ def forget(
         list[str], typer.Argument(metavar="[DIR] ADDRESS", show_default=False, help=_FORGOTTEN)
     ],
     *,
+    as_json: WithResult = False,
     timeout_s: Timeout = 10.0,
     **options: Any,
 ) -> None:
@@ -100,7 +101,8 @@ def forget(
         _forget_in(directories[0], address)
     else:
         _forget_everywhere(address, timeout_s, options)
-    output.say(f"store {address} is forgotten, until it comes again")
+    said = f"store {address} is forgotten, until it comes again"
+    output.done(said, as_json=as_json, forgotten=address)
 
 
 def _forget_in(directory: str, address: str) -> None:

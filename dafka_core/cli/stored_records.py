@@ -69,6 +69,12 @@ class StoredRecords:
         self._timeout_s = timeout_s
         self._holders: dict[TopicPartition, list[_Holder]] = defaultdict(list)
 
+    @property
+    def stores(self) -> set[str]:
+        """The addresses of the stores."""
+        others = () if self._reader is None else self._reader.stores()
+        return {*others, *(client.location.store for client in self._clients)}
+
     def partitions(self, topics: Collection[str] | None) -> list[PartitionInfo]:
         """What the stores have of these topics, or of all, together.
 

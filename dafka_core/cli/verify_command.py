@@ -81,7 +81,13 @@ def verify(
     with store_clients.opened(timeout_s, uris, options) as clients:
         if pass_through:
             recompute = passed_through(clients, found, timeout_s=timeout_s)
-        rows = [*verified(clients, found, recompute, from_batch=from_batch, timeout_s=timeout_s)]
+        rows = []
+        with output.progress(None, "batches") as advance:
+            for row in verified(
+                clients, found, recompute, from_batch=from_batch, timeout_s=timeout_s
+            ):
+                rows.append(row)
+                advance(1)
     output.table(_COLUMNS, rows, as_json=as_json)
     output.say(f"query {found.query_id}: {_told(found, rows, from_batch)}")
 

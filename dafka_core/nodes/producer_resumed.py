@@ -45,7 +45,8 @@ def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> No
     """
     timeout_s = options.resume_timeout_s
     # A port of its own: the producer has the one that is given.
-    given = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
+    values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
+    given = {name: value for name, value in values.items() if value != ""}
     found: list[Deletion] = []
     try:
         with Reader(**given | {"port": "0"}) as reader:

@@ -39,7 +39,8 @@ class RetentionThread(ProcessBound):
     def __init__(self, log: Log, retention: Retention, deletions: Deletions | None = None) -> None:
         self._log = log
         self._retention = retention
-        self._deletions = deletions
+        # Each whether the other can be done or not: a disk must not fill for a damaged deletion.
+        self._works = [self._pass] if deletions is None else [deletions.apply, self._pass]
         self._started_with = retention.rules
         kept = log.retention.kept_rules()
         self.is_set = kept is not None
@@ -86,20 +87,20 @@ class RetentionThread(ProcessBound):
         while not self._closed.is_set():
             self._woken.clear()
             pause_s = INTERVAL_S
-            try:
-                if self._deletions is not None:
-                    self._deletions.apply()
-                if self._retention.rules:
-                    self._pass()
-            except ClosedError:
-                return
-            except DafkaError as error:
-                _log.error("retention: %s", error, extra={"event": "retention_failed"})
-                pause_s = max(RETRY_S, INTERVAL_S)
+            for work in self._works:
+                try:
+                    work()
+                except ClosedError:
+                    return
+                except DafkaError as error:
+                    _log.error("retention: %s", error, extra={"event": "retention_failed"})
+                    pause_s = max(RETRY_S, INTERVAL_S)
             if not self._closed.is_set():
                 self._woken.wait(pause_s)
 
     def _pass(self) -> None:
+        if not self._retention.rules:
+            return
         counts = self._retention.counts
         records, started_s = counts.records, time.monotonic()
         for _ in self._retention.steps():

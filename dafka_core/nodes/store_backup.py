@@ -5,7 +5,7 @@ A store that runs is asked over Arrow Flight: only its own process opens its dir
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -57,12 +57,22 @@ class _Source(Protocol):
         """Checks the store's log."""
 
 
-def back_up(store: str, directory: Path, previous: Backup | None = None) -> Manifest:
+Advance = Callable[[int], None]
+"""Is told how much more of the work is done."""
+
+
+def back_up(
+    store: str,
+    directory: Path,
+    previous: Backup | None = None,
+    advance: Advance = lambda _: None,
+) -> Manifest:
     """Backs a store up into a directory, which then has all of it, or is not there.
 
     Args:
         store: its directory, or the URI of its Flight service.
         previous: an earlier backup of it; only what is new since is taken.
+        advance: is told of bytes that have come.
 
     Raises:
         StoreError: the directory has something in it, the earlier backup is damaged or another
@@ -85,15 +95,22 @@ def back_up(store: str, directory: Path, previous: Backup | None = None) -> Mani
             why = f"it is of store {previous.manifest.store}, and this is store {source.address}"
             raise StoreError(previous.directory, why)
         with closing(source.entries(known)) as found:
+            told = _telling(found, advance)
             return write_backup(
-                directory, found, store=source.address, dafka=this_version(), previous=previous
+                directory, told, store=source.address, dafka=this_version(), previous=previous
             )
 
 
-def restore(backup: Path, directory: Path) -> str:
+def _telling(found: Iterator[Entry], advance: Advance) -> Iterator[Entry]:
+    for entry in found:
+        advance(len(entry.value))
+        yield entry
+
+
+def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) -> str:
     """Makes a store's directory of a backup, with an address of its own, which it returns.
 
-    All of it is read again before the directory gets its name.
+    All of it is read again before the directory gets its name; ``advance`` is told of partitions.
 
     Raises:
         StoreError: the directory has something in it, a backup is damaged or missing, or a disk
@@ -103,7 +120,10 @@ def restore(backup: Path, directory: Path) -> str:
 
     def finish(made: Path) -> None:
         with Log(made) as log:
-            done = _summed(check(lambda: _look(log)))
+            done = Checked()
+            for each in check(lambda: _look(log)):
+                advance(each.partitions)
+                done = done.plus(each)
         if done.found:
             why = f"{len(done.found)} parts of it are damaged, such as: {done.found[0].why}"
             raise StoreError(backup, why)
@@ -139,13 +159,6 @@ def _checked_backup(backup: Backup) -> Iterator[Checked]:
                 yield from check_blocks(tables)
         else:
             yield from check(each.reading)
-
-
-def _summed(parts: Iterator[Checked]) -> Checked:
-    done = Checked()
-    for each in parts:
-        done = done.plus(each)
-    return done
 
 
 @contextmanager

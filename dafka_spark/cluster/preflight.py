@@ -120,7 +120,7 @@ def _told(
     error: TowerNotFoundError, deadline: Deadline, found: Iterable[Finding]
 ) -> TowerNotFoundError:
     waited_s = round(deadline.waited_s, 1)
-    diagnosis = "" if error.unknown_hosts else _text(found)
+    diagnosis = error.diagnosis or ("" if error.unknown_hosts else _text(found))
     return TowerNotFoundError(error.towers, waited_s, error.unknown_hosts, diagnosis=diagnosis)
 
 

@@ -16,7 +16,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from dafka_core import Reader
 from dafka_core.archive.record_files import SCHEMA
+from dafka_core.errors import ConfigError
 from dafka_core.names import unescape
 from dafka_core.node_options import NodeOptions
 from dafka_core.records import TopicPartition
@@ -37,6 +39,9 @@ from dafka_spark.jobs.support.job_session import (
     run_query,
 )
 from dafka_spark.jobs.support.mirrored_partition import MirroredPartition
+
+ANSWER_S = 20.0
+"""How long stores may take to be heard of."""
 
 _DONE = pa.schema([("topic", pa.string()), ("partition", pa.string()), ("records", pa.int64())])
 _DONE_SCHEMA = "topic string, partition string, records bigint"
@@ -81,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the job; prints a line of JSON for every batch."""
     arguments = parse(argv)
     check_options(arguments)
+    _check_other_cluster(arguments)
     session = build_session("mirror")
     run_query(build_writer(session, arguments), arguments, print_json)
     session.stop()
@@ -126,11 +132,29 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     topics = (arguments.topic or "").split(",")
     if arguments.to_topic is not None and (arguments.topic is None or len(topics) > 1):
         parser.error("argument --to-topic: names the copy of one topic, which --topic names")
-    here = {*arguments.tower.split(",")} & {*arguments.to_tower.split(",")}
-    if here and (arguments.to_topic or topics[0]) in topics:
-        why = "is the cluster that is read: name another one, or another topic (--to-topic)"
-        parser.error(f"argument --to-tower: {why}")
     return arguments
+
+
+def _check_other_cluster(arguments: argparse.Namespace) -> None:
+    """Refuses to mirror a topic to itself, however its towers are named.
+
+    Raises:
+        ConfigError: that was asked for.
+        DafkaError: no tower or no store answers.
+    """
+    if arguments.to_topic not in (None, arguments.topic):
+        return
+    found = []
+    for tower in (arguments.tower, arguments.to_tower):
+        with Reader(tower=tower) as reader:
+            reader.hear_stores(timeout_s=ANSWER_S)
+            found.append(reader.stores())
+    if both := set.intersection(*map(set, found)):
+        why = (
+            f"is the cluster that is read, as store {min(both)} is in both: name another one, or "
+            "another topic (--to-topic)"
+        )
+        raise ConfigError("to-tower", arguments.to_tower, why, "argument")
 
 
 if __name__ == "__main__":

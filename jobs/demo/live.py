@@ -25,13 +25,16 @@ from dafka_core import ConfigError, DafkaError, EmbeddedCluster
 from dafka_spark.jobs.support.flight_records import FLIGHTS_OF_2013, FlightsNotFoundError
 from dafka_spark.jobs.support.job_arguments import positive
 from demo.demo import SUBMIT_ARGUMENTS, StalledError
-from demo.live_pipeline import Live, Plan
+from demo.live_pipeline import AWAY_PICTURE, MAP_PICTURE, QUERY_PICTURE, Live, Plan
 from demo.pictures import MISSING, NONE, Page, browser_named, draw_console, find_browser
 from demo.processes import JobFailedError
 from demo.timeline import plot_timeline
 
 EXIT_USAGE = 2
 EXIT_STOPPED = 128
+
+TIMELINE = "timeline.png"
+PICTURES = (AWAY_PICTURE, MAP_PICTURE, QUERY_PICTURE, TIMELINE)
 
 NO_CONSOLE = "the console needs starlette and uvicorn: pip install 'dafka-spark[console]'"
 
@@ -75,10 +78,10 @@ def _run(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
         live = Live(plan, cluster, directory, terminal)
         differences = live.run(draw)
-    timeline = directory / "timeline.png"
+    timeline = directory / TIMELINE
     title = f"{plan.flights:,} flights, {plan.rate:,} a second, and the death of a store"
     plot_timeline(live.samples, live.outage, title, timeline)
-    for path in sorted(directory.glob("*.png")):
+    for path in _pictures(directory):
         terminal.print(f"picture {path}", soft_wrap=True, highlight=False)
     for failure in filter(None, (future.exception() for future in drawn)):
         terminal.print(f"a picture of the console is missing: {failure}", style="yellow")
@@ -112,8 +115,13 @@ def _prepare(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("checkpoint", "delays.parquet"):
         shutil.rmtree(directory / name, ignore_errors=True)
-    for path in directory.glob("*.png"):
+    for path in _pictures(directory):
         path.unlink()
+
+
+def _pictures(directory: Path) -> list[Path]:
+    """Those of a run that are there; others' are nobody's business."""
+    return [directory / name for name in PICTURES if (directory / name).exists()]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -39,6 +39,10 @@ SETTLE_S = 60.0
 
 ASK_TIMEOUT_S = 10.0
 
+AWAY_PICTURE, MAP_PICTURE, QUERY_PICTURE = (
+    f"console{page}.png" for page in ("-store-away", "", "-query")
+)
+
 # Draws pages of the console into files of these names; done when they are drawn.
 Draw = Callable[[dict[str, Page]], Future[None]]
 
@@ -127,7 +131,7 @@ class Live:
             self._cluster.kill_store(1)
             killed_at = time.monotonic()
             self._say("[bold red]killed[/] a store (SIGKILL); who writes and who reads go on")
-            drawn = draw({"console-store-away.png": MAP})
+            drawn = draw({AWAY_PICTURE: MAP})
             watch(lambda: drawn.done() and self._since(killed_at) >= plan.away_s)
             noticed.flights = received.records[TOPIC] - read
             noticed.wait_s = received.forget_waits()
@@ -136,7 +140,7 @@ class Live:
             started.result()
             self.outage = Outage(killed_at - self._began, self._since(self._began))
             self._say("[bold green]started[/] the store again; it takes what it has missed")
-            drawn = draw({"console.png": MAP, "console-query.png": QUERIES})
+            drawn = draw({MAP_PICTURE: MAP, QUERY_PICTURE: QUERIES})
             watch(
                 lambda: bool(observed.partitions) and observed.read >= plan.flights and drawn.done()
             )
@@ -180,11 +184,8 @@ class Live:
 
     def _kept(self, index: int, topic: str) -> int:
         """How many records of a topic a store has."""
-        client = StoreClient(StoreLocation("", self._cluster.locations(index)))
-        try:
+        with StoreClient(StoreLocation("", self._cluster.locations(index))) as client:
             heads = client.heads([topic], timeout_s=ASK_TIMEOUT_S)
-        finally:
-            client.close()
         return sum(head.end - head.earliest for head in heads)
 
     def _start_feeder(self) -> Job:

@@ -101,14 +101,16 @@ class MirroredPartition:
         return self.count
 
     def _check_known(self, table: pa.Table) -> None:
+        """Compares records with the copy, as far as that still has them."""
         first, last = (table["offset"][at].as_py() for at in (0, -1))
-        at = 0
         with Reader(tower=self._tower) as reader:
-            for batch in reader.read(self._tp, first, last + 1, timeout_s=TIMEOUT_S):
-                count = len(batch.values)
-                if not batch.values.to_arrow().equals(_contents(table.slice(at, count))):
+            found = reader.partitions([self._tp.topic], timeout_s=TIMEOUT_S)
+            [held] = (info for info in found if info.tp == self._tp)
+            start = max(first, held.earliest)
+            for batch in reader.read(self._tp, start, last + 1, timeout_s=TIMEOUT_S):
+                part = table.slice(batch.offset - first, len(batch.values))
+                if not batch.values.to_arrow().equals(_contents(part)):
                     raise MirrorError(self._tp, _OTHER.format(batch.offset))
-                at += count
 
 
 def _contents(table: pa.Table) -> pa.Array:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,9 @@ from tests.forked import Forked
 
 # Generous: a test waits as long only when it fails, on a machine however busy.
 PATIENCE_S = 60.0
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""Of a terminal: colours and the like."""
 
 ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0.0.1:*")
 
@@ -52,6 +57,20 @@ def run(
             feeding.join()
         errors.seek(0)
         return subprocess.CompletedProcess(command(arguments), code, said, errors.read())
+
+
+def shown(*arguments: str) -> str:
+    """What a command shows on a terminal, beside its results."""
+    terminal, its_end = pty.openpty()
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        done = run(*arguments, streams={2: os.ttyname(its_end)}, TERM="xterm", COLUMNS="80")
+        os.close(its_end)
+        assert done.returncode == 0
+        found = b""
+        with contextlib.suppress(OSError):  # at its end: nobody can write any more
+            while octets := screen.read(65_536):
+                found += octets
+    return _STYLE.sub("", found.decode())
 
 
 def _feed(pipe: IO[bytes], given: bytes) -> None:

@@ -28,11 +28,14 @@ def test_a_running_store_is_backed_up_verified_and_restored(
         checked = run("store", "verify", directory)
         assert checked.returncode == 0
         assert b"0 records in 0 blocks, 0 bytes, format 3: all good" in checked.stderr
-    restored = run("store", "restore", str(tmp_path / "new"), "--from", second)
+    restored = run("store", "restore", str(tmp_path / "new"), "--from", second, "--json")
     assert restored.returncode == 0
     assert address not in restored.stderr.decode()
     with Dafka("store", "--dir", str(tmp_path / "new"), "--tower", lone_tower) as again:
-        assert f"is store {again.ready()['address']} from now on" in restored.stderr.decode()
+        own = again.ready()["address"]
+        assert f"is store {own} from now on" in restored.stderr.decode()
+        told = json.loads(restored.stdout)
+        assert told == {"directory": str(tmp_path / "new"), "store": own}
     refused = run("store", "--dir", first, "--tower", lone_tower)
     assert refused.returncode == 1
     assert "it is a backup, which no store changes" in sentence(refused)

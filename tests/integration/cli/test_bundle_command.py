@@ -15,9 +15,10 @@ def test_a_bundle_has_what_the_cluster_says_and_no_record_and_no_secret(
 ) -> None:
     run("produce", "orders", "--tower", tower, given=b"do not show\n")
     path = tmp_path / "b.tar.gz"
-    asked = ("bundle", str(path), "--tower", tower)
+    asked = ("bundle", str(path), "--tower", tower, "--json")
     done = run(*asked, DAFKA_SASL_PASSWORD="hunter2", DAFKA_HOST="127.0.0.1")
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"file": str(path)}
     with tarfile.open(path) as archive:
         files = {
             each.name.removeprefix("b/"): (archive.extractfile(each) or path.open("rb")).read()

@@ -55,11 +55,13 @@ def test_diff_of_two_checkpoints_and_of_two_batches(tmp_path: Path) -> None:
 
 def test_copies_say_what_they_are(tmp_path: Path) -> None:
     one = checkpoint(tmp_path / "one")
-    made = run("checkpoint", "copy", str(one), str(tmp_path / "copy"))
+    made = run("checkpoint", "copy", str(one), str(tmp_path / "copy"), "--json")
+    told = {"checkpoint": str(tmp_path / "copy"), "query": QUERY, "next_batch": 3}
+    assert json.loads(made.stdout) == told
     assert f"copy: query {QUERY}" in made.stderr.decode()
     assert b"let only one of the two go on" in made.stderr
     made = run("checkpoint", "fork", str(one), f"file:{tmp_path}/fork")
-    assert f"it was query {QUERY}" in made.stderr.decode()
+    assert f"is written by the first query, {QUERY}, too" in made.stderr.decode()
     assert f"fork: query {QUERY}" not in made.stderr.decode()
     assert rows("diff", one, tmp_path / "fork") == []
 
@@ -69,16 +71,21 @@ def test_a_rewound_query_and_one_that_is_reset(tmp_path: Path) -> None:
     refused = run("checkpoint", "rewind", str(one), "--to-batch", "0")
     assert refused.returncode == 2
     assert "say that it does not run (--stopped)" in sentence(refused)
-    made = run("checkpoint", "rewind", str(one), "--to-time", "2026-11-23T18:47:10Z", "--stopped")
+    made = run(
+        "checkpoint", "rewind", str(one), "--to-time", "2026-11-23T18:47:10Z", "--stopped", "--json"
+    )
     assert made.returncode == 0
     assert f"query {QUERY}: batches 0 to 0; the next one is 1" in made.stderr.decode()
     assert f"all of that is in {one}.backup-2" in made.stderr.decode()
     assert b"refuses other rows under the numbers" in made.stderr
     (backup,) = tmp_path.glob("one.backup-*")
+    told = {"checkpoint": str(one), "query": QUERY, "next_batch": 1}
+    assert json.loads(made.stdout) == told | {"backup": str(backup)}
     assert [each["batch"] for each in rows("show", backup)] == [0, 1, 2]
-    made = run("checkpoint", "reset", str(one), "--stopped")
+    made = run("checkpoint", "reset", str(one), "--stopped", "--json")
     assert f"{one} is empty" in made.stderr.decode()
-    assert len([*tmp_path.glob("one.backup-*")]) == 2
+    (again,) = set(tmp_path.glob("one.backup-*")) - {backup}
+    assert json.loads(made.stdout) == {"checkpoint": str(one), "backup": str(again)}
     assert not [*one.iterdir()]
 
 

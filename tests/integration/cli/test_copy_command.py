@@ -104,6 +104,15 @@ def test_another_cluster_is_mirrored_and_gone_on_with(source: str, tmp_path: Pat
         assert "and its copy at 5: somebody else has written it" in sentence(failed)
 
 
+def test_a_topic_is_not_copied_to_itself_by_another_name_of_its_tower(source: str) -> None:
+    there = source.replace("127.0.0.1", "localhost")
+    before = run("heads", "source", "--tower", source).stdout
+    refused = run("copy", "source", "source", "--tower", source, "--to-tower", there)
+    assert refused.returncode == 2
+    assert "for '--to-tower': leads to the same topic, as store" in sentence(refused)
+    assert run("heads", "source", "--tower", source).stdout == before
+
+
 def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> None:
     path = str(tmp_path / "x.parquet")
     pq.write_table(pa.table({"value": ["a", "b"], "key": ["k", None]}), path)

@@ -38,4 +38,6 @@ def test_a_name_that_is_misspelt_or_no_place_is_told(tmp_path: Path) -> None:
     place = run("notebooks", "explore_topic")
     assert "'dafka notebooks . explore_topic' copies it" in sentence(place)
     (tmp_path / "file").touch()
-    assert "cannot be written to: File exists" in sentence(run("notebooks", str(tmp_path / "file")))
+    for name, why in (("file", "File exists"), ("x" * 300, "File name too long")):
+        refused = run("notebooks", str(tmp_path / name))
+        assert f"cannot be written to: {why}" in sentence(refused)

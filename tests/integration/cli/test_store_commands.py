@@ -69,7 +69,8 @@ def test_what_is_set_aside_is_listed_exported_and_deleted(tmp_path: Path) -> Non
 def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.write([Met("B" * 32), Met("C" * 32)])
-    assert run("store", "forget", str(tmp_path), "B" * 32).returncode == 0
+    done = run("store", "forget", str(tmp_path), "B" * 32, "--json")
+    assert json.loads(done.stdout) == {"forgotten": "B" * 32}
     with Log(tmp_path) as log:
         assert log.met() == [Met("C" * 32)]
     refused = run("store", "forget", str(tmp_path), "B" * 32)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from dafka_core.testing import StoreDouble
-from tests.integration.cli.processes import run, sentence
+from tests.integration.cli.processes import run, sentence, shown
 from tests.integration.cluster.audited_query import OUT, AuditedQuery
 from tests.unit.queries.checkpoints import checkpoint
 
@@ -31,6 +32,7 @@ def test_verify_proves_or_names_the_batch(tmp_path: Path) -> None:
         }
         proved = run("checkpoint", "verify", path, "--from-batch", "1", *at)
         assert b"8 rows of 2 batches are as they were written" in proved.stderr
+        assert re.search(r"3/\? +batches", shown("checkpoint", "verify", path, *at))
         query.append(OUT[0], [b"more"])
         wrong = run("checkpoint", "verify", path, *at)
         assert wrong.returncode == 1

@@ -12,7 +12,9 @@ import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Store
 from dafka_core.errors import ConfigError, StoreError
+from dafka_core.names import DELETIONS_TOPIC
 from dafka_core.nodes import retention_thread as module
+from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.retention_thread import RetentionThread
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.retention_rules import parse_rules
@@ -108,6 +110,23 @@ def test_a_failing_disk_is_told_and_tried_again(
     assert [record.getMessage() for record in caplog.records] == [
         f"retention: store at {log.directory}: the disk is full"
     ] * 3
+
+
+def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(10):
+        put(log)
+    told = b"not what was written"
+    log.append([RecordBatch.of(TopicPartition(DELETIONS_TOPIC, "D" * 32), 0, [told])])
+    log.close()
+    file = tmp_path / "data.mdb"
+    file.write_bytes(file.read_bytes().replace(told, told.upper()))
+    with Log(tmp_path) as opened, caplog.at_level(logging.ERROR, "dafka.store"):
+        retention = Retention(opened, parse_rules("t=25kB"))
+        with RetentionThread(opened, retention, Deletions(opened, "S" * 32)):
+            wait_until(lambda: earliest(opened) == 70)
+    assert "checksum" in caplog.text
 
 
 def test_it_ends_with_its_log(log: Log) -> None:

@@ -40,6 +40,7 @@ def taken(*offsets: int) -> Received:
 
 def test_a_store_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo.live", "--rate=80", "--seconds=15", "--browser=none"]
+    (tmp_path / "mine.png").touch()
     done = subprocess.run(
         [*command, f"--output={tmp_path}"],
         check=False,
@@ -54,6 +55,7 @@ def test_a_store_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(tmp_pat
     assert said == sorted(said)
     assert "1,200 flights fed, read and counted: nothing lost, nothing doubled" in done.stdout
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "mine.png").exists()
 
 
 def test_a_difference_is_said_and_makes_it_fail(

@@ -9,7 +9,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from dafka_core import EmbeddedCluster, Producer
+from dafka_core import ConfigError, EmbeddedCluster, Producer
 from dafka_spark.jobs import mirror
 from tests.forked import ForkedCluster
 from tests.spark.jobs.programs import until_done
@@ -53,7 +53,6 @@ def test_a_mirror_has_each_record_once_as_it_is(
     [
         (("--topic=a,b", "--to-topic=c"), "argument --to-topic: names the copy of one topic"),
         (("--topic-pattern=a.*", "--to-topic=c"), "argument --to-topic: names the copy of one"),
-        (("--topic=a", "--tower=there"), "argument --to-tower: is the cluster that is read"),
         (("--topic=a", "--topic-pattern=a"), "not allowed with argument --topic"),
     ],
 )
@@ -63,3 +62,11 @@ def test_a_mirror_that_cannot_be_is_refused(
     with pytest.raises(SystemExit):
         mirror.parse(["--to-tower=there", "--checkpoint=c", *arguments])
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("chosen", ["--topic=a", "--topic-pattern=.*"])
+def test_a_topic_is_not_mirrored_to_itself(cluster: EmbeddedCluster, chosen: str) -> None:
+    other = cluster.tower.replace("127.0.0.1", "localhost")  # the same one by another name
+    arguments = [f"--tower={cluster.tower}", f"--to-tower={other}", "--checkpoint=c", chosen]
+    with pytest.raises(ConfigError, match=r"'to-tower' .* is the cluster that is read"):
+        mirror.main(arguments)

@@ -7,6 +7,9 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from dafka_core.archive.record_files import SCHEMA
+from dafka_core.flight.retention_actions import Trimmed, TrimRequest
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
 from dafka_spark.jobs.support.mirrored_partition import MirroredPartition, MirrorError
 
@@ -34,6 +37,10 @@ def test_what_does_not_go_on_with_the_copy_is_refused(cluster: EmbeddedCluster) 
     with pytest.raises(MirrorError, match="has other records from offset 1"):
         add(1, b"1", b"other")
     assert add(4, b"4") == 1
+    with StoreClient(StoreLocation("", cluster.locations(0))) as store:
+        store.ask(Trimmed, 20, TrimRequest(((*tp, 2),)))
+    assert add(0, b"gone", b"gone", b"2", b"3", b"4", b"5") == 1
+    assert add(0, b"gone") == 0
 
 
 def test_a_partition_of_a_c_producer_is_named(cluster: EmbeddedCluster) -> None:

@@ -55,6 +55,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         patched.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        patched.setenv("JPY_PARENT_PID", str(os.getpid()))  # as kernels have it
         patched.setattr(dafka_core, "EmbeddedCluster", ForkedCluster)
         backend = mpl.get_backend()
         config = Config({"HistoryManager": {"enabled": False}})
