@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-live quick test soak fuzz chaos lint unit bench docs package env java clean
+.PHONY: help demo demo-live quick test soak fuzz fuzz-kafka chaos lint unit bench docs package audit env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -11,7 +11,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: java env ## a year of flights through Dafka and Spark, with a kill and a restart in between
 	@PYTHONPATH=jobs $(BIN)/python -m demo
@@ -37,7 +37,12 @@ test: java env ## everything: format, lint, types, tests
 soak: env ## SEEDS=10000 worlds of the simulation with faults of all kinds, or SEED=7 step by step
 	@$(BIN)/python -m tests.simulation.soak $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
 
-fuzz: env ## COUNT=1000000 malformed requests for a gateway for Kafka's clients, by SEED=n
+fuzz: env ## octets that coverage guides, for all that reads octets from outside; SECONDS=n for each
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt atheris
+	@$(BIN)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(COUNT),--count $(COUNT)) \
+		$(if $(SEED),--seed $(SEED))
+
+fuzz-kafka: env ## COUNT=1000000 malformed requests for a gateway for Kafka's clients, by SEED=n
 	@$(BIN)/python -m tests.integration.kafka.fuzz $(if $(COUNT),--count $(COUNT)) \
 		$(if $(SEED),--seed $(SEED))
 
@@ -58,8 +63,12 @@ docs: env ## the pages as a site, in build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "to read it at http://127.0.0.1:8000/: $(BIN)/python -m http.server -b 127.0.0.1 -d build/docs"
 
-package: env ## a wheel, and a zip for spark-submit --py-files, in dist/
-	@$(BIN)/python scripts/package.py
+package: env ## a wheel, a zip for spark-submit --py-files, and an SBOM, in dist/
+	@$(BIN)/python -m scripts.package
+
+audit: env ## known weaknesses in what the project is made of: asks the advisories of PyPI
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip-audit
+	@$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 env: .venv/.made ## the environment .venv alone
 

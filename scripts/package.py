@@ -1,5 +1,7 @@
 """Builds what a Spark cluster needs into ``dist/``: a wheel, and a zip for ``--py-files``.
 
+Beside them it puts an SBOM, which lists what the package is made of.
+
 The zip holds the pure Python packages only.  What they depend on (pyzmq, pyarrow, numpy, lmdb,
 msgspec, rapidfuzz and xxhash) has native parts, which Python cannot import from a zip: executors
 must have them.
@@ -12,6 +14,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from scripts import sbom
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 PACKAGES = ("dafka_core", "dafka_spark", "pyspark_dafka")
@@ -23,6 +27,7 @@ USAGE = """\
 Built:
   {wheel}
   {zip}
+  {sbom}, which lists what the package is made of
 
 Submit a job, with pyzmq, pyarrow, numpy, lmdb, msgspec, rapidfuzz and xxhash installed where the
 driver and the executors run:
@@ -38,11 +43,12 @@ Or install the wheel, with all it depends on, on the driver and the executors:
 
 
 def main() -> None:
-    """Builds both and says how to use them."""
+    """Builds all and says how to use them."""
     DIST.mkdir(exist_ok=True)
     wheel = build_wheel()
     build_zip()
-    print(USAGE.format(wheel=wheel.relative_to(ROOT), zip=ZIP.relative_to(ROOT)))
+    made = {"wheel": wheel, "zip": ZIP, "sbom": sbom.write(DIST)}
+    print(USAGE.format(**{name: path.relative_to(ROOT) for name, path in made.items()}))
 
 
 def build_wheel(directory: Path = DIST) -> Path:

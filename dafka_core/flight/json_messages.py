@@ -70,6 +70,9 @@ class JsonMessage(msgspec.Struct, frozen=True):
             return msgspec.convert(found, cls)
         except msgspec.ValidationError as error:
             raise _refused(found, cls.__struct_fields__, str(error)) from error
+        except UnicodeEncodeError:  # of a text that is in the place of something else
+            why = "has half a surrogate pair where no text can be"
+            raise InvalidRequestError(cls.what, short(packed), why) from None
 
 
 class Heads(JsonMessage, frozen=True):

@@ -181,7 +181,7 @@ class SourceOffset:
                 return cls(*packed_offset.unpack(given["packed"]), tasks, begun_us)
             positions, start = _flat(given["topics"], _whole), _flat(given["start"], _whole)
             return cls(positions, start, _flat(given.get("lives", {}), _life), tasks, begun_us)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",
                 given if len(repr(given)) <= SHOWN_CHARS else f"{repr(given)[:SHOWN_CHARS]}...",

@@ -9,6 +9,7 @@ import pytest
 
 from dafka_core import Store, Tower
 from dafka_core.kafka.gateway import Gateway
+from tests.integration.kafka.locked import Locked
 
 
 @pytest.fixture
@@ -28,3 +29,10 @@ def store(tower: str, tmp_path: Path) -> Iterator[Store]:
 def gateway(store: Store) -> Iterator[Gateway]:
     with Gateway(store, listen="127.0.0.1:0") as gateway:
         yield gateway
+
+
+@pytest.fixture
+def locked(store: Store, tmp_path: Path) -> Iterator[Locked]:
+    made = Locked(tmp_path, store)
+    with made.gateway:
+        yield made

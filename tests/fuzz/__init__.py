@@ -1,0 +1,1 @@
+"""Octets of any kind for all that reads them from outside: by hypothesis and by coverage."""

@@ -1,0 +1,264 @@
+"""What reads octets from the network, from disks or from users, each as a function of octets.
+
+A target takes any octets.  Either they are refused by the error that is promised, or what they are
+taken for says the same when it is packed again.  Everything else is a defect.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from dafka_core import deletions, packed_offset
+from dafka_core.archive.manifest import Commit
+from dafka_core.compression_rules import parse_compression
+from dafka_core.envelope_columns import HEADERS, KEY, VALUE, close_columns, opened_columns
+from dafka_core.errors import ConfigError, InvalidRequestError, ProtocolError
+from dafka_core.flight.backup_requests import BackupRequest
+from dafka_core.flight.many_ranges import GetManyRequest, ticket_version
+from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest, Request
+from dafka_core.flight.server_actions import ACTIONS
+from dafka_core.flight.where_get import GetWhereRequest
+from dafka_core.kafka import schemas
+from dafka_core.kafka.api_versions import VERSIONS, Api
+from dafka_core.kafka.produced_records import joined as joined_records
+from dafka_core.kafka.produced_records import produced_records
+from dafka_core.kafka.records.decoding import decode_batches
+from dafka_core.kafka.records.errors import CorruptRecordsError
+from dafka_core.kafka.refusal import RefusedError
+from dafka_core.kafka.requests import parse_head
+from dafka_core.kafka.sasl import Sasl
+from dafka_core.kafka.users import SCRAM, Users, lines_of
+from dafka_core.protocol import beacons, codec
+from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.messages import AnyRecord
+from dafka_core.queries.source_offset import SourceOffset
+from dafka_core.retention_rules import parse_rules
+from dafka_core.values import Values
+from dafka_core.where import Where
+from dafka_spark.positions import (
+    parse_duration_ms,
+    parse_offset_range_limit,
+    parse_offsets_by_timestamp,
+    parse_timestamp,
+)
+
+Target = Callable[[bytes], None]
+
+_LENGTH: Final = struct.Struct(">H")
+
+
+def joined(pieces: Sequence[bytes]) -> bytes:
+    """The inverse of ``pieces``."""
+    return b"".join(_LENGTH.pack(len(each)) + each for each in pieces)
+
+
+def pieces(octets: bytes) -> list[bytes]:
+    """Pieces from octets, each behind its length; the last one may be shorter."""
+    found = []
+    while len(octets) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(octets)
+        found.append(octets[_LENGTH.size : _LENGTH.size + length])
+        octets = octets[_LENGTH.size + length :]
+    return found
+
+
+def frames(octets: bytes) -> None:
+    """A message of the mesh, in both layouts."""
+    received = pieces(octets)
+    try:
+        message = codec.decode(received)
+    except ProtocolError:
+        return
+    for layout in codec.LAYOUTS:
+        assert codec.decode(codec.encode(message, layout)) == message
+
+
+def records(octets: bytes) -> None:
+    """Messages with records, many at a time: the same as one by one."""
+    received = pieces(octets)
+    decoder, valid = BulkDecoder(), []
+    for header, value in zip(received[::2], received[1::2], strict=False):
+        decoder.add(header, value)
+        if header[:1] in b"MD":
+            with suppress(ProtocolError):
+                message = codec.decode((header, value))
+                assert isinstance(message, AnyRecord)
+                valid.append((message.requestor, message.tp, message.sequence, message.value))
+    taken = [
+        (requestor, batch.tp, batch.offset + at, value)
+        for requestor, batch in decoder.take()
+        if batch.epoch is None and batch.transaction is None and batch.times is None
+        for at, value in enumerate(batch.values)
+    ]
+    assert set(valid) <= set(taken)
+    assert all(0 <= sequence < 2**63 for _, _, sequence, _ in taken)
+
+
+def beacon(octets: bytes) -> None:
+    """What nodes say to towers, and towers to nodes."""
+    received = pieces(octets)
+    with suppress(ProtocolError):
+        node = beacons.decode_node_beacon(received)
+        assert beacons.decode_node_beacon(beacons.encode_node_beacon(node)) == node
+    with suppress(ProtocolError):
+        tower = beacons.decode_tower_beacon(received)
+        assert beacons.decode_tower_beacon(beacons.encode_tower_beacon(tower)) == tower
+    with suppress(ProtocolError):
+        ports = beacons.decode_tower_address(received)
+        assert beacons.decode_tower_address(beacons.encode_tower_address(ports)) == ports
+
+
+def envelope(octets: bytes) -> None:
+    """Keys and headers of records: opened, closed and opened again they are the same."""
+    columns = opened_columns(Values.of(pieces(octets)))
+    if columns is None:
+        return
+    for column in columns.values():
+        column.validate(full=True)
+    closed = close_columns(columns[VALUE], columns[KEY], columns[HEADERS])
+    again = opened_columns(Values.from_arrow(closed))
+    if again is not None:
+        assert all(again[name].equals(columns[name]) for name in columns)
+
+
+_GETS: Final = (GetRequest, GetManyRequest, GetWhereRequest)
+_OTHERS: Final = (PutRequest, InfoRequest, Criteria, BackupRequest)
+_ACTIONS: Final = tuple(each.request for each in ACTIONS.values())
+_REQUESTS: Final[tuple[type[Request], ...]] = (*_GETS, *_OTHERS, *_ACTIONS)
+
+
+def flight(octets: bytes) -> None:
+    """A ticket, a descriptor, criteria or an action's body; the first octet says which."""
+    if not octets:
+        return
+    kind, packed = _REQUESTS[octets[0] % len(_REQUESTS)], octets[1:]
+    ticket_version(packed)
+    with suppress(InvalidRequestError):
+        request = kind.parse(packed)
+        assert kind.parse(request.packed()) == request
+
+
+def where(octets: bytes) -> None:
+    """A condition on records."""
+    with suppress(ValueError):
+        Where.parse(octets.decode("utf-8", "surrogatepass"))
+
+
+def kafka_request(octets: bytes) -> None:
+    """A request of Kafka's, of any kind and version."""
+    request = memoryview(octets)
+    with suppress(ProtocolError):
+        head = parse_head(request)
+        if head.version in VERSIONS.get(head.api_key, ()):
+            schemas.decode_request(head.api_key, head.version, request, head.start)
+
+
+def kafka_records(octets: bytes) -> None:
+    """What a Produce request has of a partition; the first octet is the request's version."""
+    if not octets:
+        return
+    version, batch = octets[0] % 12, bytearray(octets[1:])
+    _produced(batch, version)
+    if len(batch) > _CRC_FROM:  # who forges records can compute their checksum
+        struct.pack_into(">I", batch, _CRC_AT, crc32c(bytes(batch[_CRC_FROM:])))
+        _produced(batch, version)
+
+
+_CRC_AT, _CRC_FROM = 17, 21
+_MOST_BYTES: Final = 1 << 20
+
+
+def _produced(octets: bytearray, version: int) -> None:
+    with suppress(RefusedError):
+        made = produced_records(memoryview(octets), version, _MOST_BYTES)
+        contents, _ = joined_records([made])
+        assert contents.largest_bytes <= _MOST_BYTES
+        opened_columns(contents)
+    with suppress(CorruptRecordsError):
+        list(decode_batches(octets, may_end_early=True))
+
+
+def sasl(octets: bytes) -> None:
+    """Two messages of a client of Kafka that says who it is; the file of users."""
+    said = [each.decode("utf-8", "replace") for each in pieces(octets)]
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+        file.write("\n".join(said) if len(said) > 2 else _USERS)
+        file.flush()
+        try:
+            users = Users(file.name)
+        except ConfigError:
+            return
+    connection = Sasl(users, is_private=True)
+    asked: Any = SimpleNamespace(mechanism=SCRAM[0], version=1)
+    handshake = connection.served(Api.SASL_HANDSHAKE, {})[Api.SASL_HANDSHAKE]
+    with suppress(StopIteration):  # it waits for nothing
+        handshake(asked, asked).send(None)  # type: ignore[attr-defined]
+    with suppress(ValueError):
+        for each in said[:2]:
+            connection.challenge(each)
+    assert connection.user is None
+
+
+_USERS: Final = "\n".join(lines_of("alice", "wonder land"))
+
+
+def manifest(octets: bytes) -> None:
+    """A file of an archive's manifest."""
+    with suppress(ValueError):
+        commit = Commit.parse(octets)
+        assert Commit.parse(commit.packed()) == commit
+
+
+def deletion(octets: bytes) -> None:
+    """A record of the topic in which stores note deletions."""
+    with suppress(ValueError):
+        deletions.parsed(octets)
+
+
+def checkpoint_offset(octets: bytes) -> None:
+    """An offset from a checkpoint: a tree of JSON, and what is packed in a text."""
+    try:
+        given = json.loads(octets)
+    except (ValueError, RecursionError):
+        given = None
+    with suppress(ConfigError):
+        SourceOffset.parse(given)
+    packed = base64.b85encode(zlib.compress(octets)).decode()
+    with suppress(ValueError):
+        found = packed_offset.unpack(packed)
+        assert packed_offset.unpack(packed_offset.pack(*found)) == found
+
+
+_OPTIONS: Final[tuple[Callable[[Any], object], ...]] = (
+    *(parse_offset_range_limit, parse_offsets_by_timestamp, parse_timestamp, parse_duration_ms),
+    *(parse_rules, parse_compression),
+)
+
+
+def option(octets: bytes) -> None:
+    """The text of an option that is more than a word; the first octet says which."""
+    if octets:
+        with suppress(ValueError):
+            _OPTIONS[octets[0] % len(_OPTIONS)](octets[1:].decode("utf-8", "surrogatepass"))
+
+
+TARGETS: Final[dict[str, Target]] = {
+    each.__name__: each
+    for each in (
+        *(frames, records, beacon, envelope, flight, where, kafka_request, kafka_records, sasl),
+        *(manifest, deletion, checkpoint_offset, option),
+    )
+}
+
+JSON_AT: Final = {"flight": 1, "manifest": 0, "deletion": 0, "checkpoint_offset": 0, "option": 1}
+"""Those that take JSON, from this octet on."""
