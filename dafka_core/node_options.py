@@ -12,7 +12,7 @@ from dafka_core.compression_rules import COMPRESSION, CompressionRule, parse_com
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
 from dafka_core.log_entries import STAGED_HOURS
-from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, Options, option
+from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
 from dafka_core.protocol.consumer_role import FAIL, ON_DATA_LOSS
 from dafka_core.protocol.limits import (
@@ -24,6 +24,7 @@ from dafka_core.protocol.limits import (
 from dafka_core.protocol.validation import parse_partition as parse_partition  # noqa: PLC0414
 from dafka_core.protocol.validation import parse_topic as parse_topic  # noqa: PLC0414
 from dafka_core.retention_rules import RULES, RetentionRule, parse_rules
+from dafka_core.security_options import SecurityOptions
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
 
@@ -155,7 +156,7 @@ def parse_ports(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class NodeOptions(Options):
+class NodeOptions(SecurityOptions):
     """What every node takes."""
 
     tower: tuple[TowerAddress, ...] = option(
@@ -210,6 +211,7 @@ class NodeOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.tower:
             object.__setattr__(self, "tower", parse_towers(None))
 
@@ -376,7 +378,7 @@ class StoreOptions(NodeOptions):
 
 
 @dataclass(frozen=True)
-class TowerOptions(Options):
+class TowerOptions(SecurityOptions):
     """What a tower takes."""
 
     sub_address: str = option(

@@ -108,10 +108,10 @@ class ForkedCluster(EmbeddedCluster):
     """As an ``EmbeddedCluster``."""
 
     def _node(self, kind: str, arguments: Sequence[str]) -> _NodeProcess:
-        return _ForkedNode(kind, arguments)
+        return ForkedNode(kind, arguments)
 
 
-class _ForkedNode(_NodeProcess):
+class ForkedNode(_NodeProcess):
     def _launch(self, arguments: Sequence[str]) -> subprocess.Popen[str]:
         forked = Forked(arguments, self._errors, os.environ, text=True)
         return cast("subprocess.Popen[str]", forked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.cli import backup_commands, checkpoint_commands, perf_commands
+from dafka_core.cli import backup_commands, checkpoint_commands, keys_command, perf_commands
 from dafka_core.cli.archive_command import archive
 from dafka_core.cli.bundle_command import bundle
 from dafka_core.cli.cluster_commands import nodes, status
@@ -17,6 +17,7 @@ from dafka_core.cli.group_commands import groups
 from dafka_core.cli.itself import completion, dafka
 from dafka_core.cli.job_command import OTHER_OPTIONS, job
 from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
+from dafka_core.cli.kafka_user_command import kafka_user
 from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.notebooks_command import notebooks
@@ -76,6 +77,7 @@ for command in (
     store_group.command()(command)
 app.add_typer(store_group, name="store")
 app.command()(with_options(KafkaOptions, StoreOptions, MetricsOptions)(kafka))
+app.command()(kafka_user)
 app.command()(with_options(ProducerOptions, MetricsOptions)(produce))
 app.command()(with_options(ConsumerOptions, MetricsOptions)(consume))
 app.command()(with_options(ReaderOptions, ProducerOptions, without={"envelope"})(copy))
@@ -117,6 +119,12 @@ app.command(context_settings={"ignore_unknown_options": True})(config)
 app.command()(completion)
 app.command()(notebooks)
 app.command()(with_options(ReaderOptions)(bundle))
+keys_group = ConfiguredTyper(
+    help="Make keys for towers and nodes, or list them.", no_args_is_help=True
+)
+keys_group.command()(keys_command.new)
+keys_group.command()(keys_command.show)
+app.add_typer(keys_group, name="keys")
 perf_group = ConfiguredTyper(
     help="Measure how fast a cluster is: publish, consume, read in bulk.", no_args_is_help=True
 )

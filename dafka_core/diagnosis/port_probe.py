@@ -36,6 +36,10 @@ GREETING: Final = (
     b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32)
 )  # signature, version, mechanism, not the server, filler
 _SIGNATURE: Final = (0, 0xFF), (9, 0x7F)
+LOCKED: Final = "CURVE"
+"""In place of the type of a socket that tells it to owners of allowed keys only."""
+
+_MECHANISM: Final = slice(12, 32)
 _SOCKET_TYPE: Final = b"\x0bSocket-Type"
 _NO_SUCH_HOST: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
 
@@ -114,9 +118,11 @@ def _probe(host: str, port: int, deadline: float) -> PortFacts:
 def _listen(socket: sockets.socket, deadline: float) -> tuple[Answer, str]:
     """Greets as ZeroMQ does, and takes what comes until it is known whose that is."""
     came = b""
+    # The mechanism is not said before it is: who has another one would end the connection then.
+    rest = [GREETING[: _MECHANISM.start], GREETING[_MECHANISM.start :]]
     tickle_at: float | None = min(time.monotonic() + TICKLE_S, deadline)
     try:
-        socket.sendall(GREETING)
+        socket.sendall(rest[0])
         while len(came) < MOST_BYTES and not (is_zeromq(came) and socket_type(came)):
             until = deadline if tickle_at is None or came else tickle_at
             socket.settimeout(max(until - time.monotonic(), 0.001))
@@ -129,6 +135,8 @@ def _listen(socket: sockets.socket, deadline: float) -> tuple[Answer, str]:
                 socket.sendall(b"\r\n\r\n")
                 continue
             came += part
+            if len(rest) > 1 and is_zeromq(came) and len(came) >= GREETING_BYTES:
+                socket.sendall(rest.pop())
             if not part or not may_be_zeromq(came):
                 return _stranger(came)
     except OSError:  # it has ended the connection
@@ -153,7 +161,12 @@ def is_zeromq(came: bytes) -> bool:
 
 
 def socket_type(came: bytes) -> str:
-    """The type of the socket, as the first command after the greeting says; empty until then."""
+    """The type of the socket, as the first command after the greeting says; empty until then.
+
+    With keys that command is encrypted: it is ``LOCKED``.
+    """
+    if came[_MECHANISM] == LOCKED.encode().ljust(20, b"\0"):
+        return LOCKED
     command = came[GREETING_BYTES:]
     at = command.find(_SOCKET_TYPE)
     if at < 0:

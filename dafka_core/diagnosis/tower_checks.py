@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from dafka_core.diagnosis.findings import Finding, ok, problem, warning
-from dafka_core.diagnosis.port_probe import Answer, PortFacts, probed
+from dafka_core.diagnosis.port_probe import LOCKED, Answer, PortFacts, probed
 from dafka_core.node_options import TowerAddress
 
 ABOUT: Final = "tower"
@@ -43,7 +43,12 @@ def check_towers(facts: Iterable[TowerFacts], *, found: bool | None = None) -> l
         facts: of all towers that were named.
         found: whether a tower has answered to a node as towers do; None where none has asked.
     """
-    checked = [_check(each, found=found) for each in facts]
+    checked = [
+        _check_locked(each.tower, found=found)
+        if _kind(each.sub) == _kind(each.pub) == LOCKED
+        else _check(each, found=found)
+        for each in facts
+    ]
     if any(not each.remedy for each in checked):
         return [warning(ABOUT, *each[2:4]) if each.remedy else each for each in checked]
     return checked
@@ -73,6 +78,13 @@ def _check(facts: TowerFacts, *, found: bool | None) -> Finding:
         remedy = "see whether that is its address, and whether a firewall lets these ports pass"
         return problem(ABOUT, sentence, remedy, lasts=_is_another(sub, pub))
     return problem(ABOUT, sentence, _AS_PRINTED, lasts=_is_another(sub, pub))
+
+
+def _check_locked(tower: TowerAddress, *, found: bool | None) -> Finding:
+    if found is not False:
+        return ok(ABOUT, f"a tower answers at {tower}, to owners of allowed keys")
+    remedy = "set secret_key_file and allowed_keys to keys that it knows (docs/security.md)"
+    return problem(ABOUT, f"who listens at {tower} lets in owners of keys only", remedy)
 
 
 def _kind(port: PortFacts) -> str:

@@ -26,6 +26,7 @@ class Api(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -37,6 +38,7 @@ class Api(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -62,6 +64,7 @@ VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
         Api.SYNC_GROUP: range(4),
         Api.DESCRIBE_GROUPS: range(5),
         Api.LIST_GROUPS: range(6),
+        Api.SASL_HANDSHAKE: range(2),
         Api.API_VERSIONS: range(4),
         Api.CREATE_TOPICS: range(7),
         Api.DELETE_TOPICS: range(6),
@@ -73,6 +76,7 @@ VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
         Api.DESCRIBE_CONFIGS: range(4),
         Api.ALTER_CONFIGS: range(2),
         Api.DESCRIBE_LOG_DIRS: range(5),
+        Api.SASL_AUTHENTICATE: range(2),
         Api.CREATE_PARTITIONS: range(2),
         Api.DELETE_GROUPS: range(2),
         Api.INCREMENTAL_ALTER_CONFIGS: range(1),

@@ -18,7 +18,10 @@ from dafka_core.errors import ProtocolError
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.requests import Pieces, RequestHead, Requests, parse_head
+from dafka_core.kafka.sasl import MAX_REQUEST_BYTES, PATIENCE_S, REFUSED, Sasl
 from dafka_core.kafka.traffic import Complaints, Room
+from dafka_core.kafka.users import Users
+from dafka_core.nodes.addresses import is_loopback
 
 SCRATCH_BYTES: Final = 16 << 10
 """What is read at once of small requests.  A connection has so much at most of requests that wait
@@ -31,7 +34,7 @@ _GONE: Final = getattr(select, "POLLRDHUP", 0)
 Not all systems have it."""
 
 _OTHERS: Final = {
-    b"\x16\x03": "TLS, which the gateway has not got: security.protocol must be PLAINTEXT",
+    b"\x16\x03": "TLS, for which the gateway has no certificate (option kafka_tls_certificate)",
     b"GET ": "HTTP, and this is Kafka's protocol",
     b"POST": "HTTP, and this is Kafka's protocol",
 }
@@ -49,6 +52,7 @@ class Shared(Protocol):
     complaints: Complaints
     room: Room
     scratch: memoryview
+    users: Users | None
 
     def joined(self, connection: Connection) -> None:
         """A client has connected."""
@@ -69,7 +73,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self.host = ""
         self.descriptor = -1
-        self.idle_since = time.monotonic()
+        self.idle_since = self._made_at = time.monotonic()
+        self._sasl: Sasl | None = None  # where clients must say who they are
         self._rest = b""  # octets that wait until requests are answered
         self._size = bytearray()  # the first octets of the next request, which say its size
         self._request: memoryview | None = None  # the one that is arriving
@@ -96,6 +101,9 @@ class Connection(asyncio.BufferedProtocol):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or the dead stay for ever
         self.descriptor = connected.fileno()
         self.host = str((transport.get_extra_info("peername") or ("?",))[0])
+        if self._shared.users is not None:
+            is_private = bool(transport.get_extra_info("ssl_object")) or is_loopback(self.host)
+            self._sasl = Sasl(self._shared.users, is_private=is_private)
         self._shared.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -153,7 +161,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def look(self, now: float) -> None:
         """Ends if its client is too slow, or has gone while nothing is read of it."""
-        if now > self.deadline:
+        if self._sasl is not None and self._sasl.user is None and now > self._made_at + PATIENCE_S:
+            self.end(REFUSED, "nothing was said in time")
+        elif self._sasl is not None and self._sasl.is_shut_out:
+            self.end(REFUSED, f"user {self._sasl.user!r} is none any more")
+        elif now > self.deadline:
             what = "to take responses" if self._is_writing_paused else "with a request"
             self.end(TOO_SLOW, f"too slow {what}")
         elif self._is_reading_paused:
@@ -202,7 +214,9 @@ class Connection(asyncio.BufferedProtocol):
         first = bytes(self._size)
         (size_bytes,) = _SIZE.unpack(first)
         self._size.clear()
-        if not 0 < size_bytes <= self._shared.limits.max_produce_bytes:
+        is_known = self._sasl is None or self._sasl.user is not None
+        most = self._shared.limits.max_produce_bytes if is_known else MAX_REQUEST_BYTES
+        if not 0 < size_bytes <= most:
             other = next((_OTHERS[each] for each in _OTHERS if first.startswith(each)), "")
             raise ProtocolError(other or f"a request of {size_bytes} octets")
         counted = _counted(size_bytes)
@@ -263,7 +277,9 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return
         self._waiting = None
-        answer = self._shared.requests.answer(head, octets, self.host, lambda: self.is_gone)
+        answer = self._shared.requests.answer(
+            head, octets, self.host, lambda: self.is_gone, self._sasl
+        )
         task = asyncio.get_running_loop().create_task(answer)
         self._works.append((task, _counted(len(octets)), is_produce))
         task.add_done_callback(self._on_answered)
@@ -282,6 +298,10 @@ class Connection(asyncio.BufferedProtocol):
                 self.end(MALFORMED, str(error))
             else:
                 self._send(task.result())
+                if self._sasl is not None and self._sasl.failure:
+                    self._shared.complaints.note(REFUSED, self.host, self._sasl.failure)
+                    self.is_gone = True
+                    self._transport.close()  # when the refusal has been sent
         self.idle_since = time.monotonic()
         self._go_on()
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,11 +23,12 @@ from dafka_core.kafka.not_in_use import NotInUse
 from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.kafka.produce import Produce
 from dafka_core.kafka.server import Server, listen_at
+from dafka_core.kafka.tls import tls_of
 from dafka_core.kafka.topics import Topics
+from dafka_core.kafka.users import Users
+from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.store import Store
-
-_log: Final = logging.getLogger("dafka.kafka")
 
 
 class Gateway(Node):
@@ -48,6 +48,11 @@ class Gateway(Node):
         config = KafkaOptions.build(options)
         with contextlib.ExitStack() as undo:
             where = host_port(config.listen)
+            tls = tls_of(config)
+            users = Users(config.kafka_users) if config.kafka_users else None
+            if users is None:
+                cure = "set kafka_users, or take 127.0.0.1"
+                check_trusted(where.host, "listen", config.listen, store.options, cure)
             listener = undo.enter_context(listen_at(where))
             self.listens = HostPort(where.host, listener.getsockname()[1])
             """Where it listens."""
@@ -63,15 +68,12 @@ class Gateway(Node):
             node = GatewayNode(store, config, numbers, gateways, threads)
             undo.callback(node.replication.close)
             numbers.start()
-            self._server = Server(listener, _features(node), room=node.room)
+            self._server = Server(listener, _features(node), room=node.room, users=users, tls=tls)
             undo.callback(self._server.close)
             self._server.start()
             gateways.announce()
             undo.callback(_retract, gateways)
             self._undo = undo.pop_all()
-        if not _is(self.listens.host, "is_loopback"):
-            text = "Kafka: whoever reaches %s reads, writes and deletes all topics"
-            _log.warning(text, self.listens)
         self._is_open = True
 
     @property

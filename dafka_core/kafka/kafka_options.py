@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from dafka_core.errors import ConfigError
 from dafka_core.node_options import HOST
 from dafka_core.options import Options, option
 
@@ -53,6 +54,21 @@ class KafkaOptions(Options):
         "and when it listens at all of a machine's addresses. Port 0 is that of `listen`",
         kind="HOST[:PORT]",
         parse=_parse,
+    )
+    kafka_users: str = option(
+        "",
+        "a file with the users that clients of Kafka must be one of, as `dafka kafka-user` writes "
+        "it: they use SASL with SCRAM-SHA-256, SCRAM-SHA-512, or PLAIN where nobody can listen",
+        kind="FILE",
+    )
+    kafka_tls_certificate: str = option(
+        "",
+        "with it clients of Kafka connect by TLS: a PEM file with the certificate, and those "
+        "between it and its root",
+        kind="FILE",
+    )
+    kafka_tls_key: str = option(
+        "", "the certificate's key, a PEM file without a password", kind="FILE"
     )
     auto_create_topics: bool = option(
         True, "a topic that a client of Kafka asks for, and that is not there, is made"
@@ -102,3 +118,10 @@ class KafkaOptions(Options):
         minimum=0,
         maximum=65_536,
     )
+
+    def __post_init__(self) -> None:
+        if bool(self.kafka_tls_certificate) != bool(self.kafka_tls_key):
+            lacking = "kafka_tls_key" if self.kafka_tls_certificate else "kafka_tls_certificate"
+            raise ConfigError(
+                lacking, "", "must be set, too: a certificate and its key go together"
+            )

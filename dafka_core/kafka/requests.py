@@ -16,6 +16,7 @@ from dafka_core.kafka.gateway_node import Client, EncodedResponse, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.produce_layout import check_partitions
+from dafka_core.kafka.sasl import Sasl
 from dafka_core.kafka.traffic import Complaints
 from dafka_core.names import printable
 
@@ -103,18 +104,24 @@ class Requests:
         """Requests that are of a kind and a version that is served, by kind."""
 
     async def answer(
-        self, head: RequestHead, octets: memoryview, host: str, is_gone: Callable[[], bool]
+        self,
+        head: RequestHead,
+        octets: memoryview,
+        host: str,
+        is_gone: Callable[[], bool],
+        sasl: Sasl | None = None,
     ) -> Pieces:
         """The octets of the response, in pieces; none if the client waits for none.
 
         Raises:
             ProtocolError: there is no answer to this request: the connection is to be closed.
         """
+        served = self._handlers if sasl is None else sasl.served(head.api_key, self._handlers)
         if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS[Api.API_VERSIONS]:
             # As KIP-511 has it: in the oldest form, which every client knows.
-            response = api_versions(self._served, KafkaError.UNSUPPORTED_VERSION)
+            response = api_versions(_keys(served), KafkaError.UNSUPPORTED_VERSION)
             return [schemas.encode_response(head.correlation_id, response, 0)]
-        if head.api_key not in self._served or head.version not in VERSIONS[head.api_key]:
+        if head.api_key not in _keys(served) or head.version not in VERSIONS[head.api_key]:
             return self._refusal(head, KafkaError.UNSUPPORTED_VERSION)
         self._check_size(head, octets)
         self.counts[head.api_key] += 1
@@ -122,9 +129,9 @@ class Requests:
         client = Client(head.client_id, host, head.version, is_gone)
         try:
             if head.api_key == Api.API_VERSIONS:
-                response = api_versions(self._served)
+                response = api_versions(_keys(served))
             else:
-                response = await self._handlers[head.api_key](request, client)
+                response = await served[head.api_key](request, client)
             return self._encoded(head, response)
         except ProtocolError:
             raise
@@ -142,10 +149,6 @@ class Requests:
         if len(octets) > limit_bytes:
             size = f"{len(octets)} octets of kind {head.api_key}"
             raise ProtocolError(f"a request of {size}, which may have {limit_bytes}")
-
-    @property
-    def _served(self) -> set[int]:
-        return {*self._handlers, Api.API_VERSIONS}
 
     def _encoded(self, head: RequestHead, response: Any) -> Pieces:
         if response is None:
@@ -169,3 +172,7 @@ class Requests:
             _log.error("Kafka: a request of kind %d failed", head.api_key, exc_info=error)
         self._complaints.note(FAILED, host, f"kind {head.api_key}: {printable(repr(error))}")
         return self._refusal(head, KafkaError.UNKNOWN_SERVER_ERROR)
+
+
+def _keys(served: Mapping[int, Handler]) -> set[int]:
+    return {*served, Api.API_VERSIONS}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -19,12 +20,16 @@ from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.requests import Requests
 from dafka_core.kafka.traffic import Complaints, Room
+from dafka_core.kafka.users import Users
 from dafka_core.nodes.descriptors import soft_limit
 from dafka_core.nodes.threads import NodeThread
 
 BACKLOG: Final = 1_024
 """Connections that the kernel keeps until they are accepted: all clients come at once after a
 restart."""
+
+HANDSHAKE_S: Final = 10.0
+"""Until then a connection with TLS must be one; before it is none of those that are counted."""
 
 LOOK_INTERVAL_S: Final = 1.0
 """How often it is looked for clients that are too slow."""
@@ -53,6 +58,8 @@ class Server:
 
     Args:
         listener: a socket that listens; closed with the server.
+        users: who may use it; anybody if there is none.
+        tls: with it all connections are encrypted.
     """
 
     def __init__(
@@ -61,6 +68,8 @@ class Server:
         features: Sequence[Feature],
         limits: Limits | None = None,
         room: Room | None = None,
+        users: Users | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         # The store needs the other half: a process without descriptors stands still.
         limits = limits or Limits()
@@ -71,6 +80,8 @@ class Server:
         self.requests = Requests(handlers, self.limits, self.complaints)
         self.room = room or Room(self.limits.max_in_flight_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.users = users
+        self._tls = tls
         self._connections: dict[Connection, int] = {}
         self._listener = listener
         self._features = features
@@ -137,7 +148,11 @@ class Server:
                 undo.push_async_callback(feature.close)
                 await feature.start()
             server = await self.loop.create_server(
-                lambda: Connection(self), sock=self._listener, backlog=BACKLOG
+                lambda: Connection(self),
+                sock=self._listener,
+                backlog=BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_S if self._tls else None,
             )
             undo.push_async_callback(self._end_all)
             undo.callback(server.close)
@@ -146,6 +161,8 @@ class Server:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), LOOK_INTERVAL_S)
                 now = time.monotonic()
+                if self.users is not None:
+                    self.users.look()
                 for connection in tuple(self._connections):
                     connection.look(now)
 

@@ -16,6 +16,7 @@ import zmq
 
 from dafka_core.errors import ConfigError
 from dafka_core.node_options import AUTO_HOST, NodeOptions, TowerAddress
+from dafka_core.security_options import INSECURE_ENVIRONMENT, SecurityOptions
 
 LOCALHOST: Final = "localhost"
 
@@ -107,7 +108,9 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
     while True:
         try:
             host = own_host(config)
-            return host, _bound_port(socket, host, config)
+            port = _bound_port(socket, host, config)
+            check_closed(socket, "host", config.host, config)
+            return host, port
         except (OSError, zmq.ZMQError) as error:
             is_tower = isinstance(error, OSError)
             if is_tower:
@@ -122,6 +125,51 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
             is_said = True
             _log.warning("%s; this node waits until that has changed", failure)
         time.sleep(LOOK_AGAIN_S)
+
+
+def check_closed(
+    socket: zmq.Socket[bytes], option: str, value: str, config: SecurityOptions
+) -> None:
+    """Has a socket that other machines reach need keys, or the word that nobody does.
+
+    Raises:
+        ConfigError: of the option that had it bound there.
+    """
+    if not config.secret_key_file:
+        host, _, _ = last_endpoint(socket).removeprefix("tcp://").rpartition(":")
+        check_trusted(host, option, value, config, "set secret_key_file and allowed_keys")
+
+
+def check_trusted(
+    host: str, option: str, value: object, config: SecurityOptions, cure: str
+) -> None:
+    """Has a port without keys be this machine's alone, or somebody say that others may reach it.
+
+    What is open then is said in the log.
+
+    Raises:
+        ConfigError: of the option that would open it; ``cure`` is what would be right.
+    """
+    if is_loopback(host):
+        return
+    if not config.may_be_open:
+        why = (
+            f"opens {host} to other machines, and whoever reaches it reads and writes everything: "
+            f"{cure} (docs/security.md), or, if everybody there is trusted, set insecure "
+            f"(or {INSECURE_ENVIRONMENT}=true in the environment)"
+        )
+        raise ConfigError(option, value, why)
+    # A node's own port goes with the tower's and the store's, which say it once for all.
+    level = logging.INFO if option == "host" else logging.WARNING
+    text = "%s = '%s' asks for no keys: whoever reaches %s reads and writes everything"
+    _log.log(level, text, option, value, host, extra={"event": "open_port"})
+
+
+def last_endpoint(socket: zmq.Socket[bytes]) -> str:
+    """Where a socket is bound, in numbers."""
+    endpoint = socket.get(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return endpoint.rstrip(b"\0").decode()
 
 
 def why_unbound(error: OSError | zmq.ZMQError) -> str:
@@ -155,9 +203,7 @@ def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> in
             if error.errno != zmq.EADDRINUSE:
                 raise
             continue
-        endpoint = socket.get(zmq.LAST_ENDPOINT)
-        assert isinstance(endpoint, bytes)
-        return int(endpoint.rstrip(b"\0").rsplit(b":", 1)[1])
+        return int(last_endpoint(socket).rpartition(":")[2])
     raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
 
 

@@ -28,6 +28,7 @@ from dafka_core.nodes.addresses import bound
 from dafka_core.nodes.host_lookup import HostLookup
 from dafka_core.nodes.mesh_traffic import MeshTraffic
 from dafka_core.nodes.peers import Peers
+from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
     drop_stalled_peers,
     new_socket,
@@ -99,6 +100,8 @@ class Mesh(ProcessBound):
         self._poller = zmq.Poller()
         self._poller.register(self._wakened.fileno(), zmq.POLLIN)
         self._poller.register(self._pub, zmq.POLLIN)
+        if self.security.own is not None:
+            self._poller.register(self.security.zap, zmq.POLLIN)
         self.limits = RecordLimits()
         """The largest records that peers take."""
         own_limit = announcement(kind, role.address, config.limit_bytes)
@@ -109,6 +112,7 @@ class Mesh(ProcessBound):
             self._context,
             self._poller,
             tell_peers_apart,
+            self.security,
         )
         """Used by the loop's thread only, once it has started."""
         self._thread = NodeThread(f"dafka-{kind}", self._run)
@@ -146,10 +150,11 @@ class Mesh(ProcessBound):
         names = HostLookup((tower.host for tower in self._config.tower), self._round_ended.notify)
         self.wait_until(lambda: self.peers.tower_found or names.in_vain, timeout_s)
         if not self.peers.tower_found:
-            waited_s = timeout_s
+            waited_s, refusals = timeout_s, [*self.peers.towers.refusals.items()]
             if names.in_vain:
                 waited_s = min(round(time.monotonic() - began_s, 1), timeout_s)
-            raise TowerNotFoundError(self._towers, waited_s, names.unknown)
+            why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))
+            raise TowerNotFoundError(self._towers, waited_s, names.unknown, diagnosis=why)
 
     def attend(self, on_round: Callable[[float], bool]) -> None:
         """Has the loop call another function at the end of each round, and keep it alive."""
@@ -289,6 +294,8 @@ class Mesh(ProcessBound):
         self._pub.set(zmq.XPUB_MANUAL, 1)  # and are for ``Subscribers`` to apply
         self._pub.set(zmq.LINGER, LINGER_MS)  # an ACK sent last would be lost otherwise
         try:
+            self.security = Security(self._config, self._context)
+            self.security.serve(self._pub)
             host, port = bound(self._pub, self._config)
         except BaseException:
             self._close_sockets()
@@ -320,6 +327,7 @@ class Mesh(ProcessBound):
         now = time.monotonic()
         if self._wakened.fileno() in ready:
             self._wakened.recv(4_096)  # all wakes, an octet each
+        self.security.attend(now)
         self._run_calls(now)
         if self._pub in ready:
             self._receive_subscriptions(now)
@@ -340,7 +348,8 @@ class Mesh(ProcessBound):
 
     def _timeout_ms(self, now: float) -> int:
         deadline = self.role.deadline(now)
-        due = self.peers.beacon_due if deadline is None else min(deadline, self.peers.beacon_due)
+        due = self.security.due(self.peers.beacon_due)
+        due = due if deadline is None else min(deadline, due)
         return max(0, int((due - now) * 1000) + 1)
 
     def _run_calls(self, now: float) -> None:
@@ -372,7 +381,7 @@ class Mesh(ProcessBound):
                 self.send(self.role.on_message(now, message, peer))
 
     def _receive_subscriptions(self, now: float) -> None:
-        for frame, descriptor in received_subscriptions(self._pub):
+        for frame, descriptor in received_subscriptions(self._pub, self.security):
             self._subscribers.apply(frame)
             introduced = self.limits.apply(frame)
             if introduced is not None:

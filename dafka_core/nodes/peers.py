@@ -21,8 +21,9 @@ from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.descriptors import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.neighbours import Neighbours
-from dafka_core.nodes.sockets import new_socket, received, watched
-from dafka_core.nodes.towers import Towers
+from dafka_core.nodes.security import Security, why_refused
+from dafka_core.nodes.sockets import HANDSHAKE_FAILED, close_watched, new_socket, received, watched
+from dafka_core.nodes.towers import REFUSED_S, Towers
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import max_frame_bytes
 from dafka_core.protocol.role import PeerNews
@@ -84,6 +85,7 @@ class Peers:
         context: zmq.Context[zmq.Socket[bytes]],
         poller: zmq.Poller,
         tell_apart: bool,
+        security: Security,
     ) -> None:
         self.table = beacons.PeerTable(
             beacon.node, beacon.port, expiry_s=config.peer_expiry_ms / 1000
@@ -113,7 +115,10 @@ class Peers:
         self._context = context
         self._config = config
         self._poller = poller
-        self.towers = Towers(beacon, config, context, poller)
+        self._security = security
+        self._refusals: dict[str, str] = {}
+        """Why nodes do not let this one in, by their endpoints."""
+        self.towers = Towers(beacon, config, context, poller, security)
         self._prefixes = dict.fromkeys(prefixes)
         self._polled_for: int = zmq.POLLIN
         self._sockets = {} if tell_apart else {_ALL: self._new_socket(_ALL)}
@@ -163,7 +168,7 @@ class Peers:
                 self.beacon_due = now
                 continue
             try:
-                beacon = beacons.decode_tower_beacon(frames)
+                beacon = self._opened(frames)
                 is_new = self.table.is_new(beacon)
                 if is_new and not self.room.look(now, len(self.table)):
                     self.room.refuse(now, beacon.node, beacon.endpoint)
@@ -181,6 +186,15 @@ class Peers:
                     self._news.append(PeerNews(beacon.node, beacon.endpoint))
             except ProtocolError:
                 self.invalid_count += 1
+
+    def _opened(self, frames: list[bytes]) -> beacons.TowerBeacon:
+        open_frames, key = self._security.opened(frames)
+        beacon = beacons.decode_tower_beacon(open_frames)
+        if self._security.expect(beacon.endpoint, key) and beacon.endpoint in self.table:
+            self._refusals[beacon.endpoint] = "it has another key than before"
+            if beacon.endpoint not in self._new:
+                self._doubtful[beacon.endpoint] = -inf
+        return beacon
 
     def take_news(self) -> list[PeerNews]:
         """What was learnt of peers since it was asked for last."""
@@ -224,6 +238,8 @@ class Peers:
             text = "%(node)s: peer %(peer)s at %(endpoint)s has gone, or its beacons do not come"
             self._tell("peer_went", text, node, endpoint)
             self._disconnect(endpoint)
+            self._security.forget(endpoint)
+            self._refusals.pop(endpoint, None)
             del self.renewed[endpoint]
         self._say_who_is_unreached(now)
         self.inbound.report(now)
@@ -252,6 +268,7 @@ class Peers:
         socket = shared or self._new_socket(endpoint)
         if shared is None:
             self._sockets[endpoint] = socket
+        self._security.aim_at(socket, endpoint)
         try:
             socket.connect(endpoint)
         except zmq.ZMQError:
@@ -269,9 +286,10 @@ class Peers:
         elif _ALL in self._sockets:
             self._sockets[_ALL].disconnect(endpoint)
         else:
-            for socket in (self._sockets.pop(endpoint), self._monitors.pop(endpoint)):
+            pair = self._sockets.pop(endpoint), self._monitors.pop(endpoint)
+            for socket in pair:
                 self._poller.register(socket, 0)
-                socket.close()
+            close_watched(*pair)
 
     def _hear_of_connections(self, now: float, monitor: zmq.Socket[bytes]) -> None:
         for frames in received(monitor):
@@ -285,18 +303,29 @@ class Peers:
                     self._news.append(PeerNews(node, round_trip_s=took_s / round_trips))
                 if unreached is not None and event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     unreached.reached_at = now
+                if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._refusals.pop(endpoint, None)
+            elif event["event"] & HANDSHAKE_FAILED:
+                self._hear_of_refusal(endpoint, event["event"], event["value"])
             elif event["event"] == zmq.EVENT_CONNECT_RETRIED:
                 self._doubtful.pop(endpoint, None)
                 if unreached is not None:
                     unreached.tried_at = now
             elif endpoint in self.table:
-                self._doubtful[endpoint] = now
+                self._doubtful[endpoint] = now + (REFUSED_S if endpoint in self._refusals else 0)
                 if unreached is None or not unreached.has_ended:
                     # A node that has ended is announced for a while, too.
                     unreached = _Unreached(now, now + UNREACHED_S, has_ended=True)
                     self._unreached[endpoint] = unreached
                 unreached.reached_at = inf
                 self.beacon_due = min(self.beacon_due, now + DOUBT_S)
+
+    def _hear_of_refusal(self, endpoint: str, event: int, value: int) -> None:
+        why = why_refused(event, value, self._security)
+        if why and endpoint in self.table and self._refusals.get(endpoint) != why:
+            self._refusals[endpoint] = why
+            node = self.table.node_at(endpoint)
+            _log.warning("%s at %s does not let this node in: %s", node, endpoint, why)
 
     def _say_who_is_unreached(self, now: float) -> None:
         for endpoint, peer in [*self._unreached.items()]:
@@ -316,6 +345,8 @@ class Peers:
         """Connects to a peer that ZeroMQ has given up, though its beacons go on."""
         self._disconnect(endpoint)
         self._connect(now, endpoint)
+        if endpoint in self._refusals:  # which is said already
+            return
         self.renewed[endpoint] += 1
         self.renewal_count += 1
         count = self.renewed[endpoint]

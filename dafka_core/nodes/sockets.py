@@ -17,6 +17,7 @@ import numpy as np
 import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
+from dafka_core.nodes.security import Security
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import (
     C_LAYOUT,
@@ -61,6 +62,13 @@ _SEQUENCE = Struct(">Q")
 
 _RECORD_IDS = b"MD"
 
+HANDSHAKE_FAILED: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+"""Events of a connection that has ended before it was one."""
+
 _monitors = count()
 
 
@@ -93,12 +101,24 @@ def watched(
     """A socket that tells which connections of a socket are made, end, and are tried again."""
     address = f"inproc://monitor-{next(_monitors)}"
     made = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
-    events = made | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+    events = made | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | HANDSHAKE_FAILED
     socket.monitor(address, events)
     monitor = context.socket(zmq.PAIR)
     monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this one
     monitor.connect(address)
     return monitor
+
+
+def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    """Closes a socket and the one that tells of its connections.
+
+    Until a socket is gone its connections are tried again, and ZeroMQ's own thread would wait for
+    ever to tell that to nobody (libzmq's issue 3575): no connection of the node would ever be made,
+    heard or ended again.
+    """
+    socket.disable_monitor()
+    for each in (socket, monitor):
+        each.close()
 
 
 def drop_stalled_peers(socket: zmq.Socket[bytes]) -> None:
@@ -113,14 +133,26 @@ def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
             yield socket.recv_multipart(zmq.NOBLOCK)
 
 
-def received_subscriptions(socket: zmq.Socket[bytes]) -> Iterator[tuple[bytes, int]]:
+def received_frames(socket: zmq.Socket[bytes]) -> Iterator[list[zmq.Frame]]:
+    """The same as frames, which know whom they come from."""
+    with contextlib.suppress(zmq.Again):
+        for _ in range(CONTROL_COUNT):
+            yield socket.recv_multipart(zmq.NOBLOCK, copy=False)
+
+
+def received_subscriptions(
+    socket: zmq.Socket[bytes], security: Security
+) -> Iterator[tuple[bytes, int]]:
     """Subscriptions that have come, at most ``CONTROL_COUNT``, and the descriptors they came by.
 
+    Those of owners of keys that are not allowed are left out.
     That is -1 where ZeroMQ does not say, as for what it takes back itself when a peer has gone.
     """
     with contextlib.suppress(zmq.Again):
         for _ in range(CONTROL_COUNT):
             frame = socket.recv_multipart(zmq.NOBLOCK, copy=False)[0]
+            if security.owner(frame) is None:
+                continue
             try:
                 descriptor = int(frame.get(zmq.SRCFD))
             except zmq.ZMQError:

@@ -14,6 +14,7 @@ from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.log_entries import GoOn, LogEntry, SetAside
 from dafka_core.names import DELETIONS_TOPIC
 from dafka_core.node_options import FLIGHT_OFF, StoreOptions
+from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.disk_watch import DiskWatch
@@ -201,6 +202,9 @@ class Store(Node):
         service = contextlib.ExitStack()
         if config.flight_port == FLIGHT_OFF:
             return service
+        host = self._mesh.beacon.host.strip("[]")
+        # Arrow Flight asks for no keys, whoever the store lets in otherwise.
+        check_trusted(host, "flight_port", config.flight_port, config, f"set it to {FLIGHT_OFF}")
         # Arrow takes half a second to load; a store without Flight does not need it.
         from dafka_core.flight.server import FlightService  # noqa: PLC0415
         from dafka_core.flight.server_context import ServerContext  # noqa: PLC0415
@@ -219,7 +223,7 @@ class Store(Node):
         flight = service.enter_context(
             FlightService(
                 self._served,
-                bind_host=self._mesh.beacon.host.strip("[]"),
+                bind_host=host,
                 port=int(config.flight_port),
                 socket_path=socket_path(self.log.directory),
             )

@@ -17,10 +17,18 @@ import zmq
 
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.node_options import AUTO_HOST, HOST, NodeOptions, TowerAddress, TowerOptions
-from dafka_core.nodes.addresses import is_loopback, network_host, own_host, why_unbound
+from dafka_core.nodes.addresses import (
+    check_closed,
+    is_loopback,
+    last_endpoint,
+    network_host,
+    own_host,
+    why_unbound,
+)
 from dafka_core.nodes.heard_nodes import HeardNodes
 from dafka_core.nodes.node import Node
-from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received
+from dafka_core.nodes.security import Security
+from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received_frames
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
 from dafka_core.this_version import this_version
@@ -48,10 +56,10 @@ class Tower(Node):
 
     def __init__(self, **options: Any) -> None:
         config = TowerOptions.build(options)
-        self._relay = _Relay()
+        self._relay = _Relay(config)
         try:
-            sub_host, self.sub_port = _bind(self._relay.xsub, "sub_address", config.sub_address)
-            _, self.pub_port = _bind(self._relay.xpub, "pub_address", config.pub_address)
+            sub_host, self.sub_port = _bind(self._relay.xsub, "sub_address", config)
+            _, self.pub_port = _bind(self._relay.xpub, "pub_address", config)
             self.host = self._relay.host = _reachable(sub_host, config)
             ports = beacons.TowerPorts(self.host, self.sub_port, self.pub_port)
             self._relay.join(config.join, ports)
@@ -114,7 +122,7 @@ class Tower(Node):
 class _Relay:
     """The tower's sockets and loop; its thread keeps them alive, and not the tower."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: TowerOptions) -> None:
         self.host = ""
         self.invalid_count = self.beacon_count = 0
         self.heard = HeardNodes()
@@ -126,6 +134,13 @@ class _Relay:
         self.xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
         self.xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
         self.xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
+        try:
+            self.security = Security(config, self._context, is_tower=True)
+        except BaseException:
+            self.destroy()
+            raise
+        self.security.serve(self.xsub)
+        self.security.serve(self.xpub)
         self.stop_signal, self.stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
         self.stopped.bind("inproc://stop")
         self.stop_signal.connect("inproc://stop")
@@ -138,6 +153,7 @@ class _Relay:
         told = beacons.encode_tower_address(own)
         for tower in towers:
             pub = new_socket(self._context, zmq.PUB, MAX_BEACON_BYTES)
+            self.security.aim_at_twin(pub)
             pub.connect(tower.sub_endpoint)
             self._joined.append((pub, told))
             if is_loopback(own.host) or not is_loopback(tower.host):
@@ -148,9 +164,12 @@ class _Relay:
         poller = zmq.Poller()
         for socket in (self.xsub, self.xpub, self.stopped):
             poller.register(socket, zmq.POLLIN)
+        if is_locked := self.security.own is not None:
+            poller.register(self.security.zap, zmq.POLLIN)
         try:
             while True:
-                ready = dict(poller.poll(JOIN_INTERVAL_MS if self._joined else None))
+                ready = dict(poller.poll(JOIN_INTERVAL_MS if self._joined or is_locked else None))
+                self.security.attend(time.monotonic())
                 self._tell_of_towers()
                 if self.stopped in ready:
                     return
@@ -164,11 +183,14 @@ class _Relay:
             self.destroy()
 
     def _pass_subscriptions(self) -> None:
-        for frames in received(self.xpub):
+        for frames in received_frames(self.xpub):
+            if self.security.owner(frames[0]) is None:
+                continue
+            octets = frames[0].bytes
             # The welcome message is the tower's own: nodes have nothing to publish there.
-            if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
-                if frames[0][1:2] != beacons.WELCOME:
-                    self.xsub.send(frames[0])
+            if len(frames) == 1 and octets[:1] in (b"\x00", b"\x01"):
+                if octets[1:2] != beacons.WELCOME:
+                    self.xsub.send(octets)
             else:
                 self.invalid_count += 1
 
@@ -177,7 +199,12 @@ class _Relay:
             try:
                 frames = self.xsub.recv_multipart(zmq.NOBLOCK, copy=False)
                 octets = [frame.bytes for frame in frames]
+                owner = self.security.owner(frames[0])
+                if owner is None:
+                    continue
                 if octets[0] == beacons.TOWER:
+                    if not self.security.is_tower(owner):
+                        raise ProtocolError("only towers tell of towers")
                     beacons.decode_tower_address(octets)
                     self.xpub.send_multipart(octets)
                     continue
@@ -190,9 +217,8 @@ class _Relay:
             self.beacon_count += 1
             endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
             self.heard.note(time.monotonic(), beacon.node, endpoint)
-            self.xpub.send_multipart(
-                beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
-            )
+            told = beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
+            self.xpub.send_multipart(self.security.named(told, owner))
 
     def _tell_of_towers(self) -> None:
         now = time.monotonic()
@@ -211,7 +237,8 @@ class _Relay:
         return self.host if seen in ("", "127.0.0.1", "::1") else seen
 
 
-def _bind(socket: zmq.Socket[bytes], option: str, address: str) -> tuple[str, int]:
+def _bind(socket: zmq.Socket[bytes], option: str, config: TowerOptions) -> tuple[str, int]:
+    address = str(getattr(config, option))
     match = _ADDRESS.fullmatch(address)
     if match is None or (match["port"] != "*" and int(match["port"]) > 65_535):
         raise ConfigError(option, address, "must be tcp://HOST:PORT, as tcp://127.0.0.1:5556")
@@ -220,9 +247,8 @@ def _bind(socket: zmq.Socket[bytes], option: str, address: str) -> tuple[str, in
         socket.bind(f"tcp://{match['host']}:{port}")
     except zmq.ZMQError as error:
         raise ConfigError(option, address, f"cannot be bound to: {why_unbound(error)}") from None
-    endpoint = socket.get(zmq.LAST_ENDPOINT)
-    assert isinstance(endpoint, bytes)
-    return match["host"], int(endpoint.rstrip(b"\0").rsplit(b":", 1)[1])
+    check_closed(socket, option, address, config)
+    return match["host"], int(last_endpoint(socket).rpartition(":")[2])
 
 
 def _reachable(bound_host: str, config: TowerOptions) -> str:

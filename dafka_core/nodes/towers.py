@@ -6,15 +6,24 @@ of further ones, which the node joins, too.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.errors import ProtocolError
 from dafka_core.node_options import NodeOptions, TowerAddress
-from dafka_core.nodes.sockets import new_socket, received
+from dafka_core.nodes.security import Security, why_refused
+from dafka_core.nodes.sockets import (
+    HANDSHAKE_FAILED,
+    close_watched,
+    new_socket,
+    received,
+    watched,
+)
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
 
@@ -22,9 +31,15 @@ AWAY_S: Final = 15.0
 """When a tower is silent for so long, and each time as long again, it is connected to anew: its
 name is resolved again then, since another machine may have it now."""
 
+REFUSED_S: Final = 0.5
+"""A tower that refuses this node is connected to again so long after it was connected to last."""
+
 MAX_LEARNED: Final = 16
 """Towers that others have told of; anybody may tell of some.  The one that is silent for longest
 gives way to a new one."""
+
+
+_log = logging.getLogger("dafka.mesh")
 
 
 @dataclass(slots=True)
@@ -33,8 +48,12 @@ class _Link:
 
     sub: zmq.Socket[bytes]
     pub: zmq.Socket[bytes]
+    monitor: zmq.Socket[bytes]
+    key: bytes
     made_at: float
     heard_at: float
+    attempt: int
+    is_refused: bool = False
 
 
 class Towers:
@@ -43,6 +62,9 @@ class Towers:
     Args:
         beacon: what is announced.
         poller: is given the sockets to poll.
+
+    Attributes:
+        refusals: why towers do not let this node in, by the tower.
     """
 
     def __init__(
@@ -51,8 +73,11 @@ class Towers:
         config: NodeOptions,
         context: zmq.Context[zmq.Socket[bytes]],
         poller: zmq.Poller,
+        security: Security,
     ) -> None:
         self.invalid_count = 0
+        self.refusals: dict[str, str] = {}
+        self._security = security
         self._beacon = beacons.encode_node_beacon(beacon)
         self._away_s = max(AWAY_S, 3 * config.beacon_interval_ms / 1000)
         self._limits = (MAX_HEADER_BYTES, config.high_water_mark)
@@ -77,6 +102,8 @@ class Towers:
     ) -> Iterator[tuple[str, list[bytes]]]:
         """What has come of nodes, and from which tower."""
         for tower, link in [*self._links.items()]:
+            for frames in received(link.monitor) if link.monitor in polled else ():
+                self._hear_of_connection(tower, link, frames)
             for frames in received(link.sub) if link.sub in polled else ():
                 link.heard_at = now
                 if frames[0] == beacons.TOWER:
@@ -88,9 +115,12 @@ class Towers:
         """Sends the beacon, and connects anew to towers that are silent."""
         for tower, link in self._links.items():
             link.made_at = link.made_at or now
-            if now >= max(link.made_at, link.heard_at) + self._away_s:
+            is_silent = now >= max(link.made_at, link.heard_at) + self._away_s
+            is_refused = link.is_refused and now >= link.made_at + REFUSED_S
+            if is_silent or is_refused or not self._security.trusts_tower(link.key):
                 self._close(link)
-                self._links[tower] = self._connected(tower, now, link.heard_at)
+                attempt = link.attempt + is_refused
+                self._links[tower] = self._connected(tower, now, link.heard_at, attempt)
             self._links[tower].pub.send_multipart(self._beacon)
 
     def _learn(self, now: float, frames: list[bytes]) -> None:
@@ -112,22 +142,43 @@ class Towers:
         except zmq.ZMQError:  # a host that is none
             self.invalid_count += 1
 
-    def _connected(self, tower: TowerAddress, now: float, heard_at: float = 0.0) -> _Link:
+    def _hear_of_connection(self, tower: TowerAddress, link: _Link, frames: list[bytes]) -> None:
+        event = parse_monitor_message(frames)
+        if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            link.is_refused = False
+            self.refusals.pop(str(tower), None)
+        if not event["event"] & HANDSHAKE_FAILED:
+            return
+        why = why_refused(event["event"], event["value"], self._security)
+        link.is_refused = bool(why) or self._security.own is not None
+        if why and self.refusals.get(str(tower)) != why:
+            self.refusals[str(tower)] = why
+            _log.warning("tower %s does not let this node in: %s", tower, why)
+
+    def _connected(
+        self, tower: TowerAddress, now: float, heard_at: float = 0.0, attempt: int = 0
+    ) -> _Link:
         pub = new_socket(self._context, zmq.PUB, *self._limits)
         sub = new_socket(self._context, zmq.SUB, *self._limits)
         for message_type in (beacons.BEACON, beacons.WELCOME, beacons.TOWER):
             sub.subscribe(message_type)
+        key = self._security.tower_key(attempt)
+        for socket in (pub, sub):
+            self._security.aim(socket, key)
+        monitor = watched(self._context, sub)
         try:
             sub.connect(tower.pub_endpoint)
             pub.connect(tower.sub_endpoint)
         except zmq.ZMQError:
-            sub.close()
+            close_watched(sub, monitor)
             pub.close()
             raise
-        self._poller.register(sub, zmq.POLLIN)
-        return _Link(sub, pub, now, heard_at)
+        for socket in (sub, monitor):
+            self._poller.register(socket, zmq.POLLIN)
+        return _Link(sub, pub, monitor, key, now, heard_at, attempt)
 
     def _close(self, link: _Link) -> None:
-        self._poller.register(link.sub, 0)
-        link.sub.close()
+        for socket in (link.sub, link.monitor):
+            self._poller.register(socket, 0)
+        close_watched(link.sub, link.monitor)
         link.pub.close()

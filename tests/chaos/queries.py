@@ -83,6 +83,7 @@ class Driver:
         }
         path = os.pathsep.join((PYTHON_STARTUP, str(ROOT)))
         environment |= {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
+        environment["DAFKA_INSECURE"] = "true"
         environment["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{JVM}' pyspark-shell"
         plan = self._plan._asdict() | {"settings": dict(self._plan.settings)}
         with self.log.open("ab") as errors:

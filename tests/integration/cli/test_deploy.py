@@ -114,6 +114,15 @@ def test_units_take_their_settings_from_the_file_and_a_second_store_has_its_own_
     assert sorted(ports) == [*map(str, (5556, 5557, *range(5560, 5564), *range(9107, 9110)))]
 
 
+def test_who_is_open_to_the_network_says_so() -> None:
+    """Else nothing of ours would start where others reach it."""
+    assert tomllib.loads((DEPLOY / "systemd/dafka.toml").read_text("utf-8"))["insecure"]
+    ours = [each for each in COMPOSE["services"].values() if each["image"].startswith("dafka")]
+    assert {each["environment"]["DAFKA_INSECURE"] for each in ours} == {"true"}
+    said = [{each["name"]: each["value"] for each in container["env"]} for container in CONTAINERS]
+    assert {each["DAFKA_INSECURE"] for each in said} == {"true"}
+
+
 def test_paths_that_are_probed_and_scraped_are_there() -> None:
     asked = {
         container[probe]["httpGet"]["path"]
@@ -230,6 +239,17 @@ def test_compose_has_what_its_services_name() -> None:
     assert (DEPLOY / "compose" / mounted[str(home.parent)] / home.name).is_file()
     provided = (DEPLOY / "compose/grafana/dashboards/dafka.yaml").read_text("utf-8")
     assert f"path: {home.parent}" in provided
+
+
+def test_opentelemetrys_collector_asks_where_nodes_answer() -> None:
+    config = yaml.safe_load((DEPLOY / "opentelemetry/collector.yaml").read_text("utf-8"))
+    [metrics] = config["service"]["pipelines"].values()
+    assert {kind: [*config[kind]] for kind in metrics} == metrics  # all of it, and nothing else
+    [job] = config["receivers"]["prometheus"]["config"]["scrape_configs"]
+    assert not {"metrics_path", "scheme"} & {*job}  # the usual ones, which are a node's
+    [target] = job["static_configs"][0]["targets"]
+    assert target == str(listen_address("9108"))  # as the pages have it
+    assert f'job="{job["job_name"]}"' in (DEPLOY / "prometheus/dafka_rules.yml").read_text("utf-8")
 
 
 def keys_of_services() -> set[str]:

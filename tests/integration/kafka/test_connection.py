@@ -53,7 +53,7 @@ def test_a_request_of_no_size_ends_its_connection_and_no_other(gateway: Gateway)
 
 @pytest.mark.parametrize(
     ("octets", "said"),
-    [(b"\x16\x03\x01\x02\x00\x01", "TLS, which"), (b"GET / HTTP/1.1\r\n", "HTTP, and this")],
+    [(b"\x16\x03\x01\x02\x00\x01", "TLS, for which"), (b"GET / HTTP/1.1\r\n", "HTTP, and this")],
 )
 def test_another_protocol_is_named(
     octets: bytes, said: str, gateway: Gateway, caplog: pytest.LogCaptureFixture

@@ -92,17 +92,23 @@ def test_a_port_that_is_taken_is_said(gateway: Gateway, store: Store) -> None:
         Gateway(store, listen=str(gateway.listens))
 
 
-def test_all_addresses_of_a_machine_are_not_told_to_clients(store: Store) -> None:
+def test_all_addresses_of_a_machine_are_not_told_to_clients(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAFKA_INSECURE", "true")
     with pytest.raises(ConfigError, match="clients need one of them, as 'advertised'"):
         Gateway(store, listen="0.0.0.0:0")
 
 
 def test_who_listens_for_others_says_what_is_open(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(ConfigError, match=r"opens 0\.0\.0\.0 to other machines"):
+        Gateway(store, listen="0.0.0.0:0", advertised="kafka.example.org:0")
+    monkeypatch.setenv("DAFKA_INSECURE", "true")
     with Gateway(store, listen="0.0.0.0:0", advertised="kafka.example.org:0") as gateway:
         assert gateway.advertised == ("kafka.example.org", gateway.listens.port)
-    assert "whoever reaches 0.0.0.0:" in caplog.text
+    assert "whoever reaches 0.0.0.0 " in caplog.text
 
 
 def test_each_other_store_is_asked_by_one_thread_for_all_that_waits(

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import zmq
 
 from dafka_core import Consumer, Producer, Store
 from dafka_core.nodes import peers
+from dafka_core.nodes.sockets import close_watched, new_socket, watched
 from dafka_core.protocol.codec import LAYOUTS, subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
@@ -131,3 +133,23 @@ def test_a_peer_that_ends_soon_is_not_one_that_keeps_no_connection(
     table = consumer._mesh.peers.table
     wait_until(lambda: not table.knows(peer.address), "its end")
     assert peer.address not in caplog.text
+
+
+def test_a_node_is_not_deaf_after_peers_went_that_it_was_connecting_to() -> None:
+    """However a connection's next attempt and its end meet: each pause is another one."""
+    with zmq.Context() as context, context.socket(zmq.PUB) as peer:
+        port = peer.bind_to_random_port("tcp://127.0.0.1")
+        peer.unbind(f"tcp://127.0.0.1:{port}")
+        for pause in range(50):
+            socket = new_socket(context, zmq.SUB, SMALL_BYTES)
+            socket.set(zmq.RECONNECT_IVL, 1)
+            monitor = watched(context, socket)
+            socket.connect(f"tcp://127.0.0.1:{port}")
+            time.sleep(pause / 10_000)
+            close_watched(socket, monitor)
+        port = peer.bind_to_random_port("tcp://127.0.0.1")
+        socket = new_socket(context, zmq.SUB, SMALL_BYTES)
+        monitor = watched(context, socket)
+        socket.connect(f"tcp://127.0.0.1:{port}")
+        assert monitor.poll(int(PATIENCE_S * 1000))
+        close_watched(socket, monitor)

@@ -11,6 +11,7 @@ import zmq
 from dafka_core import ConfigError, Producer, Reader, Store, Tower
 from dafka_core.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import towers
+from dafka_core.nodes.security import Security
 from dafka_core.nodes.towers import MAX_LEARNED, Towers
 from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
 from dafka_core.testing import wait_until
@@ -52,8 +53,9 @@ def test_a_tower_that_nobody_elsewhere_reaches_joins_none_there() -> None:
     with pytest.raises(ConfigError, match="is on another machine") as refused:
         Tower(**ANY_PORTS, join="192.0.2.9")
     assert refused.value.option == "sub_address"
+    anywhere = {"sub_address": "tcp://*:0", "pub_address": "tcp://127.0.0.1:0"}
     with pytest.raises(ConfigError, match="none can be reached") as refused:
-        Tower(sub_address="tcp://*:0", pub_address="tcp://127.0.0.1:0", join="nosuch.invalid")
+        Tower(**anywhere, join="nosuch.invalid", insecure=True)
     assert refused.value.option == "join"
 
 
@@ -74,7 +76,8 @@ def test_towers_that_are_told_of_are_bounded(caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.WARNING)
     context, poller = zmq.Context(), zmq.Poller()
     config = NodeOptions.build({"tower": "127.0.0.1:1:2"})
-    made = Towers(NodeBeacon("A" * 32, "127.0.0.1", 7), config, context, poller)
+    own, security = NodeBeacon("A" * 32, "127.0.0.1", 7), Security(config, context)
+    made = Towers(own, config, context, poller, security)
     try:
         for port in range(1, 3 * MAX_LEARNED):
             made._learn(0.0, encode_tower_address(TowerPorts("127.0.0.1", 100, port)))

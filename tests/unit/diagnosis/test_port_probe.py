@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dafka_core.diagnosis.port_probe import (
     GREETING,
     HTTP2,
+    LOCKED,
     Answer,
     is_zeromq,
     may_be_zeromq,
@@ -53,6 +54,15 @@ def listen() -> Iterator[Listen]:
             return int(server.getsockname()[1])
 
         yield start
+
+
+def test_one_with_a_key_says_that_it_has_one() -> None:
+    with zmq.Context() as context, context.socket(zmq.XSUB) as served:
+        served.curve_server, served.curve_secretkey = True, zmq.curve_keypair()[1]
+        port = served.bind_to_random_port("tcp://127.0.0.1")
+        (found,) = probed([("127.0.0.1", port)], PATIENCE_S)
+        assert (found.answer, found.said) == (Answer.ZEROMQ, LOCKED)
+        served.linger = 0
 
 
 @pytest.mark.parametrize("kind", ["XSUB", "XPUB", "PUB", "ROUTER"])

@@ -13,7 +13,7 @@ ZEROMQ, STRANGER, MUTE = Answer.ZEROMQ, Answer.STRANGER, Answer.MUTE
 REFUSED, UNREACHABLE, UNKNOWN_HOST = Answer.REFUSED, Answer.UNREACHABLE, Answer.UNKNOWN_HOST
 
 Said = tuple[Answer, str]
-SUB, PUB = (ZEROMQ, "XSUB"), (ZEROMQ, "XPUB")
+SUB, PUB, KEYS = (ZEROMQ, "XSUB"), (ZEROMQ, "XPUB"), (ZEROMQ, "CURVE")
 
 
 def facts(sub: Said, pub: Said, host: str = "h") -> TowerFacts:
@@ -42,6 +42,14 @@ def test_what_is_wrong(sub: Said, pub: Said, lasts: bool, says: str) -> None:
     assert found.severity is Severity.PROBLEM
     assert says in str(found)
     assert found.lasts is lasts
+
+
+def test_a_tower_that_lets_in_owners_of_keys() -> None:
+    for found in (None, True):
+        (finding,) = check_towers([facts(KEYS, KEYS)], found=found)
+        assert finding.severity is Severity.OK
+    (finding,) = check_towers([facts(KEYS, KEYS)], found=False)
+    assert "lets in owners of keys only; set secret_key_file" in str(finding)
 
 
 def test_a_tower_that_answers() -> None:

@@ -76,6 +76,7 @@ EXEMPT = {
     "docs/from_kafka.md | Programs with Kafka's clients | diff": "a setting of any client's",
     "docs/guarantees.md | Whose records a partition has | ": "a picture",
     "docs/jobs.md | * | text": "what jobs printed once",
+    "docs/kafka_clients.md | Who is let in | properties": "settings of any client's",
     "docs/metrics.md | * | console": "what commands print while they run",
     "docs/retention.md | Stores with different retention | ": "a sentence of a log",
     "docs/wire.md | Frames | ": "how frames are laid out, as a pattern",

@@ -1,0 +1,181 @@
+"""Who may use a gateway: a file of names, and of what proves that somebody knows a password.
+
+A line is ``NAME SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, in the form that PostgreSQL
+keeps passwords in (RFC 5803); a user has one for each mechanism.  No password can be had from it
+but by guessing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from dafka_core.errors import ConfigError
+from dafka_core.names import printable
+from dafka_core.private_files import others_can_read
+
+try:
+    from scramp import ScramException, ScramMechanism
+except ImportError:
+    _why = "needs scramp: pip install 'dafka-spark[kafka]'"
+    raise ConfigError("kafka_users", True, _why) from None
+
+SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+ITERATIONS: Final = 16_384
+"""What a guess costs, and a client when it connects: some 10 ms.  Kafka's brokers have 4,096."""
+
+MAX_ITERATIONS: Final = 1 << 20
+MAX_PASSWORD_BYTES: Final = 1_024
+
+_NAME: Final = re.compile(r"[^\s,=\0-\x1f]{1,255}")
+_LINE: Final = re.compile(
+    r"(?a)(?P<name>\S+) (?P<mechanism>SCRAM-SHA-\d+)\$(?P<iterations>\d{1,7}):(?P<salt>\S+)"
+    r"\$(?P<stored>\S+):(?P<server>\S+)"
+)
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+
+class Verifier(NamedTuple):
+    """What a server keeps of a password for a mechanism (RFC 5802, section 3)."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+def verifier_of(mechanism: str, password: str, like: Verifier | None = None) -> Verifier:
+    """What is kept of a password, with a new salt unless it is to be ``like`` another one.
+
+    Raises:
+        ValueError: no password can be that.
+    """
+    salt, iterations = (like.salt, like.iterations) if like else (None, ITERATIONS)
+    if not 0 < len(password.encode("utf-8", "surrogatepass")) <= MAX_PASSWORD_BYTES:
+        raise ValueError(f"a password has 1 to {MAX_PASSWORD_BYTES} octets")
+    try:
+        made = ScramMechanism(mechanism).make_auth_info(password, iterations, salt)
+    except (ScramException, UnicodeError) as error:
+        raise ValueError(f"it cannot be a password ({error})") from None
+    return Verifier(*made)
+
+
+def lines_of(name: str, password: str) -> list[str]:
+    """A user's lines.
+
+    Raises:
+        ValueError: it is no name, or no password.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError("a name has 1 to 255 characters without spaces, ',' and '='")
+    return [_line(name, each, verifier_of(each, password)) for each in SCRAM]
+
+
+def _line(name: str, mechanism: str, made: Verifier) -> str:
+    salt, stored, server = (base64.b64encode(each).decode() for each in made[:3])
+    return f"{name} {mechanism}${made.iterations}:{salt}${stored}:{server}"
+
+
+def _parsed(line: str) -> tuple[str, str, Verifier]:
+    found = _LINE.fullmatch(line)
+    if found is None or found["mechanism"] not in SCRAM:
+        raise ValueError("is no line that 'dafka kafka-user' writes")
+    iterations = int(found["iterations"])
+    size = int(found["mechanism"][-3:]) // 8
+    salt, stored, server = (
+        base64.b64decode(found[each], validate=True) for each in ("salt", "stored", "server")
+    )
+    if not len(stored) == len(server) == size or not salt:
+        raise ValueError("has a key of another length than its mechanism's")
+    if not 4_096 <= iterations <= MAX_ITERATIONS:
+        raise ValueError(f"has {iterations} iterations, of 4096 to {MAX_ITERATIONS}")
+    return found["name"], found["mechanism"], Verifier(salt, stored, server, iterations)
+
+
+class Users:
+    """The users in a file, as it is now.
+
+    Raises:
+        ConfigError: the file is wrong, or others can read it.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._path = Path(file)
+        self._state: object = None
+        self._known: Mapping[str, Mapping[str, Verifier]] = {}
+        self._secret = secrets.token_bytes(32)
+        self._said = ""
+        why = self._read()
+        if why:
+            raise ConfigError("kafka_users", file, why)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def look(self) -> None:
+        """Reads the file again if it is another one; while it is wrong nobody is let in."""
+        why = self._read()
+        if why and why != self._said:
+            _log.error("Kafka: users: %s: %s; nobody is let in", self._path, why)
+        self._said = why
+
+    def verifier(self, mechanism: str, name: str) -> Verifier:
+        """A user's; of somebody unknown one that no password fits, the same each time.
+
+        So nobody is told by the answer which names there are.
+        """
+        found = self._known.get(name, {}).get(mechanism)
+        if found is not None:
+            return found
+        size = int(mechanism[-3:]) // 8
+        salt = hmac.digest(self._secret, name.encode("utf-8", "surrogatepass"), "sha256")
+        return Verifier(salt, secrets.token_bytes(size), secrets.token_bytes(size), ITERATIONS)
+
+    def knows(self, name: str, password: str) -> bool:
+        """Whether that is a user's password; takes some milliseconds, whatever it is."""
+        like = self.verifier(SCRAM[0], name)
+        try:
+            given = verifier_of(SCRAM[0], password, like)
+        except ValueError:
+            return False
+        return hmac.compare_digest(given.stored_key, like.stored_key)
+
+    def _read(self) -> str:
+        """Takes in what is there; what is wrong, if anything."""
+        try:
+            status = self._path.stat()
+            state = status.st_ctime_ns, status.st_size, status.st_ino
+            if state == self._state:
+                return self._said
+            self._known, self._state = {}, None
+            if others_can_read(status):
+                return f"others can read it: 'chmod 600 {self._path}'"
+            lines = self._path.read_text("utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            self._known, self._state = {}, None
+            return f"must be a file that 'dafka kafka-user' writes ({_reason(error)})"
+        known: dict[str, dict[str, Verifier]] = {}
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            try:
+                name, mechanism, verifier = _parsed(line)
+            except ValueError as error:
+                return f"line {number} {printable(str(error))}"
+            known.setdefault(name, {})[mechanism] = verifier
+        if not known:
+            return "has no user: 'dafka kafka-user NAME --kafka-users FILE' adds one"
+        self._known, self._state = known, state
+        return ""
+
+
+def _reason(error: Any) -> str:
+    return getattr(error, "strerror", None) or "it is no text"

@@ -1,0 +1,217 @@
+"""Keys in files, in the form of ZeroMQ's certificates, which ``zmq.auth`` reads and writes.
+
+``NAME.key_secret`` is for its owner alone; ``NAME.key`` is public, and says what its owner may be.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import struct
+import tempfile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import zmq
+from zmq.auth import create_certificates, load_certificate
+from zmq.utils import z85
+
+from dafka_core.errors import ConfigError
+from dafka_core.private_files import others_can_read
+from dafka_core.security_options import parse_roles
+
+PUBLIC: Final = ".key"
+SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
+"""How the names of files with keys end."""
+
+LOOK_INTERVAL_S: Final = 1.0
+"""How often the directory of allowed keys is looked at."""
+
+_NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
+_ROLES: Final = re.compile(r"(?m)^\s+roles\s*=\s*\"?([^\"\n]*?)\"?\s*$")
+
+_log = logging.getLogger("dafka.security")
+
+
+class KeyPair(NamedTuple):
+    """A node's own key, both halves in Z85."""
+
+    public: bytes
+    secret: bytes
+
+
+class AllowedKey(NamedTuple):
+    """A public key in Z85, the name of its file, and what its owner may be."""
+
+    key: str
+    name: str
+    roles: frozenset[str]
+
+
+def new_key(directory: Path, name: str, roles: tuple[str, ...]) -> tuple[Path, Path]:
+    """Makes a key; its public file and its secret one, which only the owner of it can read.
+
+    Raises:
+        ConfigError: the name is none for a file, or there is a key of that name.
+        OSError: the directory cannot be made or written to.
+    """
+    if not _NAME.fullmatch(name):
+        why = "must begin with a letter or digit, and have letters, digits, '.', '_' and '-' only"
+        raise ConfigError("name", name, why, "argument")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made: list[Path] = []
+    # Made where nobody else looks, and linked when it is whole: a link replaces nothing.
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=directory) as hidden:
+        public, secret = map(Path, create_certificates(hidden, name))
+        secret.chmod(0o600)
+        # ZeroMQ's library writes what is said of a key into the secret file only.
+        told = f"metadata\n    roles = {', '.join(roles)}\n"
+        public.write_text(public.read_text().replace("metadata\n", told, 1))
+        try:
+            for path in (secret, public):
+                (directory / path.name).hardlink_to(path)
+                made.append(directory / path.name)
+        except FileExistsError:
+            for path in made:
+                path.unlink()
+            why = f"there is a key of that name in {directory} already: it is kept as it is"
+            raise ConfigError("name", name, why, "argument") from None
+    return directory / public.name, directory / secret.name
+
+
+def read_secret(file: str) -> KeyPair:
+    """A node's own key.
+
+    Raises:
+        ConfigError: it cannot be read, others can read it, or it is none.
+    """
+    path = Path(file)
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no path"
+        why = f"must be a file that 'dafka keys new' made ({reason})"
+        raise ConfigError("secret_key_file", file, why) from None
+    if others_can_read(status):
+        why = f"others can read {path}: 'chmod 600 {path}', or make a new key if they have"
+        raise ConfigError("secret_key_file", file, why)
+    try:
+        public, secret = load_certificate(path)
+        if secret is not None and zmq.curve_public(secret) != public:
+            raise ValueError
+    except OSError as error:
+        why = f"{path} cannot be read ({error.strerror})"
+        raise ConfigError("secret_key_file", file, why) from None
+    except (ValueError, zmq.ZMQError):
+        why = f"{path} holds no key, or not a whole one: 'dafka keys new' makes them"
+        raise ConfigError("secret_key_file", file, why) from None
+    if secret is None:
+        why = f"{path} has a public key only: name the file that ends in {SECRET}"
+        raise ConfigError("secret_key_file", file, why)
+    return KeyPair(public, secret)
+
+
+def read_public(path: Path) -> AllowedKey:
+    """A public key and what is said of it.
+
+    Raises:
+        ValueError: the file cannot be let count; it says why.
+    """
+    try:
+        text = path.read_text()
+        public, secret = load_certificate(path)
+        if len(z85.decode(public)) != 32:
+            raise ValueError
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, struct.error):  # what Z85 has not
+        raise ValueError("holds no public key, or not a whole one") from None
+    if secret is not None:
+        raise ValueError(f"holds a secret key, which is for its owner alone: name it NAME{SECRET}")
+    found = _ROLES.search(text)
+    if found is None:
+        raise ValueError("says no roles: 'dafka keys new --role ROLE' writes them")
+    return AllowedKey(public.decode(), path.stem, frozenset(parse_roles([found[1]])))
+
+
+class AllowedKeys:
+    """The public keys in a directory, as they are now.
+
+    Raises:
+        ConfigError: it is no directory, or a file in it is wrong.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = Path(directory)
+        self._keys: dict[str, AllowedKey] = {}
+        self._due = 0.0
+        self._state: object = None
+        self._said: frozenset[str] = frozenset()
+        wrong = self._read()
+        if wrong:
+            raise ConfigError("allowed_keys", directory, wrong[0])
+
+    def find(self, key: str) -> AllowedKey | None:
+        """What is known of a key that is allowed."""
+        return self._keys.get(key)
+
+    def with_role(self, role: str) -> list[AllowedKey]:
+        """The keys that have a role, in the order of their names."""
+        return sorted((k for k in self._keys.values() if role in k.roles), key=lambda k: k.name)
+
+    def look(self, now: float) -> bool:
+        """Reads the directory again if it is time; whether other keys are allowed than before.
+
+        What is wrong in it is said, and lets nobody in.
+        """
+        if now < self._due:
+            return False
+        self._due = now + LOOK_INTERVAL_S
+        before = self._keys
+        wrong = self._read()
+        for each in wrong:
+            if each not in self._said:
+                _log.error("%s: %s; nobody is let in by it", self.directory, each)
+        self._said = frozenset(wrong)
+        if self._keys == before:
+            return False
+        for key, text in (
+            *((before[k], "is not allowed any more") for k in before.keys() - self._keys.keys()),
+            *((self._keys[k], "is allowed") for k in self._keys.keys() - before.keys()),
+        ):
+            facts = {"name": key.name, "key": key.key, "what": text}
+            extra = {"event": "key_changed"}
+            _log.info("key %(name)s (%(key)s) %(what)s from now on", facts, extra=extra)
+        return True
+
+    def _read(self) -> list[str]:
+        """Takes in what is there; what is wrong."""
+        wrong: list[str] = []
+        found: dict[str, AllowedKey] = {}
+        try:
+            names = sorted(n for n in os.listdir(self.directory) if n.endswith(PUBLIC))  # noqa: PTH208
+            paths = [self.directory / name for name in names]
+            if self.directory.stat().st_mode & stat.S_IWOTH:
+                why = "everybody can write to it, and so let in anybody: 'chmod o-w' it"
+                paths, wrong = [], [why]
+            state = [(p, s.st_ctime_ns, s.st_size, s.st_ino) for p in paths for s in [p.stat()]]
+        except OSError as error:
+            paths, state = [], []
+            wrong.append(f"must be a directory of public keys ({error.strerror})")
+        if state and state == self._state:
+            return sorted(self._said)
+        self._state = state
+        for path in paths:
+            try:
+                each = read_public(path)
+            except ValueError as error:
+                wrong.append(f"{path.name} {error}")
+                continue
+            if each.key in found:
+                wrong.append(f"{path.name} holds the key of {found[each.key].name}{PUBLIC}")
+                continue
+            found[each.key] = each
+        self._keys = found
+        return wrong

@@ -1,0 +1,262 @@
+"""Who a node lets in, and how it shows who it is: CURVE on ZeroMQ's sockets (RFC 25 and 26).
+
+Without keys nothing here does anything, and nodes talk in the clear, as C nodes do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket as sockets
+from typing import Final
+
+import zmq
+from zmq.utils import z85
+
+from dafka_core.errors import ConfigError, ProtocolError
+from dafka_core.nodes.keys import LOOK_INTERVAL_S, AllowedKey, AllowedKeys, KeyPair, read_secret
+from dafka_core.security_options import TOWER_ROLE, SecurityOptions
+
+SAY_AGAIN_S: Final = 60.0
+"""How often the same refusal is said."""
+
+_ZAP: Final = "inproc://zeromq.zap.01"
+_DOMAIN: Final = b"dafka"
+"""With a domain ZeroMQ lets nobody in whom nobody has vouched for."""
+
+_MOST_SAID: Final = 1_000
+"""Refusals that are told apart; anybody may make keys."""
+
+MISMATCH: Final = 0x11000002
+"""Of ZeroMQ's events: one end has a key, and the other has none."""
+
+_log = logging.getLogger("dafka.security")
+
+
+class Security:
+    """A node's or a tower's keys; used by the thread that owns the sockets only.
+
+    ZeroMQ asks it of each connection (ZAP, RFC 27).  It knows which connection is whose by what
+    comes in, and ends those whose keys are not allowed any more.
+
+    Args:
+        is_tower: whether it lets in owners of keys with the tower's role alone, too.
+
+    Raises:
+        ConfigError: the keys are wrong.
+    """
+
+    def __init__(
+        self,
+        config: SecurityOptions,
+        context: zmq.Context[zmq.Socket[bytes]],
+        *,
+        is_tower: bool = False,
+    ) -> None:
+        self.own: KeyPair | None = None
+        self.refusal_count = 0
+        """Connections that were refused since their keys are not allowed."""
+        self._is_tower = is_tower
+        self._at: dict[str, str] = {}  # the key of the node at an endpoint
+        self._inbound: dict[int, tuple[object, str]] = {}  # by descriptor: peer's port, and key
+        self._said: dict[str, float] = {}
+        self._due = 0.0
+        if not config.secret_key_file:
+            return
+        own = read_secret(config.secret_key_file)
+        self._allowed = AllowedKeys(config.allowed_keys)
+        if not is_tower and not self._allowed.with_role(TOWER_ROLE):
+            why = f"has no key with role {TOWER_ROLE}, so that no tower can be trusted"
+            raise ConfigError("allowed_keys", config.allowed_keys, why)
+        known = self._allowed.find(own.public.decode())
+        if known is not None and is_tower and TOWER_ROLE not in known.roles:
+            why = f"key {known.name} has not the role {TOWER_ROLE} in {config.allowed_keys}"
+            raise ConfigError("secret_key_file", config.secret_key_file, why)
+        if known is not None and not is_tower and known.roles == {TOWER_ROLE}:
+            why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
+            raise ConfigError("secret_key_file", config.secret_key_file, why)
+        self.own = own
+        if known is None:
+            text = "this node's own key (%s) is not in %s: who has the same keys there refuses it"
+            _log.warning(text, own.public.decode(), self._allowed.directory)
+        self.zap = context.socket(zmq.REP)
+        """Where ZeroMQ asks; only with a key."""
+        self.zap.bind(_ZAP)
+
+    # -- sockets ---------------------------------------------------------------------------------
+
+    def serve(self, socket: zmq.Socket[bytes]) -> None:
+        """Has a socket that is to be bound let in owners of allowed keys only."""
+        if self.own is not None:
+            socket.set(zmq.CURVE_SERVER, 1)
+            socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+            socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
+
+    def aim(self, socket: zmq.Socket[bytes], server: bytes) -> None:
+        """Has a socket talk to the owner of a key only, in what it connects to next."""
+        if self.own is not None:
+            socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
+            socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+            socket.set(zmq.CURVE_SERVERKEY, server)
+
+    def tower_key(self, attempt: int) -> bytes:
+        """The key that a tower is to have: if there are several, they take turns."""
+        if self.own is None:
+            return b""
+        towers = self._allowed.with_role(TOWER_ROLE)
+        # Without any it is a key that nobody has: nothing is ever said in the clear.
+        return towers[attempt % len(towers)].key.encode() if towers else zmq.curve_keypair()[0]
+
+    def trusts_tower(self, key: bytes) -> bool:
+        """Whether a tower may have a key."""
+        return self.own is None or self.is_tower(key.decode())
+
+    def aim_at_twin(self, socket: zmq.Socket[bytes]) -> None:
+        """The same as ``aim`` for a tower that has this one's key."""
+        if self.own is not None:
+            self.aim(socket, self.own.public)
+
+    def aim_at(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        """The same for the node at an endpoint."""
+        if self.own is not None:
+            self.aim(socket, self._at[endpoint].encode())
+
+    # -- beacons ---------------------------------------------------------------------------------
+
+    def named(self, frames: list[bytes], owner: str) -> list[bytes]:
+        """A tower's beacon with the key of the node that it is about."""
+        return frames if self.own is None else [*frames, owner.encode()]
+
+    def opened(self, frames: list[bytes]) -> tuple[list[bytes], str]:
+        """A tower's beacon without the key of its node, and that key.
+
+        Raises:
+            ProtocolError: there is no key, or it is none that is allowed to a node.
+        """
+        if self.own is None:
+            return frames, ""
+        *frames, announced = frames
+        key = announced.decode("ascii", "replace")
+        if len(frames) != 3 or (announced != self.own.public and self._guest(key) is None):
+            raise ProtocolError("a node with an allowed key is announced with that key")
+        return frames, key
+
+    def expect(self, endpoint: str, key: str) -> bool:
+        """Notes whose node is at an endpoint; whether it was another's before."""
+        before = self._at.get(endpoint, key)
+        if self.own is not None:
+            self._at[endpoint] = key
+        return before != key
+
+    def forget(self, endpoint: str) -> None:
+        """There is no node at an endpoint any more."""
+        self._at.pop(endpoint, None)
+
+    def is_tower(self, owner: str) -> bool:
+        """Whether who has sent a frame may tell of towers."""
+        if self.own is None:
+            return True
+        known = self._allowed.find(owner)
+        return known is not None and TOWER_ROLE in known.roles
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def owner(self, frame: zmq.Frame) -> str | None:
+        """The key of whoever has sent a frame to a socket that is bound, empty without security.
+
+        None if it is not allowed any more; the connection is ended then.
+        """
+        if self.own is None:
+            return ""
+        try:
+            key = str(frame.get("User-Id"))
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:  # what ZeroMQ takes back itself when a peer has gone
+            return ""
+        self._inbound[descriptor] = _port_of(descriptor), key
+        if self._guest(key) is None:
+            self._end(descriptor)
+            return None
+        return key
+
+    def attend(self, now: float) -> None:
+        """Answers ZeroMQ, reads the directory again when it is time, and ends what is revoked."""
+        if self.own is None:
+            return
+        with contextlib.suppress(zmq.Again):
+            while True:
+                frames = self.zap.recv_multipart(zmq.NOBLOCK)
+                self.zap.send_multipart(self._answer(now, frames))
+        if now < self._due:
+            return
+        self._due = now + LOOK_INTERVAL_S
+        if self._allowed.look(now):
+            for descriptor, (_, key) in [*self._inbound.items()]:
+                if self._guest(key) is None:
+                    self._end(descriptor)
+
+    def due(self, otherwise: float) -> float:
+        """When it is to be attended to next, or something else is, which may be earlier."""
+        return otherwise if self.own is None else min(otherwise, self._due)
+
+    def _guest(self, key: str) -> AllowedKey | None:
+        known = self._allowed.find(key)
+        if known is None or (not self._is_tower and known.roles == {TOWER_ROLE}):
+            return None
+        return known
+
+    def _answer(self, now: float, frames: list[bytes]) -> list[bytes]:
+        version, request = frames[:2]
+        key = ""
+        if len(frames) == 7 and frames[5] == b"CURVE":
+            key = z85.encode(frames[6]).decode()
+        if self._guest(key) is not None:
+            return [version, request, b"200", b"OK", key.encode(), b""]
+        self.refusal_count += 1
+        self._say(now, f"{frames[3].decode('ascii', 'replace')}, whose key is {key or 'none'}")
+        return [version, request, b"400", b"not allowed", b"", b""]
+
+    def _say(self, now: float, who: str) -> None:
+        if now < self._said.get(who, 0.0) or (
+            len(self._said) >= _MOST_SAID and who not in self._said
+        ):
+            return
+        self._said[who] = now + SAY_AGAIN_S
+        text = "refused a connection from %s: it is not in %s, or only as a tower's"
+        _log.warning(text, who, self._allowed.directory, extra={"event": "key_refused"})
+
+    def _end(self, descriptor: int) -> None:
+        """Ends a connection; ZeroMQ cannot, and takes it for one that the other end has ended."""
+        port, _ = self._inbound.pop(descriptor)
+        # Others may have the descriptor by now.
+        if port is not None and _port_of(descriptor) == port:
+            with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
+                connection.shutdown(sockets.SHUT_RDWR)
+
+
+def why_refused(event: int, value: int, security: Security) -> str:
+    """What a handshake that has failed tells of the other end, if anything."""
+    own = security.own
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:
+        return f"it refuses this node's key {own.public.decode()}, which has to be in its directory"
+    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
+        if own is None:
+            return "it lets in owners of keys only: set secret_key_file and allowed_keys"
+        return "it has no key, and this node talks to owners of allowed keys only"
+    if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
+        return "it has no key, or another one than it is to have by this node's allowed_keys"
+    return ""
+
+
+def _duplicate(descriptor: int) -> sockets.socket:
+    return sockets.socket(fileno=os.dup(descriptor))
+
+
+def _port_of(descriptor: int) -> object:
+    """The address and port of the other end; None if there is no connection."""
+    try:
+        with _duplicate(descriptor) as connection:
+            return connection.getpeername()
+    except OSError:
+        return None

@@ -1,0 +1,15 @@
+"""Files that are their owner's alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def others_can_read(status: os.stat_result) -> bool:
+    """Whether anybody but its owner can read a file.
+
+    What the system's owner lets a group read, as Kubernetes does, is not this user's to change.
+    """
+    others = 0o027 if status.st_uid == 0 and os.geteuid() != 0 else 0o077
+    return bool(stat.S_IMODE(status.st_mode) & others)

@@ -1,0 +1,81 @@
+"""The options by which a node knows who it is, and whom it lets in (docs/security.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dafka_core.errors import ConfigError
+from dafka_core.near_names import nearest_name
+from dafka_core.options import Options, option, parse_bool
+
+TOWER_ROLE: Final = "tower"
+
+ROLES: Final = (TOWER_ROLE, "store", "produce", "consume", "admin")
+"""What the owner of a key is meant to do.  Only the first one is told from the others so far."""
+
+INSECURE_ENVIRONMENT: Final = "DAFKA_INSECURE"
+
+
+@dataclass(frozen=True)
+class SecurityOptions(Options):
+    """What every node takes that binds or connects."""
+
+    secret_key_file: str = option(
+        "",
+        "this node's secret key, as `dafka keys new` makes it: with it nodes talk encrypted, "
+        "and to owners of allowed keys only (docs/security.md). Needs allowed_keys",
+        kind="FILE",
+    )
+    allowed_keys: str = option(
+        "",
+        "a directory with the public keys, NAME.key, of the towers and nodes that are let in; it "
+        "is looked at each second",
+        kind="DIR",
+    )
+
+    insecure: bool = option(
+        False,
+        "bind to addresses that other machines reach where no keys are asked for: whoever reaches "
+        "them reads and writes everything. The same as DAFKA_INSECURE=true in the environment",
+    )
+
+    def __post_init__(self) -> None:
+        if self.secret_key_file and not self.allowed_keys:
+            why = "must name the directory of keys that are let in, since secret_key_file is set"
+            raise ConfigError("allowed_keys", self.allowed_keys, why)
+        if self.allowed_keys and not self.secret_key_file:
+            why = "needs this node's own key as well: set option secret_key_file"
+            raise ConfigError("allowed_keys", self.allowed_keys, why)
+
+    @property
+    def may_be_open(self) -> bool:
+        """Whether ports without keys may be other machines' to reach.
+
+        Raises:
+            ConfigError: the environment says neither.
+        """
+        said = os.environ.get(INSECURE_ENVIRONMENT) or "false"
+        try:
+            return parse_bool(said) or self.insecure
+        except ValueError as error:
+            name, what = INSECURE_ENVIRONMENT, "environment variable"
+            raise ConfigError(name, said, str(error), what) from None
+
+
+def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
+    """Roles from words, each of which may name several by commas; in the order of ``ROLES``.
+
+    Raises:
+        ValueError: a word is none, or there is none at all.
+    """
+    named = {each.strip() for word in words for each in word.split(",")} - {""}
+    for name in sorted(named.difference(ROLES)):
+        near = nearest_name(name, ROLES)
+        cure = f"did you mean {near!r}?" if near else f"there are {', '.join(ROLES)}"
+        raise ValueError(f"{name!r} is no role; {cure}")
+    if not named:
+        raise ValueError(f"there is no role; name one or several of {', '.join(ROLES)}")
+    return tuple(role for role in ROLES if role in named)

@@ -1,0 +1,66 @@
+"""``dafka keys``, and a cluster that has some."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Tower
+from tests.integration.cli.processes import run, sentence
+from tests.integration.nodes.peers import ANY_PORTS
+
+
+def test_keys_are_made_and_listed_and_let_their_owners_in(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    for name, roles in (("hub", "tower"), ("me", "produce,consume"), ("all", "store")):
+        made = run("keys", "new", name, "--role", roles, "--keys", str(keys))
+        assert made.returncode == 0
+        assert f"{keys / name}.key_secret is its owner's alone" in made.stderr.decode()
+    (keys / "all.key_secret").unlink()
+    listed = run("keys", "show", "--keys", str(keys), "--json")
+    rows = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [(row["name"], row["roles"], row["secret"]) for row in rows] == [
+        ("all", "store", "elsewhere"),
+        ("hub", "tower", "here"),
+        ("me", "produce, consume", "here"),
+    ]
+    options = {"allowed_keys": str(keys)}
+    with Tower(**ANY_PORTS, **options, secret_key_file=str(keys / "hub.key_secret")) as tower:
+        outside = run("doctor", "--tower", tower.tower, "--timeout-s", "1")
+        assert outside.returncode == 1
+        told = outside.stdout.decode() + outside.stderr.decode()
+        assert "lets in owners of keys only set secret_key_file" in " ".join(told.split())
+        own = ("--secret-key-file", str(keys / "me.key_secret"), "--allowed-keys", str(keys))
+        inside = run("doctor", "--tower", tower.tower, "--timeout-s", "1", *own)
+        told = inside.stdout.decode() + inside.stderr.decode()
+        assert "to owners of allowed keys" in " ".join(told.split())
+
+
+def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:
+    assert run("keys", "new", "n", "--keys", str(tmp_path)).returncode == 0
+    (tmp_path / "n.key_secret").chmod(0o644)
+    listed = run("keys", "show", "--keys", str(tmp_path))
+    assert listed.returncode == 1
+    assert "others can read" in listed.stdout.decode()
+    (tmp_path / "n.key_secret").unlink()
+    (tmp_path / "n.key").write_text("nothing")
+    listed = run("keys", "show", "--keys", str(tmp_path))
+    assert listed.returncode == 1
+    assert "n.key holds no public key" in listed.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("new", "n", "--role", "stroe"), "'stroe' is no role; did you mean 'store'?"),
+        (("new", "../n"), "must begin with a letter or digit"),
+        (("new", "n", "--keys", "/dev/null/x"), "cannot be written to (Not a directory)"),
+        (("show", "--keys", "/dev/null"), "is no directory"),
+    ],
+)
+def test_what_cannot_be_is_said(arguments: tuple[str, ...], expected: str) -> None:
+    refused = run("keys", *arguments)
+    assert refused.returncode == 2
+    assert expected in sentence(refused)

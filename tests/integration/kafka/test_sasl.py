@@ -1,0 +1,219 @@
+"""Clients of Kafka that say who they are."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+import kafka.errors
+import pytest
+
+from dafka_core.kafka.api_versions import Api
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.sasl import REFUSED, Sasl
+from dafka_core.kafka.users import SCRAM, Users, lines_of
+from dafka_core.testing import wait_until
+from tests.integration.kafka.locked import NAME, PASSWORD, Locked
+
+
+def by_confluent(locked: Locked, mechanism: str, password: str) -> None:
+    told: list[Any] = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": locked.servers,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(locked.authority),
+            "sasl.mechanism": mechanism,
+            "sasl.username": NAME,
+            "sasl.password": password,
+            "message.timeout.ms": 30_000,
+            "error_cb": told.append,
+            "log_level": 0,
+        }
+    )
+    producer.produce("t", b"x", on_delivery=lambda error, _: told.append(error))
+    wait_until(lambda: producer.poll(0.1) is None or told)
+    producer.purge()
+    if told[0] is not None:
+        raise PermissionError(str(told[0]))
+
+
+def by_kafka_python(locked: Locked, mechanism: str, password: str) -> None:
+    try:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=locked.servers,
+            security_protocol="SASL_SSL",
+            ssl_cafile=str(locked.authority),
+            sasl_mechanism=mechanism,
+            sasl_plain_username=NAME,
+            sasl_plain_password=password,
+        )
+        producer.send("t", b"x").get(30)
+        producer.close()
+    except kafka.errors.KafkaError as error:
+        raise PermissionError(str(error)) from None
+
+
+def by_aiokafka(locked: Locked, mechanism: str, password: str) -> None:
+    async def produce() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=locked.servers,
+            security_protocol="SASL_SSL",
+            ssl_context=ssl.create_default_context(cafile=str(locked.authority)),
+            sasl_mechanism=mechanism,
+            sasl_plain_username=NAME,
+            sasl_plain_password=password,
+        )
+        try:
+            await producer.start()
+            await producer.send_and_wait("t", b"x")
+        except aiokafka.errors.KafkaError as error:
+            raise PermissionError(str(error)) from None
+        finally:
+            await producer.stop()
+
+    asyncio.run(produce())
+
+
+@pytest.mark.parametrize("produce", [by_confluent, by_kafka_python, by_aiokafka])
+def test_clients_say_who_they_are(
+    locked: Locked, produce: Callable[[Locked, str, str], None]
+) -> None:
+    for mechanism in (*SCRAM, "PLAIN"):
+        produce(locked, mechanism, PASSWORD)
+    if produce is not by_kafka_python:  # it tries again for half a minute, and leaks what it tried
+        for mechanism in (SCRAM[0], "PLAIN"):
+            with pytest.raises(PermissionError):
+                produce(locked, mechanism, "wrong")
+        assert locked.refused[REFUSED] >= 2
+
+
+class Raw:
+    """A connection on which requests are sent by hand."""
+
+    def __init__(self, locked: Locked) -> None:
+        context = ssl.create_default_context(cafile=str(locked.authority))
+        host, port = locked.gateway.listens
+        plain = socket.create_connection((host, port), timeout=30)
+        self._socket = context.wrap_socket(plain, server_hostname=host)
+
+    def ask(self, api: Api, version: int, body: bytes) -> bytes:
+        """The answer behind its correlation id; nothing if the connection was ended."""
+        request = struct.pack(">hhih", api, version, 7, -1) + body
+        self._socket.sendall(struct.pack(">i", len(request)) + request)
+        return self.answer()[4:]
+
+    def send(self, octets: bytes) -> None:
+        self._socket.sendall(octets)
+
+    def answer(self) -> bytes:
+        """What is behind the next size; nothing at the end."""
+        try:
+            (size,) = struct.unpack(">i", self._exactly(4))
+            return self._exactly(size)
+        except (EOFError, OSError):
+            return b""
+
+    def _exactly(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            more = self._socket.recv(count - len(found))
+            if not more:
+                raise EOFError
+            found += more
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def raw(locked: Locked) -> Iterator[Raw]:
+    client = Raw(locked)
+    yield client
+    client.close()
+
+
+def text(of: bytes) -> bytes:
+    return struct.pack(">h", len(of)) + of
+
+
+def octets(of: bytes) -> bytes:
+    return struct.pack(">i", len(of)) + of
+
+
+def logged_in(raw: Raw) -> None:
+    assert raw.ask(Api.SASL_HANDSHAKE, 1, text(b"PLAIN"))[:2] == b"\0\0"
+    said = f"\0{NAME}\0{PASSWORD}".encode()
+    assert raw.ask(Api.SASL_AUTHENTICATE, 1, octets(said))[:2] == b"\0\0"
+
+
+METADATA = Api.METADATA, 1, struct.pack(">i", 0)
+
+
+def test_nothing_is_asked_before(locked: Locked, raw: Raw) -> None:
+    assert raw.ask(Api.API_VERSIONS, 0, b"")
+    assert raw.ask(*METADATA) == b""
+    assert locked.gateway.invalid_count == 1
+    large = Raw(locked)
+    large.send(struct.pack(">i", 100_000))
+    assert large.answer() == b""
+    large.close()
+    assert locked.gateway.invalid_count == 2
+
+
+def test_who_proves_it_before_saying_how_is_told_and_cut_off(raw: Raw) -> None:
+    found = raw.ask(Api.SASL_AUTHENTICATE, 1, octets(b"x"))
+    assert struct.unpack_from(">h", found) == (KafkaError.ILLEGAL_SASL_STATE,)
+    assert raw.answer() == b""
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "said"),
+    [
+        (b"PLAIN", b"\xff"),
+        (b"PLAIN", b"alice"),
+        (b"PLAIN", b"carol\0alice\0wonder land"),
+        (b"SCRAM-SHA-512", b"\xff"),
+        (b"SCRAM-SHA-512", b"n,,n=alice"),
+        (b"SCRAM-SHA-512", b"p=x,,n=alice,r=1"),
+    ],
+)
+def test_what_proves_nothing_is_refused(raw: Raw, mechanism: bytes, said: bytes) -> None:
+    assert raw.ask(Api.SASL_HANDSHAKE, 1, text(mechanism))[:2] == b"\0\0"
+    found = raw.ask(Api.SASL_AUTHENTICATE, 1, octets(said))
+    assert struct.unpack_from(">h", found) == (KafkaError.SASL_AUTHENTICATION_FAILED,)
+    assert raw.answer() == b""
+
+
+def test_who_is_no_user_any_more_is_cut_off(locked: Locked, raw: Raw) -> None:
+    logged_in(raw)
+    assert raw.ask(*METADATA)
+    locked.allow("bob")
+    assert raw.answer() == b""
+    again = Raw(locked)
+    assert again.ask(Api.SASL_HANDSHAKE, 1, text(b"PLAIN"))
+    said = f"\0{NAME}\0{PASSWORD}".encode()
+    assert again.ask(Api.SASL_AUTHENTICATE, 1, octets(said))[:2] != b"\0\0"
+    again.close()
+
+
+def test_a_password_is_not_taken_where_others_can_read_it(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("\n".join(lines_of(NAME, PASSWORD)))
+    (tmp_path / "users").chmod(0o600)
+    sasl = Sasl(Users(str(tmp_path / "users")), is_private=False)
+    asked: Any = SimpleNamespace(mechanism="PLAIN", version=1)
+    handshake = sasl.served(Api.SASL_HANDSHAKE, {})[Api.SASL_HANDSHAKE]
+    answer: Any = asyncio.run(handshake(asked, asked))  # type: ignore[arg-type]
+    assert answer.error_code == KafkaError.UNSUPPORTED_SASL_MECHANISM
+    assert answer.mechanisms == [*SCRAM]
+    assert "use TLS, or SCRAM" in sasl.failure

@@ -1,0 +1,253 @@
+"""Nodes with keys: who is let in, who is not, and what both are told."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
+from dafka_core.errors import ConfigError
+from dafka_core.nodes import addresses
+from dafka_core.nodes.keys import new_key, read_secret
+from dafka_core.protocol import beacons
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import ConsumerHello
+from dafka_core.testing import wait_until
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
+
+FAST: dict[str, Any] = {"peer_expiry_ms": 500, "beacon_interval_ms": 100}
+
+
+class Keys:
+    """A directory of allowed keys, and others beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.allowed, self.away = directory / "allowed", directory / "away"
+        self.allow("tower", "tower")
+        self.allow("store", "store")
+        self.allow("client", "produce", "consume")
+
+    def allow(self, name: str, *roles: str) -> None:
+        self.make(name, *roles)
+        shutil.copy(self.away / f"{name}.key", self.allowed)
+
+    def make(self, name: str, *roles: str) -> None:
+        self.allowed.mkdir(exist_ok=True, parents=True)
+        new_key(self.away, name, roles)
+
+    def of(self, name: str) -> dict[str, Any]:
+        """The options of who has a key."""
+        secret = self.away / f"{name}.key_secret"
+        return {"secret_key_file": str(secret), "allowed_keys": str(self.allowed)}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path / "keys")
+
+
+@pytest.fixture
+def tower(keys: Keys) -> Iterator[str]:
+    with Tower(**ANY_PORTS, **keys.of("tower")) as running:
+        yield running.tower
+
+
+@pytest.fixture
+def locked(keys: Keys, tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
+    """A store with a key."""
+    options = keys.of("store") | FAST
+    return open_nodes.enter_context(Store(tmp_path / "store", tower=tower, **options))
+
+
+def endpoint_of(store: Store) -> str:
+    return beacons.endpoint_of(store.parts.mesh.beacon, "")
+
+
+def knows(store: Store, node: Producer | Store) -> bool:
+    return store.parts.mesh.peers.table.knows(node.address)
+
+
+def joined(keys: Keys, name: str, tower: str) -> dict[str, Any]:
+    return {"tower": tower, **keys.of(name), **FAST}
+
+
+def test_nodes_with_keys_are_a_cluster(
+    keys: Keys, tower: str, locked: Store, open_nodes: ExitStack
+) -> None:
+    consumer = open_nodes.enter_context(Consumer(**joined(keys, "client", tower)))
+    consumer.subscribe("t")
+    with Producer("t", **joined(keys, "client", tower)) as producer:
+        producer.publish(b"in the dark")
+        producer.flush(PATIENCE_S)
+    found = next(iter(consumer))
+    assert found.value == b"in the dark"
+
+
+def wait_until_refused(why: str, **options: Any) -> None:
+    """Which end sees first that the other one is none for it is a race, and a node tries again."""
+
+    def is_told() -> bool:
+        with pytest.raises(TowerNotFoundError) as error:
+            Consumer(**options, tower_timeout_s=0.3)
+        return f"does not let this node in: {why}" in str(error.value)
+
+    wait_until(is_told, why)
+
+
+def test_who_has_no_key_is_told_so_and_hears_nothing(tower: str, locked: Store) -> None:
+    """As C nodes do it, and as ours without options."""
+    with RawPeer(tower, b"") as stranger:
+        why = "it lets in owners of keys only: set secret_key_file and allowed_keys"
+        wait_until_refused(why, tower=tower)
+        assert (stranger.heard, stranger.subscribed, stranger.beacons) == ([], [], [])
+    # Nor does who knows where the store is.
+    with zmq.Context() as context, context.socket(zmq.SUB) as eavesdropper:
+        monitor = eavesdropper.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        eavesdropper.subscribe(b"")
+        eavesdropper.connect(endpoint_of(locked))
+        assert monitor.poll(int(PATIENCE_S * 1000))
+        assert not eavesdropper.poll(0)
+        monitor.close(0)
+        eavesdropper.close(0)
+
+
+def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
+    keys: Keys,
+    tower: str,
+    locked: Store,
+    open_nodes: ExitStack,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keys.make("late", "produce")
+    late = joined(keys, "late", tower)
+    own = (keys.away / "late.key").read_text().split('"')[1]
+    why = f"it refuses this node's key {own}, which has to be in its directory"
+    wait_until_refused(why, **late)
+    told = [each.getMessage() for each in caplog.records if own in each.getMessage()]
+    assert any(f"refused a connection from 127.0.0.1, whose key is {own}" in each for each in told)
+    shutil.copy(keys.away / "late.key", keys.allowed)
+    producer = Producer("t", **late | {"publish_timeout_s": 5, "close_timeout_s": 0.1})
+    open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
+    producer.publish(b"allowed")
+    producer.flush(PATIENCE_S)
+    keeper = open_nodes.enter_context(Producer("k", **joined(keys, "client", tower)))
+    (keys.allowed / "late.key").unlink()
+    wait_until(lambda: not knows(locked, producer))
+    producer.publish(b"revoked")
+    keeper.publish(b"kept")
+    keeper.flush(PATIENCE_S)
+    assert producer.acknowledged == 1
+
+
+def test_a_tower_is_trusted_by_its_key_only(keys: Keys, open_nodes: ExitStack) -> None:
+    in_clear = open_nodes.enter_context(Tower(**ANY_PORTS))
+    wait_until_refused("it has no key", **joined(keys, "client", in_clear.tower))
+    keys.make("false", "tower")
+    false = open_nodes.enter_context(Tower(**ANY_PORTS, **keys.of("false")))
+    why = "it has no key, or another one than it is to have by this node's allowed_keys"
+    wait_until_refused(why, **joined(keys, "client", false.tower))
+    # Of several allowed ones each has its turn.
+    shutil.copy(keys.away / "false.key", keys.allowed)
+    keys.allow("another", "tower")
+    Consumer(**joined(keys, "client", false.tower)).close()
+
+
+def test_a_node_that_others_do_not_allow_reads_nothing_of_them(
+    keys: Keys, tower: str, tmp_path: Path, open_nodes: ExitStack
+) -> None:
+    """Each node has a directory of its own."""
+    strict = tmp_path / "strict"
+    shutil.copytree(keys.allowed, strict)
+    (strict / "client.key").unlink()
+    options = joined(keys, "store", tower) | {"allowed_keys": str(strict)}
+    store = open_nodes.enter_context(Store(tmp_path / "store", **options))
+    producer = Producer("t", **joined(keys, "client", tower))
+    open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
+    producer.publish(b"unheard")
+    friend = keys.of("store") | FAST | {"tower": tower}
+    other = open_nodes.enter_context(Store(tmp_path / "other", **friend))
+    wait_until(lambda: producer.acknowledged == 1)
+    wait_until(lambda: knows(store, other))
+    assert not knows(store, producer)
+
+
+def test_towers_that_join_each_other_have_one_key(
+    keys: Keys, tower: str, open_nodes: ExitStack
+) -> None:
+    second = open_nodes.enter_context(Tower(**ANY_PORTS, join=tower, **keys.of("tower")))
+    consumer = open_nodes.enter_context(Consumer(**joined(keys, "client", tower)))
+    producer = open_nodes.enter_context(Producer("t", **joined(keys, "client", second.tower)))
+    consumer.subscribe("t")
+    wait_until(lambda: producer.parts[0].has_subscriber("t"))
+
+
+def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, locked: Store) -> None:
+    """Whatever the other end does, which is no node of ours here, and joins no tower."""
+    made, server = (read_secret(keys.of(each)["secret_key_file"]) for each in ("client", "store"))
+    with zmq.Context() as context, context.socket(zmq.SUB) as reader:
+        reader.curve_publickey, reader.curve_secretkey = made
+        reader.curve_serverkey = server.public
+        monitor = reader.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        reader.subscribe(subscription(ConsumerHello, "reader"))
+        reader.connect(endpoint_of(locked))
+        assert event_of(monitor) == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        assert not monitor.poll(100)
+        (keys.allowed / "client.key").unlink()
+        assert event_of(monitor) == zmq.EVENT_DISCONNECTED
+        # It tries again, and is not let in.
+        assert event_of(monitor) == zmq.EVENT_DISCONNECTED
+        monitor.close(0)
+        reader.close(0)
+
+
+def event_of(monitor: Any) -> int:
+    assert monitor.poll(int(PATIENCE_S * 1000))
+    return int(parse_monitor_message(monitor.recv_multipart())["event"])
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """127.0.0.1 stands for an address that other machines reach: not each machine has one."""
+    monkeypatch.delenv("DAFKA_INSECURE", raising=False)
+    monkeypatch.setattr(addresses, "is_loopback", lambda host: False)
+    return monkeypatch
+
+
+def test_without_keys_nothing_is_opened_to_other_machines_unless_somebody_says_so(
+    elsewhere: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whoever = (
+        "to other machines, and whoever reaches it reads and writes everything: set secret_key"
+    )
+    with pytest.raises(ConfigError, match=whoever) as refused:
+        Tower(**ANY_PORTS)
+    assert refused.value.option == "sub_address"
+    with Tower(**ANY_PORTS, insecure=True) as tower:
+        assert "pub_address = 'tcp://127.0.0.1:0' asks for no keys: whoever" in caplog.text
+        with pytest.raises(ConfigError, match=whoever) as refused:
+            Store(tmp_path / "store", tower=tower.tower)
+        assert refused.value.option == "host"
+        elsewhere.setenv("DAFKA_INSECURE", "yes")
+        with pytest.raises(ConfigError, match="'DAFKA_INSECURE' = 'yes': must be true or false"):
+            Store(tmp_path / "store", tower=tower.tower)
+        elsewhere.setenv("DAFKA_INSECURE", "true")
+        with Store(tmp_path / "store", tower=tower.tower):
+            assert "flight_port = '0' asks for no keys: whoever" in caplog.text
+
+
+def test_a_store_with_keys_opens_no_flight_port_that_asks_for_none(
+    elsewhere: pytest.MonkeyPatch, keys: Keys, tmp_path: Path
+) -> None:
+    with Tower(**ANY_PORTS, **keys.of("tower")) as tower:
+        options = keys.of("store") | {"tower": tower.tower}
+        with pytest.raises(ConfigError, match="reads and writes everything: set it to off") as no:
+            Store(tmp_path / "store", **options)
+        assert no.value.option == "flight_port"
+        Store(tmp_path / "store", **options, flight_port="off").close()

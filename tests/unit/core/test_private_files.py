@@ -1,0 +1,19 @@
+"""Files that are their owner's alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka_core.private_files import others_can_read
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_open"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True)]
+)
+def test_who_can_read_a_file(tmp_path: Path, mode: int, is_open: bool) -> None:
+    path = tmp_path / "file"
+    path.touch(mode=0o600)
+    path.chmod(mode)
+    assert others_can_read(path.stat()) is is_open

@@ -1,0 +1,28 @@
+"""The options of keys, and their owners' roles."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka_core.errors import ConfigError
+from dafka_core.node_options import ReaderOptions, TowerOptions
+from dafka_core.security_options import parse_roles
+
+
+def test_roles_are_named_in_any_order() -> None:
+    assert parse_roles(["consume, store", "tower"]) == ("tower", "store", "consume")
+    for words, why in (
+        (["stroe"], "did you mean 'store'"),
+        (["x"], "there are tower, store"),
+        ([" "], "no role"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            parse_roles(words)
+
+
+def test_one_option_without_the_other_is_refused() -> None:
+    for table in (ReaderOptions, TowerOptions):
+        with pytest.raises(ConfigError, match="must name the directory of keys"):
+            table.build({"secret_key_file": "f"})
+        with pytest.raises(ConfigError, match="set option secret_key_file"):
+            table.build({"allowed_keys": "d"})

@@ -1,0 +1,159 @@
+"""Keys in files: what they must be, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zmq
+from zmq.auth import create_certificates
+
+from dafka_core.errors import ConfigError
+from dafka_core.node_options import ReaderOptions, TowerOptions
+from dafka_core.nodes.keys import AllowedKeys, new_key, read_public, read_secret
+from dafka_core.nodes.security import Security
+
+
+def test_a_key_is_made_once_and_its_secret_is_its_owners(tmp_path: Path) -> None:
+    public, secret = new_key(tmp_path / "keys", "s-1", ("store", "admin"))
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+    made, before = read_public(public), secret.read_text()
+    assert (made.name, made.roles) == ("s-1", frozenset({"store", "admin"}))
+    assert read_secret(str(secret)).public.decode() == made.key
+    with pytest.raises(ConfigError, match=r"there is a key of that name in .* already"):
+        new_key(tmp_path / "keys", "s-1", ("tower",))
+    # Half of one is kept as well.
+    secret.unlink()
+    with pytest.raises(ConfigError, match="already"):
+        new_key(tmp_path / "keys", "s-1", ("tower",))
+    assert read_public(public) == made
+    assert sorted(path.name for path in (tmp_path / "keys").iterdir()) == ["s-1.key"]
+    assert before.count("secret-key") == 1
+
+
+@pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "a b", "-x", "n" * 200])
+def test_a_name_that_is_none_for_a_file_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must begin with a letter or digit"):
+        new_key(tmp_path, name, ("tower",))
+
+
+def _public(path: Path) -> None:
+    shutil.copy(path.with_suffix(".key"), path)
+    path.chmod(0o600)
+
+
+def _cut(path: Path) -> None:
+    path.write_text(path.read_text().replace('secret-key = "', 'secret-key = "x'))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda path: path.chmod(0o644), "others can read .*: 'chmod 600 "),
+        (lambda path: path.chmod(0o640), "others can read "),
+        (lambda path: path.unlink(), r"must be a file that 'dafka keys new' made \(No such file"),
+        (_public, "has a public key only: name the file that ends in .key_secret"),
+        (_cut, "holds no key, or not a whole one"),
+        (lambda path: path.write_text("nothing"), "holds no key, or not a whole one"),
+        (lambda path: path.write_bytes(b"\xff\xfe\0"), "holds no key, or not a whole one"),
+    ],
+)
+def test_a_wrong_secret_is_refused(
+    spoil: Callable[[Path], object], why: str, tmp_path: Path
+) -> None:
+    _, secret = new_key(tmp_path, "n", ("produce",))
+    spoil(secret)
+    with pytest.raises(ConfigError, match=why) as refused:
+        read_secret(str(secret))
+    assert refused.value.option == "secret_key_file"
+
+
+def test_a_secret_given_in_place_of_its_file_is_shown_to_nobody() -> None:
+    _, secret = zmq.curve_keypair()
+    with pytest.raises(ConfigError) as refused:
+        read_secret(secret.decode())
+    assert secret.decode() not in str(refused.value)
+
+
+def _replaced(old: str, new: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(path.read_text().replace(old, new))
+
+
+WRONG: list[tuple[Callable[[Path], object], str]] = [
+    (_replaced("public-key", "key"), "n.key holds no public key"),
+    (_replaced('public-key = "', 'public-key = "x'), "n.key holds no public key, or not a whole"),
+    (_replaced("roles", "rolls"), "n.key says no roles"),
+    (_replaced("produce", "prodce"), "'prodce' is no role; did you mean 'produce'?"),
+    (lambda path: path.write_bytes(b"\xff\xfe"), "n.key holds no public key"),
+    (lambda path: shutil.copy(path.with_suffix(".key_secret"), path), "n.key holds a secret key"),
+    (lambda path: shutil.copy(path, path.with_name("z.key")), "z.key holds the key of n.key"),
+    (lambda path: path.parent.chmod(0o777), "everybody can write to it"),
+    (lambda path: shutil.rmtree(path.parent), "must be a directory of public keys"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "why"), WRONG)
+def test_a_wrong_public_key_is_an_error_at_first_and_lets_nobody_in_later(
+    spoil: Callable[[Path], object],
+    why: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept, spoilt = new_key(tmp_path / "k", "a", ("store",))[0], tmp_path / "k" / "n.key"
+    new_key(tmp_path / "k", "n", ("produce",))
+    allowed, good = AllowedKeys(str(tmp_path / "k")), read_public(kept)
+    gone = read_public(spoilt)
+    spoil(spoilt)
+    with pytest.raises(ConfigError) as refused:
+        AllowedKeys(str(tmp_path / "k"))
+    assert why in str(refused.value)
+    changed = [allowed.look(0.0), allowed.look(0.5), allowed.look(1.5), allowed.look(9.0)]
+    assert [each.getMessage() for each in caplog.records if why in each.getMessage()] != []
+    said = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert len(said) == 1  # once, not each second
+    is_whole = "z.key" in why
+    assert changed == [not is_whole, False, False, False]
+    assert (allowed.find(gone.key) is not None) == is_whole
+    if "directory" not in why and "everybody" not in why:
+        assert allowed.find(good.key) == good
+
+
+def test_keys_and_roles_that_change_are_taken_in(tmp_path: Path) -> None:
+    first, _ = new_key(tmp_path, "b", ("tower",))
+    new_key(tmp_path, "a", ("tower", "store"))
+    allowed = AllowedKeys(str(tmp_path))
+    assert [key.name for key in allowed.with_role("tower")] == ["a", "b"]
+    first.write_text(first.read_text().replace("tower", "store"))
+    assert allowed.look(0.0)
+    assert [key.name for key in allowed.with_role("tower")] == ["a"]
+    (tmp_path / "a.key").unlink()
+    assert not allowed.look(0.9)
+    assert allowed.look(1.1)
+    assert allowed.with_role("tower") == []
+
+
+@pytest.mark.parametrize(
+    ("is_tower", "roles", "why"),
+    [
+        (True, ("store",), "key n has not the role tower"),
+        (False, ("tower",), "key n is a tower's only"),
+        (False, ("store",), "has no key with role tower"),
+    ],
+)
+def test_a_key_for_something_else_is_refused(
+    is_tower: bool, roles: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    _, secret = new_key(tmp_path, "n", roles)
+    given = {"secret_key_file": str(secret), "allowed_keys": str(tmp_path)}
+    config = TowerOptions.build(given) if is_tower else ReaderOptions.build(given)
+    with zmq.Context() as context, pytest.raises(ConfigError, match=why):
+        Security(config, context, is_tower=is_tower)
+
+
+def test_a_key_that_others_have_made_needs_roles(tmp_path: Path) -> None:
+    create_certificates(tmp_path, "foreign")
+    with pytest.raises(ConfigError, match=r"foreign\.key says no roles"):
+        AllowedKeys(str(tmp_path))
