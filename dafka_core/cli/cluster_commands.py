@@ -105,11 +105,8 @@ def nodes(*, as_json: AsJson = False, **options: Any) -> None:
     from dafka_core import Reader
 
     with Reader(**options) as reader:
-        until_s = time.monotonic() + SETTLE_S
+        time.sleep(SETTLE_S)
         found = reader.neighbours()
-        while time.monotonic() < until_s and not (found and all(each.kind for each in found)):
-            time.sleep(0.05)
-            found = reader.neighbours()
         towers = reader.towers()
     rows: list[tuple[object, ...]] = [("", "tower", each, True, "") for each in towers]
     rows += [

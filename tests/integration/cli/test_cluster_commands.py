@@ -55,9 +55,11 @@ def test_a_store_that_is_known_and_away_is_named(lone_tower: str, tmp_path: Path
 def test_nodes_say_what_they_are_and_follow(tower: str) -> None:
     with Producer("t", tower=tower) as producer, Consumer(tower=tower) as consumer:
         consumer.subscribe("followed")
-        done = run("nodes", "--tower", tower, "--json")
-        assert done.returncode == 0, done.stderr
-        rows = {row["node"]: row for row in map(json.loads, done.stdout.splitlines())}
+        rows: dict[str, dict[str, object]] = {}
+        while not {producer.address, consumer.address} <= rows.keys():  # until they have met
+            done = run("nodes", "--tower", tower, "--json")
+            assert done.returncode == 0, done.stderr
+            rows = {row["node"]: row for row in map(json.loads, done.stdout.splitlines())}
         assert rows[""] == {
             "node": "",
             "kind": "tower",
