@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from dafka_core.errors import ConfigError
-from dafka_core.near_names import nearest_name
 from dafka_core.options import Options, option, parse_bool
-
-TOWER_ROLE: Final = "tower"
-
-ROLES: Final = (TOWER_ROLE, "store", "produce", "consume", "admin")
-"""What the owner of a key is meant to do.  Only the first one is told from the others so far."""
 
 INSECURE_ENVIRONMENT: Final = "DAFKA_INSECURE"
 
@@ -63,19 +56,3 @@ class SecurityOptions(Options):
         except ValueError as error:
             name, what = INSECURE_ENVIRONMENT, "environment variable"
             raise ConfigError(name, said, str(error), what) from None
-
-
-def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
-    """Roles from words, each of which may name several by commas; in the order of ``ROLES``.
-
-    Raises:
-        ValueError: a word is none, or there is none at all.
-    """
-    named = {each.strip() for word in words for each in word.split(",")} - {""}
-    for name in sorted(named.difference(ROLES)):
-        near = nearest_name(name, ROLES)
-        cure = f"did you mean {near!r}?" if near else f"there are {', '.join(ROLES)}"
-        raise ValueError(f"{name!r} is no role; {cure}")
-    if not named:
-        raise ValueError(f"there is no role; name one or several of {', '.join(ROLES)}")
-    return tuple(role for role in ROLES if role in named)

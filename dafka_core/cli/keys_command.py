@@ -11,13 +11,31 @@ from dafka_core.cli import output
 from dafka_core.cli.list_commands import AsJson
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, unescape
-from dafka_core.security_options import ROLES, parse_roles
+from dafka_core.permissions import (
+    ALL_TOPICS,
+    CONSUME,
+    PRODUCE,
+    ROLES,
+    Permissions,
+    parse_patterns,
+    parse_roles,
+)
 
 DEFAULT_DIRECTORY: Final = "keys"
 
 # Not --dir, which a settings file says of stores.
 Directory = Annotated[
     str, typer.Option("--keys", metavar="DIR", help="The directory with the files.")
+]
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="The topics that its role of this name is for; several by commas, or given several "
+        "times (default all).",
+        show_default=False,
+    ),
 ]
 
 
@@ -29,7 +47,17 @@ def new(
         typer.Option(
             metavar="|".join(ROLES),
             help="What its owner is; several by commas, or given several times "
-            "(default produce,consume). So far only tower is told from the others.",
+            "(default produce,consume).",
+            show_default=False,
+        ),
+    ] = None,
+    produce: Topics = None,
+    consume: Topics = None,
+    addresses: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Partitions from before that are its own, too; new ones begin with digits of it.",
             show_default=False,
         ),
     ] = None,
@@ -45,8 +73,14 @@ def new(
         roles = parse_roles(role or ["produce,consume"])
     except ValueError as error:
         raise ConfigError("role", escape(",".join(role or [])), str(error)) from None
+    given = {"produce": produce, "consume": consume, "addresses": addresses}
+    patterns = {each: parse_patterns(words) for each, words in given.items() if words is not None}
+    for each in (PRODUCE, CONSUME):
+        if each in patterns and each not in roles:
+            why = f"is for keys with role {each} only: add it to --role"
+            raise ConfigError(each, escape(",".join(patterns[each])), why)
     try:
-        public, secret = new_key(Path(directory), name, roles)
+        public, secret = new_key(Path(directory), name, roles, **patterns)
     except OSError as error:
         why = f"cannot be written to ({error.strerror})"
         raise ConfigError("keys", escape(directory), why) from None
@@ -64,10 +98,11 @@ def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -
     rows, is_wrong = [], False
     for path in sorted(Path(directory).glob(f"*{PUBLIC}")):
         secret = path.with_suffix(SECRET)
-        key, roles, state = "", "", "elsewhere"
+        key, roles, topics, state = "", "", "", "elsewhere"
         try:
             public = read_public(path)
             key, roles = public.key, ", ".join(sorted(public.roles, key=ROLES.index))
+            topics = _topics(public.permissions)
             if secret.exists():
                 state = "here"
                 if read_secret(str(secret)).public.decode() != key:
@@ -75,8 +110,18 @@ def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -
         except (ValueError, ConfigError) as error:
             is_wrong = True
             state = error.why if isinstance(error, ConfigError) else f"{path.name} {error}"
-        rows.append((path.stem, roles, key, state))
-    columns = ("name", "roles", "key", "secret")
+        rows.append((path.stem, roles, topics, key, state))
+    columns = ("name", "roles", "topics", "key", "secret")
     output.table(columns, rows, as_json=as_json, wrapped=("secret",))
     if is_wrong:
         raise typer.Exit(1)
+
+
+def _topics(owner: Permissions) -> str:
+    """The topics of roles that are not for all of them."""
+    told = ((PRODUCE, owner.produce), (CONSUME, owner.consume))
+    return "; ".join(
+        f"{role} {', '.join(patterns)}"
+        for role, patterns in told
+        if role in owner.roles and patterns != ALL_TOPICS
+    )

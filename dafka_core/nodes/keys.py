@@ -19,8 +19,8 @@ from zmq.auth import create_certificates, load_certificate
 from zmq.utils import z85
 
 from dafka_core.errors import ConfigError
+from dafka_core.permissions import Permissions, address_prefix, parse_patterns, parse_roles
 from dafka_core.private_files import others_can_read
-from dafka_core.security_options import parse_roles
 
 PUBLIC: Final = ".key"
 SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
@@ -30,7 +30,10 @@ LOOK_INTERVAL_S: Final = 1.0
 """How often the directory of allowed keys is looked at."""
 
 _NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
-_ROLES: Final = re.compile(r"(?m)^\s+roles\s*=\s*\"?([^\"\n]*?)\"?\s*$")
+_METADATA: Final = re.compile(r"(?m)^\s+([\w-]+)\s*=\s*\"?([^\"\n]*?)\"?\s*$")
+_FACTS: Final = ("roles", "produce", "consume", "addresses")
+"""What a public file may say of its owner, in this order."""
+
 
 _log = logging.getLogger("dafka.security")
 
@@ -43,15 +46,29 @@ class KeyPair(NamedTuple):
 
 
 class AllowedKey(NamedTuple):
-    """A public key in Z85, the name of its file, and what its owner may be."""
+    """A public key in Z85, and what its owner may do."""
 
     key: str
-    name: str
-    roles: frozenset[str]
+    permissions: Permissions
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.permissions.name
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """What its owner may be."""
+        return self.permissions.roles
 
 
-def new_key(directory: Path, name: str, roles: tuple[str, ...]) -> tuple[Path, Path]:
+def new_key(
+    directory: Path, name: str, roles: tuple[str, ...], **patterns: tuple[str, ...]
+) -> tuple[Path, Path]:
     """Makes a key; its public file and its secret one, which only the owner of it can read.
+
+    Args:
+        patterns: of ``Permissions``: ``produce``, ``consume`` and ``addresses``.
 
     Raises:
         ConfigError: the name is none for a file, or there is a key of that name.
@@ -67,8 +84,11 @@ def new_key(directory: Path, name: str, roles: tuple[str, ...]) -> tuple[Path, P
         public, secret = map(Path, create_certificates(hidden, name))
         secret.chmod(0o600)
         # ZeroMQ's library writes what is said of a key into the secret file only.
-        told = f"metadata\n    roles = {', '.join(roles)}\n"
-        public.write_text(public.read_text().replace("metadata\n", told, 1))
+        told = {"roles": roles, **patterns}
+        lines = "".join(
+            f'    {each} = "{", ".join(told[each])}"\n' for each in _FACTS if each in told
+        )
+        public.write_text(public.read_text().replace("metadata\n", f"metadata\n{lines}", 1))
         try:
             for path in (secret, public):
                 (directory / path.name).hardlink_to(path)
@@ -130,10 +150,13 @@ def read_public(path: Path) -> AllowedKey:
         raise ValueError("holds no public key, or not a whole one") from None
     if secret is not None:
         raise ValueError(f"holds a secret key, which is for its owner alone: name it NAME{SECRET}")
-    found = _ROLES.search(text)
-    if found is None:
+    told = dict(_METADATA.findall(text))
+    if "roles" not in told:
         raise ValueError("says no roles: 'dafka keys new --role ROLE' writes them")
-    return AllowedKey(public.decode(), path.stem, frozenset(parse_roles([found[1]])))
+    patterns = {name: parse_patterns([told[name]]) for name in _FACTS[1:] if name in told}
+    roles = frozenset(parse_roles([told["roles"]]))
+    prefix = address_prefix(public)
+    return AllowedKey(public.decode(), Permissions(path.stem, roles, prefix=prefix, **patterns))
 
 
 class AllowedKeys:

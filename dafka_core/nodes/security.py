@@ -16,7 +16,8 @@ from zmq.utils import z85
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.nodes.keys import LOOK_INTERVAL_S, AllowedKey, AllowedKeys, KeyPair, read_secret
-from dafka_core.security_options import TOWER_ROLE, SecurityOptions
+from dafka_core.permissions import TOWER
+from dafka_core.security_options import SecurityOptions
 
 SAY_AGAIN_S: Final = 60.0
 """How often the same refusal is said."""
@@ -66,14 +67,14 @@ class Security:
             return
         own = read_secret(config.secret_key_file)
         self._allowed = AllowedKeys(config.allowed_keys)
-        if not is_tower and not self._allowed.with_role(TOWER_ROLE):
-            why = f"has no key with role {TOWER_ROLE}, so that no tower can be trusted"
+        if not is_tower and not self._allowed.with_role(TOWER):
+            why = f"has no key with role {TOWER}, so that no tower can be trusted"
             raise ConfigError("allowed_keys", config.allowed_keys, why)
         known = self._allowed.find(own.public.decode())
-        if known is not None and is_tower and TOWER_ROLE not in known.roles:
-            why = f"key {known.name} has not the role {TOWER_ROLE} in {config.allowed_keys}"
+        if known is not None and is_tower and TOWER not in known.roles:
+            why = f"key {known.name} has not the role {TOWER} in {config.allowed_keys}"
             raise ConfigError("secret_key_file", config.secret_key_file, why)
-        if known is not None and not is_tower and known.roles == {TOWER_ROLE}:
+        if known is not None and not is_tower and known.roles == {TOWER}:
             why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
             raise ConfigError("secret_key_file", config.secret_key_file, why)
         self.own = own
@@ -104,7 +105,7 @@ class Security:
         """The key that a tower is to have: if there are several, they take turns."""
         if self.own is None:
             return b""
-        towers = self._allowed.with_role(TOWER_ROLE)
+        towers = self._allowed.with_role(TOWER)
         # Without any it is a key that nobody has: nothing is ever said in the clear.
         return towers[attempt % len(towers)].key.encode() if towers else zmq.curve_keypair()[0]
 
@@ -158,7 +159,7 @@ class Security:
         if self.own is None:
             return True
         known = self._allowed.find(owner)
-        return known is not None and TOWER_ROLE in known.roles
+        return known is not None and TOWER in known.roles
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -202,7 +203,7 @@ class Security:
 
     def _guest(self, key: str) -> AllowedKey | None:
         known = self._allowed.find(key)
-        if known is None or (not self._is_tower and known.roles == {TOWER_ROLE}):
+        if known is None or (not self._is_tower and known.roles == {TOWER}):
             return None
         return known
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Tower
+from dafka_core.nodes.keys import read_public
 from tests.integration.cli.processes import run, sentence
 from tests.integration.nodes.peers import ANY_PORTS
 
@@ -36,6 +37,19 @@ def test_keys_are_made_and_listed_and_let_their_owners_in(tmp_path: Path) -> Non
         inside = run("doctor", "--tower", tower.tower, "--timeout-s", "1", *own)
         told = inside.stdout.decode() + inside.stderr.decode()
         assert "to owners of allowed keys" in " ".join(told.split())
+
+
+def test_a_key_is_for_topics_of_its_roles(tmp_path: Path) -> None:
+    own = ("--keys", str(tmp_path))
+    limited = ("--produce", "orders.*,x", "--consume", "y", "--addresses", "A*")
+    assert run("keys", "new", "n", *own, *limited).returncode == 0
+    made = read_public(tmp_path / "n.key").permissions
+    assert (made.produce, made.consume, made.addresses) == (("orders.*", "x"), ("y",), ("A*",))
+    listed = run("keys", "show", *own, "--json")
+    assert json.loads(listed.stdout)["topics"] == "produce orders.*, x; consume y"
+    refused = run("keys", "new", "m", *own, "--role", "consume", "--produce", "x")
+    assert refused.returncode == 2
+    assert "is for keys with role produce only: add it to --role" in sentence(refused)
 
 
 def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:

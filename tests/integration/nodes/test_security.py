@@ -15,7 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
 from dafka_core.errors import ConfigError
 from dafka_core.nodes import addresses
-from dafka_core.nodes.keys import new_key, read_secret
+from dafka_core.nodes.keys import new_key, read_public, read_secret
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello
@@ -127,7 +127,7 @@ def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
 ) -> None:
     keys.make("late", "produce")
     late = joined(keys, "late", tower)
-    own = (keys.away / "late.key").read_text().split('"')[1]
+    own = read_public(keys.away / "late.key").key
     why = f"it refuses this node's key {own}, which has to be in its directory"
     wait_until_refused(why, **late)
     told = [each.getMessage() for each in caplog.records if own in each.getMessage()]

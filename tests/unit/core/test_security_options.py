@@ -6,18 +6,6 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.node_options import ReaderOptions, TowerOptions
-from dafka_core.security_options import parse_roles
-
-
-def test_roles_are_named_in_any_order() -> None:
-    assert parse_roles(["consume, store", "tower"]) == ("tower", "store", "consume")
-    for words, why in (
-        (["stroe"], "did you mean 'store'"),
-        (["x"], "there are tower, store"),
-        ([" "], "no role"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            parse_roles(words)
 
 
 def test_one_option_without_the_other_is_refused() -> None:

@@ -1,0 +1,132 @@
+"""What the owner of a key, or a user of the gateway for Kafka's clients, may do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property
+from hashlib import sha256
+from typing import Final
+
+from dafka_core.near_names import nearest_name
+
+TOWER: Final = "tower"
+STORE: Final = "store"
+PRODUCE: Final = "produce"
+CONSUME: Final = "consume"
+ADMIN: Final = "admin"
+
+ROLES: Final = (TOWER, STORE, PRODUCE, CONSUME, ADMIN)
+"""What somebody may be."""
+
+ALL_TOPICS: Final = ("*",)
+
+PREFIX_DIGITS: Final = 16
+"""Hexadecimal digits of an address that are its owner's key's: 64 bits, so that nobody finds a
+second key for them, and as many that tell the addresses of one key apart."""
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What somebody may do, by roles, by patterns of topics, and by addresses.
+
+    Args:
+        name: of the key or the user, for people.
+        produce: patterns of the topics that may be produced to, as in a shell; they count for
+            holders of the role alone, as those of ``consume`` do.
+        addresses: patterns of addresses that are its own beside those that begin with ``prefix``.
+    """
+
+    name: str
+    roles: frozenset[str]
+    produce: tuple[str, ...] = ALL_TOPICS
+    consume: tuple[str, ...] = ALL_TOPICS
+    addresses: tuple[str, ...] = ()
+    prefix: str = ""
+
+    def may_produce(self, topic: str) -> bool:
+        """Whether it may publish records of a topic; a store publishes those that it has."""
+        return self.is_store or (PRODUCE in self.roles and _any(self._produce, topic))
+
+    def may_consume(self, topic: str) -> bool:
+        """Whether it may have records of a topic, and know of them."""
+        return self.is_store or (CONSUME in self.roles and _any(self._consume, topic))
+
+    def owns(self, address: str) -> bool:
+        """Whether a node or a partition of an address is its own.
+
+        A store forwards every partition, so that all are its own.
+        """
+        if self.is_store:
+            return True
+        own = bool(self.prefix) and address.startswith(self.prefix)
+        return own or _any(self._addresses, address)
+
+    @property
+    def is_tower(self) -> bool:
+        """Whether it may tell nodes of each other."""
+        return TOWER in self.roles
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it may keep, acknowledge and forward the records of others."""
+        return STORE in self.roles
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may delete, trim, and set rules."""
+        return ADMIN in self.roles
+
+    @cached_property
+    def _produce(self) -> re.Pattern[str] | None:
+        return _pattern(self.produce)
+
+    @cached_property
+    def _consume(self) -> re.Pattern[str] | None:
+        return _pattern(self.consume)
+
+    @cached_property
+    def _addresses(self) -> re.Pattern[str] | None:
+        return _pattern(self.addresses)
+
+
+EVERYBODY: Final = Permissions("everybody", frozenset(ROLES))
+"""Who is not asked who he is, where there is no security."""
+
+
+def address_prefix(public_key: bytes) -> str:
+    """What the addresses of a key's owner begin with: each node can tell whose an address is."""
+    return sha256(public_key).hexdigest()[:PREFIX_DIGITS].upper()
+
+
+def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
+    """Roles from words, each of which may name several by commas; in the order of ``ROLES``.
+
+    Raises:
+        ValueError: a word is none, or there is none at all.
+    """
+    named = {each.strip() for word in words for each in word.split(",")} - {""}
+    for name in sorted(named.difference(ROLES)):
+        near = nearest_name(name, ROLES)
+        cure = f"did you mean {near!r}?" if near else f"there are {', '.join(ROLES)}"
+        raise ValueError(f"{name!r} is no role; {cure}")
+    if not named:
+        raise ValueError(f"there is no role; name one or several of {', '.join(ROLES)}")
+    return tuple(role for role in ROLES if role in named)
+
+
+def parse_patterns(words: Iterable[str]) -> tuple[str, ...]:
+    """Patterns from words, each of which may name several by commas."""
+    return tuple(
+        dict.fromkeys(p for word in words for each in word.split(",") if (p := each.strip()))
+    )
+
+
+def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(translate, patterns))) if patterns else None
+
+
+def _any(pattern: re.Pattern[str] | None, name: str) -> bool:
+    return pattern is not None and pattern.match(name) is not None
