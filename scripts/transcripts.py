@@ -101,6 +101,7 @@ STEPS = {
     ],
     "Keys, and users of Kafka's clients": [
         "dafka keys new tower --role tower",
+        "dafka keys renew tower",
         "dafka keys show",
         "echo 'wonder land' | dafka kafka-user alice --kafka-users users",
     ],

@@ -123,6 +123,7 @@ keys_group = ConfiguredTyper(
     help="Make keys for towers and nodes, or list them.", no_args_is_help=True
 )
 keys_group.command()(keys_command.new)
+keys_group.command()(keys_command.renew)
 keys_group.command()(keys_command.show)
 app.add_typer(keys_group, name="keys")
 perf_group = ConfiguredTyper(

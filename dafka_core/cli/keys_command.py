@@ -67,7 +67,7 @@ def new(
 
     A key of that name that is there is kept.
     """
-    from dafka_core.nodes.keys import new_key
+    from dafka_core.keys import new_key
 
     try:
         roles = parse_roles(role or ["produce,consume"])
@@ -89,9 +89,30 @@ def new(
     output.say(f"  {escape(str(public))} goes where others let it in (--allowed-keys DIR)")
 
 
+def renew(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)],
+    *,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Write into NAME.key anew what Arrow Flight needs: a key of before has none of it.
+
+    NAME.key_secret has to be here. A store's certificate lasts for ten years from now on.
+    """
+    from dafka_core.keys import renew
+
+    try:
+        renewed = renew(Path(directory), name)
+    except OSError as error:
+        why = f"cannot be written to ({error.strerror})"
+        raise ConfigError("keys", escape(directory), why) from None
+    what = "token and certificate" if renewed.certificate else "token"
+    path = escape(str(Path(directory) / renewed.name))
+    output.say(f"wrote its {what} into {path}.key: copy it to where others let it in")
+
+
 def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
     """List the keys in a directory: what each may be, and whether its secret is there and safe."""
-    from dafka_core.nodes.keys import PUBLIC, SECRET, read_public, read_secret
+    from dafka_core.keys import PUBLIC, SECRET, read_public, read_secret
 
     if not Path(directory).is_dir():
         raise ConfigError("keys", escape(directory), "is no directory")

@@ -15,7 +15,7 @@ import zmq
 from zmq.utils import z85
 
 from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.nodes.keys import LOOK_INTERVAL_S, AllowedKey, AllowedKeys, KeyPair, read_secret
+from dafka_core.keys import LOOK_INTERVAL_S, AllowedKey, AllowedKeys, KeyPair, read_secret
 from dafka_core.permissions import TOWER
 from dafka_core.security_options import SecurityOptions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Tower
-from dafka_core.nodes.keys import read_public
+from dafka_core.keys import read_public
 from tests.integration.cli.processes import run, sentence
 from tests.integration.nodes.peers import ANY_PORTS
 
@@ -50,6 +50,25 @@ def test_a_key_is_for_topics_of_its_roles(tmp_path: Path) -> None:
     refused = run("keys", "new", "m", *own, "--role", "consume", "--produce", "x")
     assert refused.returncode == 2
     assert "is for keys with role produce only: add it to --role" in sentence(refused)
+
+
+def test_a_key_of_before_gets_what_flight_needs(tmp_path: Path) -> None:
+    for name, what in (("s", "token and certificate"), ("c", "token")):
+        role = "store" if name == "s" else "consume"
+        assert run("keys", "new", name, "--role", role, "--keys", str(tmp_path)).returncode == 0
+        public = tmp_path / f"{name}.key"
+        made = public.read_text()
+        kept = [line for line in made.splitlines() if "token" not in line and "cert" not in line]
+        public.write_text("\n".join([*kept, ""]))
+        renewed = run("keys", "renew", name, "--keys", str(tmp_path))
+        assert f"wrote its {what} into {tmp_path / name}.key" in " ".join(
+            renewed.stderr.decode().split()
+        )
+        again = public.read_text()
+        assert again.count("token-sha256") == 1
+        assert again.count("certificate =") == made.count("certificate =")
+    (tmp_path / "c.key_secret").unlink()
+    assert run("keys", "renew", "c", "--keys", str(tmp_path)).returncode == 2
 
 
 def test_what_is_wrong_with_keys_is_an_exit_code(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
 from dafka_core.errors import ConfigError
+from dafka_core.keys import new_key, read_public, read_secret
 from dafka_core.nodes import addresses
-from dafka_core.nodes.keys import new_key, read_public, read_secret
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello

@@ -10,9 +10,10 @@ import pytest
 import zmq
 from zmq.auth import create_certificates
 
+from dafka_core.credentials import tls_pair, token, token_digest
 from dafka_core.errors import ConfigError
+from dafka_core.keys import AllowedKeys, new_key, read_public, read_secret, renew
 from dafka_core.node_options import ReaderOptions, TowerOptions
-from dafka_core.nodes.keys import AllowedKeys, new_key, read_public, read_secret
 from dafka_core.nodes.security import Security
 
 
@@ -32,6 +33,32 @@ def test_a_key_is_made_once_and_its_secret_is_its_owners(tmp_path: Path) -> None
     assert read_public(public) == made
     assert sorted(path.name for path in (tmp_path / "keys").iterdir()) == ["s-1.key"]
     assert before.count("secret-key") == 1
+
+
+def test_what_flight_knows_a_key_by_is_made_of_its_secret(tmp_path: Path) -> None:
+    public, secret = new_key(tmp_path, "s", ("store",), addresses=("A*",))
+    made, own = read_public(public), read_secret(str(secret)).secret
+    assert made.token_digest == token_digest(token(own))
+    assert tls_pair(own, made.certificate).certificate.count(b"BEGIN CERTIFICATE") == 1
+    assert token(own) not in public.read_text()
+    again = renew(tmp_path, "s")
+    assert again._replace(certificate=made.certificate) == made
+    assert again.certificate not in ("", made.certificate)
+    # Only stores are known by certificates.
+    public.write_text(public.read_text().replace('"store"', '"consume"'))
+    assert read_public(public).certificate == ""
+    assert renew(tmp_path, "s").permissions.addresses == ("A*",)
+
+
+def test_a_key_whose_secret_is_elsewhere_is_not_renewed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("store",))
+    shutil.copy(tmp_path / "a.key", tmp_path / "b.key")
+    with pytest.raises(ConfigError, match="is not the public half of b"):
+        renew(tmp_path, "b")
+    (tmp_path / "a.key_secret").unlink()
+    with pytest.raises(ConfigError, match="must be a file that 'dafka keys new' made"):
+        renew(tmp_path, "a")
 
 
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "a b", "-x", "n" * 200])

@@ -1,6 +1,7 @@
 """Keys in files, in the form of ZeroMQ's certificates, which ``zmq.auth`` reads and writes.
 
-``NAME.key_secret`` is for its owner alone; ``NAME.key`` is public, and says what its owner may be.
+``NAME.key_secret`` is for its owner alone; ``NAME.key`` is public, and says what its owner may be,
+and by what Arrow Flight knows it (``credentials``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import stat
 import struct
 import tempfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,8 +20,9 @@ import zmq
 from zmq.auth import create_certificates, load_certificate
 from zmq.utils import z85
 
+from dafka_core.credentials import new_certificate, parsed, token, token_digest
 from dafka_core.errors import ConfigError
-from dafka_core.permissions import Permissions, address_prefix, parse_patterns, parse_roles
+from dafka_core.permissions import STORE, Permissions, address_prefix, parse_patterns, parse_roles
 from dafka_core.private_files import others_can_read
 
 PUBLIC: Final = ".key"
@@ -34,6 +37,9 @@ _METADATA: Final = re.compile(r"(?m)^\s+([\w-]+)\s*=\s*\"?([^\"\n]*?)\"?\s*$")
 _FACTS: Final = ("roles", "produce", "consume", "addresses")
 """What a public file may say of its owner, in this order."""
 
+TOKEN: Final = "token-sha256"  # noqa: S105 -- no token
+CERTIFICATE: Final = "certificate"
+"""What follows it, for Arrow Flight."""
 
 _log = logging.getLogger("dafka.security")
 
@@ -50,6 +56,10 @@ class AllowedKey(NamedTuple):
 
     key: str
     permissions: Permissions
+    token_digest: str = ""
+    """What its token is known by; empty in a file of before."""
+    certificate: str = ""
+    """A store's, as one line."""
 
     @property
     def name(self) -> str:
@@ -85,10 +95,10 @@ def new_key(
         secret.chmod(0o600)
         # ZeroMQ's library writes what is said of a key into the secret file only.
         told = {"roles": roles, **patterns}
-        lines = "".join(
-            f'    {each} = "{", ".join(told[each])}"\n' for each in _FACTS if each in told
-        )
-        public.write_text(public.read_text().replace("metadata\n", f"metadata\n{lines}", 1))
+        facts = {each: ", ".join(told[each]) for each in _FACTS if each in told}
+        _, own = load_certificate(secret)
+        assert own is not None
+        _tell(public, facts | _credentials(own, name, roles))
         try:
             for path in (secret, public):
                 (directory / path.name).hardlink_to(path)
@@ -99,6 +109,31 @@ def new_key(
             why = f"there is a key of that name in {directory} already: it is kept as it is"
             raise ConfigError("name", name, why, "argument") from None
     return directory / public.name, directory / secret.name
+
+
+def renew(directory: Path, name: str) -> AllowedKey:
+    """Writes into a key's public file anew what Arrow Flight needs of it.
+
+    A file of before has nothing of it, and a certificate lasts for years, but not for ever.
+
+    Raises:
+        ConfigError: there is no such key, or its secret is not here.
+        OSError: the file cannot be written.
+    """
+    public = directory / f"{name}{PUBLIC}"
+    own = read_secret(str(public.with_suffix(SECRET)))
+    try:
+        known = read_public(public)
+        if known.key.encode() != own.public:
+            raise ValueError(f"is not the public half of {name}{SECRET}")
+    except ValueError as error:
+        raise ConfigError("name", name, f"{public.name} {error}", "argument") from None
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=directory) as hidden:
+        written = Path(hidden) / public.name
+        written.write_text(public.read_text())
+        _tell(written, _credentials(own.secret, name, known.roles))
+        written.replace(public)
+    return read_public(public)
 
 
 def read_secret(file: str) -> KeyPair:
@@ -155,8 +190,24 @@ def read_public(path: Path) -> AllowedKey:
         raise ValueError("says no roles: 'dafka keys new --role ROLE' writes them")
     patterns = {name: parse_patterns([told[name]]) for name in _FACTS[1:] if name in told}
     roles = frozenset(parse_roles([told["roles"]]))
-    prefix = address_prefix(public)
-    return AllowedKey(public.decode(), Permissions(path.stem, roles, prefix=prefix, **patterns))
+    owner = Permissions(path.stem, roles, prefix=address_prefix(public), **patterns)
+    certificate = told.get(CERTIFICATE, "") if owner.is_store else ""
+    if certificate:
+        parsed(certificate)
+    return AllowedKey(public.decode(), owner, told.get(TOKEN, ""), certificate)
+
+
+def _credentials(secret: bytes, name: str, roles: Collection[str]) -> dict[str, str]:
+    """What Arrow Flight knows the owner of a secret by."""
+    facts = {TOKEN: token_digest(token(secret))}
+    return facts | {CERTIFICATE: new_certificate(secret, name)} if STORE in roles else facts
+
+
+def _tell(public: Path, facts: Mapping[str, str]) -> None:
+    """Writes into a public file what is said of its owner, in place of what was."""
+    text = re.sub(rf"(?m)^\s+({'|'.join(facts)})\s*=.*\n", "", public.read_text())
+    lines = "".join(f'    {name} = "{fact}"\n' for name, fact in facts.items())
+    public.write_text(text.replace("metadata\n", f"metadata\n{lines}", 1))
 
 
 class AllowedKeys:
