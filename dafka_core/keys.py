@@ -22,8 +22,16 @@ from zmq.utils import z85
 
 from dafka_core.credentials import new_certificate, parsed, token, token_digest
 from dafka_core.errors import ConfigError
-from dafka_core.permissions import STORE, Permissions, address_prefix, parse_patterns, parse_roles
+from dafka_core.permissions import (
+    PREFIX_DIGITS,
+    STORE,
+    Permissions,
+    address_prefix,
+    parse_patterns,
+    parse_roles,
+)
 from dafka_core.private_files import others_can_read
+from dafka_core.security_options import SecurityOptions
 
 PUBLIC: Final = ".key"
 SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
@@ -168,6 +176,16 @@ def read_secret(file: str) -> KeyPair:
     return KeyPair(public, secret)
 
 
+def own_prefix(config: SecurityOptions) -> str:
+    """What the addresses of a node with these options begin with; empty without a key.
+
+    Raises what ``read_secret`` raises.
+    """
+    if not config.secret_key_file:
+        return ""
+    return address_prefix(read_secret(config.secret_key_file).public)
+
+
 def read_public(path: Path) -> AllowedKey:
     """A public key and what is said of it.
 
@@ -220,6 +238,7 @@ class AllowedKeys:
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
         self._keys: dict[str, AllowedKey] = {}
+        self._by_prefix: dict[str, AllowedKey] = {}
         self._due = 0.0
         self._state: object = None
         self._said: frozenset[str] = frozenset()
@@ -230,6 +249,12 @@ class AllowedKeys:
     def find(self, key: str) -> AllowedKey | None:
         """What is known of a key that is allowed."""
         return self._keys.get(key)
+
+    def owner(self, address: str) -> AllowedKey | None:
+        """Whose a node's address is, of those that are allowed."""
+        known = self._by_prefix.get(address[:PREFIX_DIGITS])
+        listed = (each for each in self._keys.values() if each.permissions.is_own(address))
+        return known or next(listed, None)
 
     def with_role(self, role: str) -> list[AllowedKey]:
         """The keys that have a role, in the order of their names."""
@@ -288,4 +313,5 @@ class AllowedKeys:
                 continue
             found[each.key] = each
         self._keys = found
+        self._by_prefix = {each.permissions.prefix: each for each in found.values()}
         return wrong

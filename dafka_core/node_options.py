@@ -212,6 +212,9 @@ class NodeOptions(SecurityOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.secret_key_file and self.wire != C_LAYOUT:
+            why = f"must be {C_LAYOUT} where secret_key_file is set: only our nodes have keys"
+            raise ConfigError("wire", self.wire, why)
         if not self.tower:
             object.__setattr__(self, "tower", parse_towers(None))
 

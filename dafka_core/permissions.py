@@ -54,15 +54,26 @@ class Permissions:
         """Whether it may have records of a topic, and know of them."""
         return self.is_store or (CONSUME in self.roles and _any(self._consume, topic))
 
-    def owns(self, address: str) -> bool:
-        """Whether a node or a partition of an address is its own.
+    def may_know(self, topic: str) -> bool:
+        """Whether it may know which partitions of a topic there are, and how far they go."""
+        return self.is_admin or self.may_consume(topic) or self.may_produce(topic)
 
-        A store forwards every partition, so that all are its own.
+    @property
+    def knows_all(self) -> bool:
+        """Whether there is no topic that it may not know of."""
+        return self.is_admin or self.is_store or (CONSUME in self.roles and "*" in self.consume)
+
+    def is_own(self, address: str) -> bool:
+        """Whether a node of that address is its own."""
+        is_made = bool(self.prefix) and address.startswith(self.prefix)
+        return is_made or _any(self._addresses, address)
+
+    def owns(self, address: str) -> bool:
+        """Whether records of a partition may come from it: it is its own, or it is a store.
+
+        A store forwards every partition.
         """
-        if self.is_store:
-            return True
-        own = bool(self.prefix) and address.startswith(self.prefix)
-        return own or _any(self._addresses, address)
+        return self.is_store or self.is_own(address)
 
     @property
     def is_tower(self) -> bool:
@@ -92,8 +103,10 @@ class Permissions:
         return _pattern(self.addresses)
 
 
-EVERYBODY: Final = Permissions("everybody", frozenset(ROLES))
+EVERYBODY: Final = Permissions("everybody", frozenset(ROLES), addresses=("*",))
 """Who is not asked who he is, where there is no security."""
+
+NOBODY: Final = Permissions("(revoked)", frozenset())
 
 
 def address_prefix(public_key: bytes) -> str:

@@ -131,8 +131,8 @@ FRAMES_REFUSED: Final = _counter(
     "mesh_refused_frames",
     "messages",
     (*MESH_NODES, "tower"),
-    "what came and was dropped: no `message` of ours, no `records`, no `beacon`, or what tells of "
-    "no `tower`",
+    "what came and was dropped: no `message` of ours, no `records`, no `beacon`, what tells of no "
+    "`tower`, or is `forbidden` to its sender by its key",
     "reason",
 )
 TOWER_SILENT: Final = _gauge(

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import zmq
 
 from dafka_core.errors import ConfigError
+from dafka_core.keys import own_prefix
 from dafka_core.node_options import AUTO_HOST, NodeOptions, TowerAddress
 from dafka_core.security_options import INSECURE_ENVIRONMENT, SecurityOptions
 
@@ -44,9 +45,16 @@ class _Route(NamedTuple):
         return self.own == self.address or is_loopback(self.address)
 
 
-def new_address() -> str:
-    """A new node's address, as C nodes write theirs: 32 upper-case hexadecimal digits."""
-    return uuid.uuid4().hex.upper()
+def new_address(config: SecurityOptions | None = None) -> str:
+    """A new node's address, as C nodes write theirs: 32 upper-case hexadecimal digits.
+
+    With a key it begins with digits of that, so that nobody else can say that it is his.
+
+    Raises:
+        ConfigError: the key is wrong.
+    """
+    prefix = "" if config is None else own_prefix(config)
+    return prefix + uuid.uuid4().hex.upper()[len(prefix) :]
 
 
 def is_loopback(host: str) -> bool:

@@ -59,7 +59,7 @@ class Consumer(Node):
 
     def __init__(self, *, start: Start = "earliest", **options: Any) -> None:
         self._config = ConsumerOptions.build(options)
-        self.address = new_address()
+        self.address = new_address(self._config)
         """The consumer's UUID."""
         self._role = ConsumerRole(
             self.address,

@@ -20,7 +20,6 @@ from dafka_core.errors import (
     ClosedError,
     NodeFailedError,
     NoStoreError,
-    ProtocolError,
     TowerNotFoundError,
 )
 from dafka_core.node_options import NodeOptions
@@ -39,9 +38,10 @@ from dafka_core.nodes.sockets import (
 )
 from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
+from dafka_core.permissions import Permissions
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import decode, encode, parse_subscription
+from dafka_core.protocol.codec import encode, parse_subscription
 from dafka_core.protocol.expected_stores import MOST_PATIENCE_S
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
 from dafka_core.protocol.messages import (
@@ -266,9 +266,9 @@ class Mesh(ProcessBound):
             for part in self.limits.kept(message):
                 if isinstance(part, OutgoingBatch):
                     self._send_records(part)
-                else:
-                    self.traffic.add_sent_message(part)
-                    self._pub.send_multipart(encode(part, self._config.wire))
+                elif (answer := self.security.shown(part)) is not None:
+                    self.traffic.add_sent_message(answer)
+                    self._pub.send_multipart(encode(answer, self._config.wire))
 
     def _send_records(self, message: OutgoingBatch) -> None:
         layouts = self._subscribers.layouts(message.batch.topic, message.requestor)
@@ -295,6 +295,7 @@ class Mesh(ProcessBound):
         self._pub.set(zmq.LINGER, LINGER_MS)  # an ACK sent last would be lost otherwise
         try:
             self.security = Security(self._config, self._context)
+            self.security.check_address(self.role.address)
             self.security.serve(self._pub)
             host, port = bound(self._pub, self._config)
         except BaseException:
@@ -331,8 +332,8 @@ class Mesh(ProcessBound):
         self._run_calls(now)
         if self._pub in ready:
             self._receive_subscriptions(now)
-        for socket, node in self.peers.ready(ready):
-            self._receive_messages(now, socket, node)
+        for socket, node, sender in self.peers.ready(ready):
+            self._receive_messages(now, socket, node, sender)
         # Peers are never disconnected between poll and recv: poll takes a message's first frame
         # from the queue, a disconnect drops the others, and recv then aborts the process (a
         # defect of libzmq).
@@ -356,29 +357,28 @@ class Mesh(ProcessBound):
         for _ in range(len(self._calls)):
             self._calls.popleft()(now)
 
-    def _receive_messages(self, now: float, socket: zmq.Socket[bytes], peer: str) -> None:
+    def _receive_messages(
+        self, now: float, socket: zmq.Socket[bytes], peer: str, sender: Permissions
+    ) -> None:
         others = receive_burst(socket, self._decoder)
         for requestor, batch in self._decoder.take():
-            self.traffic.add_received(batch)
-            self.send(self.role.on_batch(now, requestor, batch))
+            if self.traffic.admits_records(sender, batch):
+                self.send(self.role.on_batch(now, requestor, batch))
         for frames in others:
-            try:
-                message = decode(frames)
-            except ProtocolError as error:
-                self.traffic.refuse(error)
+            message = self.traffic.admitted(sender, frames)
+            if message is None:
                 continue
             if isinstance(message, RecordMessage | DirectRecord):
-                requestor = message.requestor if isinstance(message, DirectRecord) else ""
-                batch = RecordBatch.of(message.tp, message.sequence, [message.value])
-                self.traffic.add_received(batch)
-                self.send(self.role.on_batch(now, requestor, batch))
+                batches = iter([RecordBatch.of(message.tp, message.sequence, [message.value])])
             elif isinstance(message, DirectRecordBatches):
-                for batch in message.batches():
-                    self.traffic.add_received(batch)
-                    self.send(self.role.on_batch(now, message.requestor, batch))
+                batches = message.batches()
             else:
                 self.traffic.received[type(message).__name__] += 1
                 self.send(self.role.on_message(now, message, peer))
+                continue
+            for batch in batches:
+                self.traffic.add_received(batch)
+                self.send(self.role.on_batch(now, message.requestor, batch))
 
     def _receive_subscriptions(self, now: float) -> None:
         for frame, descriptor in received_subscriptions(self._pub, self.security):

@@ -9,8 +9,11 @@ from collections import Counter
 
 from dafka_core.errors import ProtocolError
 from dafka_core.nodes.peers import Peers
-from dafka_core.nodes.refused_frames import REASONS, RefusedFrames
+from dafka_core.nodes.refused_frames import FORBIDDEN, REASONS, RefusedFrames
+from dafka_core.permissions import EVERYBODY, Permissions
+from dafka_core.protocol.authorization import may_write, records_refusal, refusal
 from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import decode
 from dafka_core.protocol.messages import DirectRecordBatches, Message
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.records import RecordBatch
@@ -35,7 +38,7 @@ class MeshTraffic:
 
     def __init__(self, node: str, decoder: BulkDecoder) -> None:
         self._decoder = decoder
-        self._invalid_count = 0
+        self._invalid_count = self._forbidden_count = 0
         self._refused = RefusedFrames(node)
         self.records_received = self.bytes_received = 0
         self.live_records = self.live_bytes = 0
@@ -65,16 +68,36 @@ class MeshTraffic:
             self.direct_records += sum(each.end - each.earliest for each in message.entries)
             self.direct_bytes += len(message.value)
 
-    def refuse(self, error: ProtocolError) -> None:
-        """Counts frames that are no message."""
-        self._invalid_count += 1
-        self._refused.note(REASONS[0], str(error))
+    def admits_records(self, sender: Permissions, batch: RecordBatch) -> bool:
+        """Counts records that have come; whether they may come from who has sent them."""
+        if not may_write(sender, batch.tp):
+            self._forbid(records_refusal(sender, batch.tp))
+            return False
+        self.add_received(batch)
+        return True
+
+    def admitted(self, sender: Permissions, frames: list[bytes]) -> Message | None:
+        """The message that frames are; None if they are none, or none that the sender may send."""
+        try:
+            message = decode(frames)
+        except ProtocolError as error:
+            self._invalid_count += 1
+            self._refused.note(REASONS[0], str(error))
+            return None
+        why = "" if sender is EVERYBODY else refusal(sender, message)
+        if why:
+            self._forbid(why)
+        return None if why else message
+
+    def _forbid(self, why: str) -> None:
+        self._forbidden_count += 1
+        self._refused.note(FORBIDDEN, why)
 
     def refused(self, peers: Peers) -> dict[str, int]:
         """How often frames were refused, by reason."""
         counts = (
             *(self._invalid_count, self._decoder.invalid_count),
-            *(peers.invalid_count, peers.towers.invalid_count),
+            *(peers.invalid_count, peers.towers.invalid_count, self._forbidden_count),
         )
         return dict(zip(REASONS, counts, strict=True))
 

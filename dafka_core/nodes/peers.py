@@ -24,6 +24,7 @@ from dafka_core.nodes.neighbours import Neighbours
 from dafka_core.nodes.security import Security, why_refused
 from dafka_core.nodes.sockets import HANDSHAKE_FAILED, close_watched, new_socket, received, watched
 from dafka_core.nodes.towers import REFUSED_S, Towers
+from dafka_core.permissions import Permissions
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import max_frame_bytes
 from dafka_core.protocol.role import PeerNews
@@ -121,15 +122,21 @@ class Peers:
         self.towers = Towers(beacon, config, context, poller, security)
         self._prefixes = dict.fromkeys(prefixes)
         self._polled_for: int = zmq.POLLIN
-        self._sockets = {} if tell_apart else {_ALL: self._new_socket(_ALL)}
+        self._sockets = (
+            {} if tell_apart or security.own is not None else {_ALL: self._new_socket(_ALL)}
+        )
 
     def ready(
         self, polled: Container[zmq.Socket[bytes]]
-    ) -> Iterator[tuple[zmq.Socket[bytes], str]]:
-        """The sockets among those polled that have messages, and whose: empty where not known."""
+    ) -> Iterator[tuple[zmq.Socket[bytes], str, Permissions]]:
+        """The sockets among those polled that have messages, whose, and what that node may do.
+
+        Where it is not known whose, the node is empty, and everybody may do everything.
+        """
         for endpoint, socket in self._sockets.items():
             if socket in polled:
-                yield socket, self.table.node_at(endpoint) if endpoint != _ALL else ""
+                node = self.table.node_at(endpoint) if endpoint != _ALL else ""
+                yield socket, node, self._security.sender(endpoint)
 
     def subscribe(self, prefixes: Iterable[bytes]) -> None:
         """Subscribes at every peer, now and later."""
@@ -190,6 +197,7 @@ class Peers:
     def _opened(self, frames: list[bytes]) -> beacons.TowerBeacon:
         open_frames, key = self._security.opened(frames)
         beacon = beacons.decode_tower_beacon(open_frames)
+        self._security.check_node(beacon.node, key)
         if self._security.expect(beacon.endpoint, key) and beacon.endpoint in self.table:
             self._refusals[beacon.endpoint] = "it has another key than before"
             if beacon.endpoint not in self._new:

@@ -79,7 +79,7 @@ class Producer(Node):
         if address is not None:
             check_argument("address", address, check_node_address)
         self.topic = topic
-        self.address = address or new_address()
+        self.address = address or new_address(config)
         self._config = config
         # The largest record that this producer and each store that it knows take, and whose limit.
         self._limit = (config.max_record_bytes, "this producer")

@@ -61,7 +61,7 @@ class Reader(Node):
 
     def __init__(self, **options: Any) -> None:
         self._config = ReaderOptions.build(options)
-        self.address = new_address()
+        self.address = new_address(self._config)
         """The reader's UUID."""
         self._role = ReaderRole(self.address, limit_bytes=self._config.limit_bytes)
         self._lock = threading.Lock()

@@ -9,9 +9,17 @@ from typing import Final
 SAY_AGAIN_S: Final = 60.0
 """How often the same reason is spoken of: anybody may send thousands in a second."""
 
-REASONS: Final = ("message", "records", "beacon", "tower")
+FORBIDDEN: Final = "forbidden"
+
+REASONS: Final = ("message", "records", "beacon", "tower", FORBIDDEN)
 """Why frames are refused: they are no message; they are no records; they are no beacon, or name an
-endpoint to which nobody can connect; they tell of no tower."""
+endpoint to which nobody can connect; they tell of no tower; their sender's key does not allow
+them."""
+
+_CAUSES: Final = {FORBIDDEN: "a key allows only what its file says (docs/security.md)"}
+_NO_PROTOCOL: Final = (
+    "who sends them speaks no protocol of ours, or is of a version that this one does not know"
+)
 
 LOOK_S: Final = 1.0
 """How often the loop looks whether there is something to say."""
@@ -49,12 +57,12 @@ class RefusedFrames:
                 continue
             self._said[reason] = now, count
             _log.warning(
-                "%(node)s: %(count)d frames refused, reason %(reason)s%(last)s; who sends them "
-                "speaks no protocol of ours, or is of a version that this one does not know",
+                "%(node)s: %(count)d frames refused, reason %(reason)s%(last)s; %(cause)s",
                 {
                     "node": self._node,
                     "count": count - said,
                     "reason": reason,
+                    "cause": _CAUSES.get(reason, _NO_PROTOCOL),
                     "last": f" (the last one: {why})" if (why := self._last.get(reason)) else "",
                 },
                 extra={"event": "frames_refused"},

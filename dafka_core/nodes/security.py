@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import socket as sockets
+import time
 from typing import Final
 
 import zmq
@@ -16,7 +17,17 @@ from zmq.utils import z85
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.keys import LOOK_INTERVAL_S, AllowedKey, AllowedKeys, KeyPair, read_secret
-from dafka_core.permissions import TOWER
+from dafka_core.names import escape
+from dafka_core.permissions import (
+    EVERYBODY,
+    NOBODY,
+    ROLES,
+    TOWER,
+    Permissions,
+    address_prefix,
+)
+from dafka_core.protocol.authorization import granted, shown
+from dafka_core.protocol.messages import Message
 from dafka_core.security_options import SecurityOptions
 
 SAY_AGAIN_S: Final = 60.0
@@ -60,7 +71,8 @@ class Security:
         """Connections that were refused since their keys are not allowed."""
         self._is_tower = is_tower
         self._at: dict[str, str] = {}  # the key of the node at an endpoint
-        self._inbound: dict[int, tuple[object, str]] = {}  # by descriptor: peer's port, and key
+        # By descriptor: the peer's port, its key, and what that allowed when it was heard last.
+        self._inbound: dict[int, tuple[object, str, Permissions]] = {}
         self._said: dict[str, float] = {}
         self._due = 0.0
         if not config.secret_key_file:
@@ -78,12 +90,31 @@ class Security:
             why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
             raise ConfigError("secret_key_file", config.secret_key_file, why)
         self.own = own
+        prefix = address_prefix(own.public)
+        self._self = (
+            known.permissions if known else Permissions("(own)", frozenset(ROLES), prefix=prefix)
+        )
         if known is None:
             text = "this node's own key (%s) is not in %s: who has the same keys there refuses it"
             _log.warning(text, own.public.decode(), self._allowed.directory)
         self.zap = context.socket(zmq.REP)
         """Where ZeroMQ asks; only with a key."""
         self.zap.bind(_ZAP)
+
+    def check_address(self, address: str) -> None:
+        """Has a node's address be one that its key proves to be its own.
+
+        Raises:
+            ConfigError: others would refuse what it sends.
+        """
+        if self.own is None or self._self.is_own(address):
+            return
+        name, prefix = self._self.name, self._self.prefix
+        why = (
+            f"is none of key {name}, whose addresses begin with {prefix}: where it is from before "
+            f"the key, add the line 'addresses = {address}' to {name}.key everywhere"
+        )
+        raise ConfigError("address", escape(address), why)
 
     # -- sockets ---------------------------------------------------------------------------------
 
@@ -143,6 +174,16 @@ class Security:
             raise ProtocolError("a node with an allowed key is announced with that key")
         return frames, key
 
+    def check_node(self, node: str, key: str) -> None:
+        """Has a node be its key's.
+
+        Raises:
+            ProtocolError: it says that it is somebody else.
+        """
+        if not self._permissions(key).is_own(node):
+            self.refusal_count += 1
+            raise ProtocolError(f"key {self._permissions(key).name} is not that of node {node}")
+
     def expect(self, endpoint: str, key: str) -> bool:
         """Notes whose node is at an endpoint; whether it was another's before."""
         before = self._at.get(endpoint, key)
@@ -161,6 +202,40 @@ class Security:
         known = self._allowed.find(owner)
         return known is not None and TOWER in known.roles
 
+    # -- messages --------------------------------------------------------------------------------
+
+    def sender(self, endpoint: str) -> Permissions:
+        """What the node at an endpoint may do."""
+        return self._permissions(self._at.get(endpoint, ""))
+
+    def granted(self, key: str, frame: bytes) -> bytes | None:
+        """What is to be applied of a subscription of a key's owner; None if nothing."""
+        if self.own is None or (not key and frame[:1] == b"\0"):
+            return frame  # ZeroMQ itself takes back what had been granted
+        allowed = granted(self._permissions(key), frame)
+        if allowed is None:
+            self.refusal_count += 1
+            text = "refused what a node with key %s would be sent: %s"
+            self._say(f"{key} {frame[1:2]!r}", text, self._permissions(key).name, frame[1:100])
+        return allowed
+
+    def shown(self, message: Message) -> Message | None:
+        """What of an answer is for whoever is to have it; None if nothing."""
+        requestor = getattr(message, "requestor", None)
+        if self.own is None or requestor is None:
+            return message
+        known = self._allowed.owner(requestor)
+        who = self._self if self._self.is_own(requestor) else known and known.permissions
+        return None if who is None else shown(who, message)
+
+    def _permissions(self, key: str) -> Permissions:
+        if self.own is None:
+            return EVERYBODY
+        if key.encode() == self.own.public:
+            return self._self
+        known = self._guest(key)
+        return NOBODY if known is None else known.permissions
+
     # -- connections -----------------------------------------------------------------------------
 
     def owner(self, frame: zmq.Frame) -> str | None:
@@ -175,7 +250,7 @@ class Security:
             descriptor = int(frame.get(zmq.SRCFD))
         except zmq.ZMQError:  # what ZeroMQ takes back itself when a peer has gone
             return ""
-        self._inbound[descriptor] = _port_of(descriptor), key
+        self._inbound[descriptor] = _port_of(descriptor), key, self._permissions(key)
         if self._guest(key) is None:
             self._end(descriptor)
             return None
@@ -188,13 +263,14 @@ class Security:
         with contextlib.suppress(zmq.Again):
             while True:
                 frames = self.zap.recv_multipart(zmq.NOBLOCK)
-                self.zap.send_multipart(self._answer(now, frames))
+                self.zap.send_multipart(self._answer(frames))
         if now < self._due:
             return
         self._due = now + LOOK_INTERVAL_S
         if self._allowed.look(now):
-            for descriptor, (_, key) in [*self._inbound.items()]:
-                if self._guest(key) is None:
+            # A node whose key allows something else now subscribes again, to what it may have.
+            for descriptor, (_, key, allowed) in [*self._inbound.items()]:
+                if self._guest(key) is None or self._permissions(key) != allowed:
                     self._end(descriptor)
 
     def due(self, otherwise: float) -> float:
@@ -207,7 +283,7 @@ class Security:
             return None
         return known
 
-    def _answer(self, now: float, frames: list[bytes]) -> list[bytes]:
+    def _answer(self, frames: list[bytes]) -> list[bytes]:
         version, request = frames[:2]
         key = ""
         if len(frames) == 7 and frames[5] == b"CURVE":
@@ -215,21 +291,23 @@ class Security:
         if self._guest(key) is not None:
             return [version, request, b"200", b"OK", key.encode(), b""]
         self.refusal_count += 1
-        self._say(now, f"{frames[3].decode('ascii', 'replace')}, whose key is {key or 'none'}")
+        text = (
+            "refused a connection from %s, whose key is %s: it is not in %s, or only as a tower's"
+        )
+        host = frames[3].decode("ascii", "replace")
+        self._say(f"{host} {key}", text, host, key or "none", self._allowed.directory)
         return [version, request, b"400", b"not allowed", b"", b""]
 
-    def _say(self, now: float, who: str) -> None:
-        if now < self._said.get(who, 0.0) or (
-            len(self._said) >= _MOST_SAID and who not in self._said
-        ):
-            return
-        self._said[who] = now + SAY_AGAIN_S
-        text = "refused a connection from %s: it is not in %s, or only as a tower's"
-        _log.warning(text, who, self._allowed.directory, extra={"event": "key_refused"})
+    def _say(self, what: str, text: str, *facts: object) -> None:
+        now = time.monotonic()
+        is_full = len(self._said) >= _MOST_SAID and what not in self._said
+        if now >= self._said.get(what, 0.0) and not is_full:
+            self._said[what] = now + SAY_AGAIN_S
+            _log.warning(text, *facts, extra={"event": "key_refused"})
 
     def _end(self, descriptor: int) -> None:
         """Ends a connection; ZeroMQ cannot, and takes it for one that the other end has ended."""
-        port, _ = self._inbound.pop(descriptor)
+        port, _, _ = self._inbound.pop(descriptor)
         # Others may have the descriptor by now.
         if port is not None and _port_of(descriptor) == port:
             with contextlib.suppress(OSError), _duplicate(descriptor) as connection:

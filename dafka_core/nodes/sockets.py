@@ -145,19 +145,21 @@ def received_subscriptions(
 ) -> Iterator[tuple[bytes, int]]:
     """Subscriptions that have come, at most ``CONTROL_COUNT``, and the descriptors they came by.
 
-    Those of owners of keys that are not allowed are left out.
+    What the owners of keys are not allowed to be sent is left out.
     That is -1 where ZeroMQ does not say, as for what it takes back itself when a peer has gone.
     """
     with contextlib.suppress(zmq.Again):
         for _ in range(CONTROL_COUNT):
             frame = socket.recv_multipart(zmq.NOBLOCK, copy=False)[0]
-            if security.owner(frame) is None:
+            key = security.owner(frame)
+            octets = None if key is None else security.granted(key, frame.bytes)
+            if octets is None:
                 continue
             try:
                 descriptor = int(frame.get(zmq.SRCFD))
             except zmq.ZMQError:
                 descriptor = -1
-            yield frame.bytes, descriptor
+            yield octets, descriptor
 
 
 def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> list[list[bytes]]:

@@ -87,7 +87,7 @@ class Store(Node):
             self.log = undo.enter_context(Log(directory))
             undo.callback(new.remove_files, self.log)
             self.log.discard_stale(config.staged_hours * 3600)
-            self.address = kept_address(self.log.directory)
+            self.address = kept_address(self.log.directory, config)
             """The store's UUID.  It lasts as long as the directory."""
             sync_interval_s = config.sync_interval_ms / 1000
             self._role = StoreRole(

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.nodes.addresses import new_address
+from dafka_core.security_options import SecurityOptions
 from dafka_core.storage import Log
 from dafka_core.storage.open_environment import sync_directory
 from dafka_core.storage.storage_errors import DATA_FILE
@@ -25,7 +26,7 @@ ORIGIN_FILE: Final = "origin"
 or renaming the directory within its file system changes none."""
 
 
-def kept_address(directory: Path) -> str:
+def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
     """The address of the store in ``directory``; a new one where there is none yet.
 
     Raises:
@@ -34,7 +35,7 @@ def kept_address(directory: Path) -> str:
     try:
         found, origin = _read(directory / ADDRESS_FILE), _read(directory / ORIGIN_FILE)
         if found is None and origin is None:
-            return new_identity(directory)
+            return new_identity(directory, config)
         address = _address(directory, found)
         # Directories of before have no origin; nothing can be told of them.
         if origin and origin != _origin(directory):
@@ -71,9 +72,9 @@ def _address(directory: Path, found: str | None) -> str:
         ) from error
 
 
-def new_identity(directory: Path) -> str:
+def new_identity(directory: Path, config: SecurityOptions | None = None) -> str:
     """Gives the files in ``directory`` an address of their own, and returns it."""
-    address = new_address()
+    address = new_address(config)
     # The origin last: if this ends halfway, what is copied is still refused.
     _write(directory / ADDRESS_FILE, address)
     _write(directory / ORIGIN_FILE, _origin(directory))

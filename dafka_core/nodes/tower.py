@@ -209,6 +209,7 @@ class _Relay:
                     self.xpub.send_multipart(octets)
                     continue
                 beacon = beacons.decode_node_beacon(octets)
+                self.security.check_node(beacon.node, owner)
             except zmq.Again:
                 return
             except ProtocolError:

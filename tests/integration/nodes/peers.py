@@ -12,7 +12,9 @@ from typing import Self, TypeVar
 import zmq
 
 from dafka_core.errors import ProtocolError
+from dafka_core.keys import KeyPair
 from dafka_core.node_options import parse_towers
+from dafka_core.permissions import address_prefix
 from dafka_core.protocol.beacons import NodeBeacon, decode_tower_beacon, encode_node_beacon
 from dafka_core.protocol.codec import C_LAYOUT, decode, encode
 from dafka_core.protocol.messages import Message
@@ -38,8 +40,18 @@ class RawPeer:
     ``heard`` has the frames of every message, ``subscribed`` every subscription to this peer.
     """
 
-    def __init__(self, tower: str, *subscriptions: bytes, host: str = "127.0.0.1") -> None:
-        self.address = new_address()
+    def __init__(
+        self,
+        tower: str,
+        *subscriptions: bytes,
+        host: str = "127.0.0.1",
+        key: KeyPair | None = None,
+        tower_key: bytes = b"",
+        address: str = "",
+    ) -> None:
+        own = address_prefix(key.public) if key else ""
+        self.address = address or own + new_address()[len(own) :]
+        self._key = key
         self.heard: list[list[bytes]] = []
         self.subscribed: list[bytes] = []
         self.beacons: list[list[bytes]] = []
@@ -51,12 +63,16 @@ class RawPeer:
         self._sub = self._context.socket(zmq.SUB)
         for socket in (self._pub, self._sub):
             socket.set_hwm(0)  # nothing that a test sends is dropped
+        if key is not None:
+            self._pub.curve_server, self._pub.curve_secretkey = 1, key.secret
         self._port = self._pub.bind_to_random_port("tcp://127.0.0.1")
         for prefix in subscriptions:
             self._sub.subscribe(prefix)
         self._beacon_pub = self._context.socket(zmq.PUB)
         self._beacon_sub = self._context.socket(zmq.SUB)
         self._beacon_sub.subscribe(b"")
+        for socket in (self._beacon_pub, self._beacon_sub):
+            self._aim(socket, tower_key)
         for at in parse_towers(tower):
             self._beacon_pub.connect(at.sub_endpoint)
             self._beacon_sub.connect(at.pub_endpoint)
@@ -65,6 +81,11 @@ class RawPeer:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _aim(self, socket: zmq.Socket[bytes], server: bytes) -> None:
+        if self._key is not None:
+            socket.curve_publickey, socket.curve_secretkey = self._key
+            socket.curve_serverkey = server
 
     def send(self, message: Message, layout: str = C_LAYOUT) -> None:
         self.send_frames(encode(message, layout))
@@ -135,9 +156,10 @@ class RawPeer:
         for frames in _received(self._beacon_sub):
             self.beacons.append(frames)
             try:
-                beacon = decode_tower_beacon(frames)
+                beacon = decode_tower_beacon(frames[:3])
             except ProtocolError:
                 continue
+            self._aim(self._sub, frames[-1])
             if beacon.node != self.address and beacon.endpoint not in self._peers:
                 self._peers.add(beacon.endpoint)
                 self._sub.connect(beacon.endpoint)

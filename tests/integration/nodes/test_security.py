@@ -14,38 +14,14 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
 from dafka_core.errors import ConfigError
-from dafka_core.keys import new_key, read_public, read_secret
+from dafka_core.keys import read_public, read_secret
 from dafka_core.nodes import addresses
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello
 from dafka_core.testing import wait_until
+from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
-
-FAST: dict[str, Any] = {"peer_expiry_ms": 500, "beacon_interval_ms": 100}
-
-
-class Keys:
-    """A directory of allowed keys, and others beside it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.allowed, self.away = directory / "allowed", directory / "away"
-        self.allow("tower", "tower")
-        self.allow("store", "store")
-        self.allow("client", "produce", "consume")
-
-    def allow(self, name: str, *roles: str) -> None:
-        self.make(name, *roles)
-        shutil.copy(self.away / f"{name}.key", self.allowed)
-
-    def make(self, name: str, *roles: str) -> None:
-        self.allowed.mkdir(exist_ok=True, parents=True)
-        new_key(self.away, name, roles)
-
-    def of(self, name: str) -> dict[str, Any]:
-        """The options of who has a key."""
-        secret = self.away / f"{name}.key_secret"
-        return {"secret_key_file": str(secret), "allowed_keys": str(self.allowed)}
 
 
 @pytest.fixture

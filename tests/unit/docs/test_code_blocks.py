@@ -79,6 +79,7 @@ EXEMPT = {
     "docs/kafka_clients.md | Who is let in | properties": "settings of any client's",
     "docs/metrics.md | * | console": "what commands print while they run",
     "docs/retention.md | Stores with different retention | ": "a sentence of a log",
+    "docs/security.md | Who may do what | text": "a file that `dafka keys new` makes",
     "docs/wire.md | Frames | ": "how frames are laid out, as a pattern",
     "docs/wire.md | The largest record | ": "how a frame is laid out, as a pattern",
 }

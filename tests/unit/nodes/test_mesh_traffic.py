@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from dafka_core.errors import ProtocolError
 from dafka_core.nodes.mesh_traffic import MeshTraffic
+from dafka_core.permissions import EVERYBODY, NOBODY
 from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import DirectRecordBatches, Head
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.records import RecordBatch, TopicPartition
@@ -39,8 +40,12 @@ def test_an_answer_with_many_partitions_is_one_message_and_all_their_records() -
 def test_what_is_refused_is_counted_by_reason() -> None:
     decoder = BulkDecoder()
     traffic = MeshTraffic("store S", decoder)
-    traffic.refuse(ProtocolError("the version is not 1"))
+    assert traffic.admitted(EVERYBODY, [b"no message"]) is None
+    assert traffic.admitted(NOBODY, encode(Head("t", "p", 6))) is None
+    assert not traffic.admits_records(NOBODY, BATCH)
+    assert traffic.records_received == 0
+    assert traffic.admitted(EVERYBODY, encode(Head("t", "p", 6))) == Head("t", "p", 6)
     decoder.invalid_count = 2
     peers = SimpleNamespace(invalid_count=3, towers=SimpleNamespace(invalid_count=4))
     refused = traffic.refused(cast("Any", peers))
-    assert refused == {"message": 1, "records": 2, "beacon": 3, "tower": 4}
+    assert refused == {"message": 1, "records": 2, "beacon": 3, "tower": 4, "forbidden": 2}

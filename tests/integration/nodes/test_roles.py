@@ -1,0 +1,293 @@
+"""What the owner of a key may do in a cluster, and an owner who does what he may not.
+
+``mallory`` has a key of the cluster: it may produce to topics ``own.*`` and consume these.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka_core import Consumer, Producer, Reader, Store, Tower
+from dafka_core.epochs import EpochId
+from dafka_core.errors import ConfigError
+from dafka_core.node_options import StoreOptions
+from dafka_core.nodes.store_identity import new_identity
+from dafka_core.protocol import messages as m
+from dafka_core.protocol.codec import encode, subscription
+from dafka_core.protocol.record_limits import announcement
+from dafka_core.records import TopicPartition
+from dafka_core.testing import wait_until
+from tests.integration.nodes.locked import FAST, Keys
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
+
+LATER = EpochId(2**31, 1, 1)
+"""A life newer than any."""
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    keys = Keys(tmp_path / "keys")
+    keys.allow("mallory", "produce", "consume", produce=("own.*",), consume=("own.*",))
+    return keys
+
+
+@pytest.fixture
+def tower(keys: Keys) -> Iterator[str]:
+    with Tower(**ANY_PORTS, **keys.of("tower")) as running:
+        yield running.tower
+
+
+@pytest.fixture
+def store(keys: Keys, tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
+    options = keys.of("store") | FAST
+    return open_nodes.enter_context(Store(tmp_path / "store", tower=tower, **options))
+
+
+@pytest.fixture
+def mallory(keys: Keys, tower: str, open_nodes: ExitStack) -> RawPeer:
+    return open_nodes.enter_context(raw(keys, tower, "mallory"))
+
+
+def raw(keys: Keys, tower: str, name: str, address: str = "") -> RawPeer:
+    tower_key = keys.pair("tower").public
+    return RawPeer(tower, b"", key=keys.pair(name), tower_key=tower_key, address=address)
+
+
+def options(keys: Keys, tower: str, name: str = "client") -> dict[str, Any]:
+    return {"tower": tower, **keys.of(name), **FAST}
+
+
+def forbidden(node: Any) -> int:
+    mesh = node.parts.mesh if isinstance(node, Store) else node.parts[0]
+    return int(mesh.traffic.refused(mesh.peers)["forbidden"])
+
+
+def until_forbidden(node: Any, mallory: RawPeer, *messages: m.Message) -> None:
+    """Each of the messages is refused, and nothing else comes of it."""
+    for message in messages:
+        before = forbidden(node)
+
+        def is_refused(message: m.Message = message, before: int = before) -> bool:
+            mallory.send(message)  # again, since a subscription may be under way
+            time.sleep(0.02)
+            return forbidden(node) > before
+
+        wait_until(is_refused, str(message))
+
+
+def published(producer: Producer, *values: bytes) -> None:
+    for value in values:
+        producer.publish(value)
+    producer.flush(PATIENCE_S)
+
+
+def test_a_key_is_for_its_topics_and_its_roles(
+    keys: Keys, tower: str, store: Store, open_nodes: ExitStack
+) -> None:
+    reader = open_nodes.enter_context(Consumer(**options(keys, tower, "mallory")))
+    for topic in ("own.x", "t"):
+        reader.subscribe(topic)
+    for name, topic in (("client", "t"), ("mallory", "own.x")):
+        with Producer(topic, **options(keys, tower, name)) as producer:
+            published(producer, topic.encode())
+    assert next(iter(reader)).value == b"own.x"
+    for name, known in (("mallory", {"own.x"}), ("client", {"own.x", "t"})):
+        with Reader(**options(keys, tower, name)) as asking:
+            found = asking.partitions(timeout_s=PATIENCE_S)
+            assert {each.topic for each in found} == known
+    refused = Producer("t", **options(keys, tower, "mallory") | {"close_timeout_s": 0.1})
+    open_nodes.push(lambda *error: refused.__exit__(GeneratorExit, GeneratorExit(), None))
+    before = forbidden(store)
+    refused.publish(b"not its topic")
+    wait_until(lambda: forbidden(store) > before)
+    assert refused.acknowledged == 0
+    assert reader.poll(0) is None
+
+
+def test_records_and_heads_of_others_are_not_forged(
+    keys: Keys, tower: str, store: Store, mallory: RawPeer, open_nodes: ExitStack
+) -> None:
+    consumer = open_nodes.enter_context(Consumer(**options(keys, tower)))
+    consumer.subscribe("t")
+    consumer.subscribe("own.x")
+    producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
+    published(producer, b"0")
+    victim = producer.address
+    forged = (
+        m.RecordMessage("t", victim, 1, b"forged"),
+        m.DirectRecord(store.address, "t", victim, 1, b"forged"),
+        m.Head("t", victim, 1_000_000),
+        # Nor in a partition of another topic that bears the name.
+        m.RecordMessage("own.x", victim, 0, b"forged"),
+    )
+    until_forbidden(store, mallory, *forged)
+    until_forbidden(consumer, mallory, m.Head("t", victim, 1_000_000), forged[0])
+    # In one that is his own, of a topic that is not.
+    until_forbidden(store, mallory, m.RecordMessage("t", mallory.address, 0, b"forged"))
+    published(producer, b"1", b"2")
+    records = iter(consumer)
+    assert [next(records).value for _ in range(3)] == [b"0", b"1", b"2"]
+    assert [each.tp for each in store.log.partitions()] == [TopicPartition("t", victim)]
+
+
+def test_stores_are_not_spoken_for(
+    keys: Keys, tower: str, mallory: RawPeer, open_nodes: ExitStack
+) -> None:
+    """There is no store: an acknowledgement would be a lie, and so would any answer."""
+    producer = Producer("t", **options(keys, tower) | {"close_timeout_s": 0.1})
+    open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
+    producer.publish(b"unheard")
+    victim, liar = producer.address, mallory.address
+    lies = (
+        m.Ack(victim, "t", 0),
+        m.EpochAck(victim, "t", 0, liar, LATER),
+        m.HistoryReply(victim, 0, liar, "t", victim, 1, LATER, ()),
+    )
+    until_forbidden(producer, mallory, *lies)
+    assert producer.acknowledged == 0
+    producer.publish(b"it is not fenced")
+    consumer = open_nodes.enter_context(Consumer(**options(keys, tower)))
+    to = consumer.address
+    until_forbidden(
+        consumer,
+        mallory,
+        m.StoreHello(to, liar),
+        m.HeadsReply(to, 0, liar, 0, 1, ()),
+        m.StoreEndpoints(to, liar, ("grpc://127.0.0.1:1",)),
+        m.StoresKnown(to, liar, ()),
+    )
+
+
+def test_another_ones_producer_is_not_fenced(
+    keys: Keys, tower: str, store: Store, mallory: RawPeer, open_nodes: ExitStack
+) -> None:
+    producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
+    published(producer, b"0")
+    asks = m.HistoryQuery(mallory.address, 1, "t", producer.address, LATER)
+    until_forbidden(store, mallory, asks)
+    until_forbidden(
+        store, mallory, m.HistoryQuery(producer.address, 1, "t", mallory.address, LATER)
+    )
+    published(producer, b"1")
+    assert producer.acknowledged == 2
+    # Nor does who takes its address get as far.
+    taken = f"is none of key mallory, whose addresses begin with {mallory.address[:16]}"
+    with pytest.raises(ConfigError, match=taken):
+        Producer("own.x", address=producer.address, **options(keys, tower, "mallory"))
+
+
+def test_nothing_is_overheard(
+    keys: Keys, tower: str, store: Store, mallory: RawPeer, open_nodes: ExitStack
+) -> None:
+    """He subscribes to everything, by nothing, by letters, and by others' addresses."""
+    consumer = open_nodes.enter_context(Consumer(**options(keys, tower)))
+    consumer.subscribe("t")
+    for prefix in (b"M", b"r", b"Mt", b"rt", b"rt\0", b"Mow", b"H", b"D", b"Q"):
+        mallory.subscribe(prefix)
+    for kind in (m.DirectRecord, m.DirectRecordBatch, m.HeadsReply):
+        mallory.subscribe(subscription(kind, consumer.address))
+    mallory.subscribe(subscription(m.RecordBatchMessage, "own.x"))
+    mallory.wait_until_met(store.address)
+    producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
+    mallory.wait_until_met(producer.address)
+    until_forbidden(store, mallory, m.Fetch(producer.address, mallory.address, "t", 0, 1))
+    until_forbidden(store, mallory, m.Fetch(producer.address, consumer.address, "t", 0, 1))
+    published(producer, b"secret")
+    assert next(iter(consumer)).value == b"secret"
+    # What he may hear comes after it all.
+    with Producer("own.x", **options(keys, tower, "mallory")) as own:
+        wait_until(lambda: own.parts[0].has_subscriber("own.x"))
+        published(own, b"his own")
+    mallory.wait_for(m.RecordBatchMessage)
+    heard = b"".join(frame for frames in [*mallory.heard] for frame in frames)
+    assert b"his own" in heard
+    assert b"secret" not in heard
+    assert producer.address.encode() not in heard
+
+
+def test_nobody_says_that_he_is_another_node(
+    keys: Keys, tower: str, store: Store, open_nodes: ExitStack
+) -> None:
+    producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
+    mesh = store.parts.mesh
+    wait_until(lambda: mesh.peers.table.knows(producer.address))
+    where = {endpoint for _, endpoint in mesh.peers.table.addresses()}
+    with (
+        raw(keys, tower, "mallory", address=producer.address),
+        raw(keys, tower, "mallory") as honest,
+        raw(keys, tower, "mallory", address="F" * 32),
+    ):
+        wait_until(lambda: mesh.peers.table.knows(honest.address))
+        assert not mesh.peers.table.knows("F" * 32)
+        assert len({endpoint for _, endpoint in mesh.peers.table.addresses()} - where) == 1
+        # Nor that he is a store, which producers would wait for.
+        honest.subscribe(announcement("store", honest.address, 9_000_000))
+        published(producer, b"0")
+        assert producer.parts[0].limits.letters()["S"] == 1
+
+
+def test_what_a_key_may_is_changed_while_all_runs(
+    keys: Keys, tower: str, store: Store, open_nodes: ExitStack
+) -> None:
+    reader = open_nodes.enter_context(Consumer(**options(keys, tower, "mallory")))
+    reader.subscribe("t")
+    producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
+    published(producer, b"0")
+    path = keys.allowed / "mallory.key"
+    path.write_text(path.read_text().replace('consume = "own.*"', 'consume = "*"'))
+    records = iter(reader)
+    assert next(records).value == b"0"
+    path.write_text(path.read_text().replace('consume = "*"', 'consume = "own.*"'))
+
+    def is_shut_out() -> bool:
+        published(producer, b"still")
+        before = reader.parts[0].traffic.records_received
+        published(producer, b"secret")
+        time.sleep(0.1)
+        return bool(reader.parts[0].traffic.records_received == before)
+
+    wait_until(is_shut_out)
+
+
+def test_addresses_from_before_there_were_keys_are_listed(
+    keys: Keys, tower: str, store: Store, tmp_path: Path, open_nodes: ExitStack
+) -> None:
+    old = "0123456789ABCDEF" * 2
+    with pytest.raises(ConfigError, match=f"add the line 'addresses = {old}' to client.key") as no:
+        Producer("t", address=old, **options(keys, tower))
+    assert no.value.option == "address"
+    keys.allow("heir", "produce", addresses=(old,))
+    with Producer("t", address=old, **options(keys, tower, "heir")) as producer:
+        published(producer, b"0")
+    # The same of a store.
+    (tmp_path / "kept").mkdir()
+    with Store(tmp_path / "kept", tower=_open_tower(open_nodes)) as before:
+        address = before.address
+    with pytest.raises(ConfigError, match=f"'addresses = {address}' to store.key"):
+        Store(tmp_path / "kept", **options(keys, tower, "store"))
+    assert StoreOptions.build(options(keys, tower, "store")).secret_key_file
+    new = new_identity(tmp_path / "kept", StoreOptions.build(options(keys, tower, "store")))
+    assert new[:16] == store.address[:16]
+
+
+def _open_tower(open_nodes: ExitStack) -> str:
+    return open_nodes.enter_context(Tower(**ANY_PORTS)).tower
+
+
+def test_frames_of_all_kinds_do_no_harm(
+    keys: Keys, tower: str, store: Store, mallory: RawPeer, open_nodes: ExitStack
+) -> None:
+    producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
+    mallory.wait_until_subscribed(b"M")
+    before = store.parts.mesh.invalid_count
+    for frames in ([b""], [b"M"], [b"M" * 9_000], encode(m.GetHeads("", "x"))[:1] * 9):
+        for _ in range(50):
+            mallory.send_frames(frames)
+    wait_until(lambda: store.parts.mesh.invalid_count > before)
+    published(producer, b"0")
