@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Final
 
-from dafka_core.epochs import NO_LIFE, History, last_life, parting
+from dafka_core.epochs import NO_LIFE, EpochId, History, last_life, parting
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable, agreed, parsed
 from dafka_core.names import INTERNAL
 from dafka_core.records import TopicPartition
@@ -37,6 +37,10 @@ class NumberList:
         """Whether the last turn was acknowledged by so many stores, and no other has begun."""
         last = last_life(self._history)
         return last.acks == majority and self._promised[:2] <= last[:2]
+
+    def is_of(self, life: EpochId) -> bool:
+        """Whether a life has written to it last, and no other has begun."""
+        return life[:2] == last_life(self._history)[:2] >= self._promised[:2]
 
     def read(self, agreed_end: int = 0) -> NumberTable:
         """Takes what has come; up to ``agreed_end`` it has been agreed on at least."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -19,27 +18,20 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Final
 
-from dafka_core.errors import DafkaError, NotAcknowledgedError, ProducerFencedError
+from dafka_core.errors import DafkaError, ProducerFencedError
 from dafka_core.kafka.gateways import Gateways, ranked
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_draft import NumberDraft, Plan, Wish
 from dafka_core.kafka.number_list import LIST, NumberList
 from dafka_core.kafka.number_table import NumberedPartition as NumberedPartition  # noqa: PLC0414
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable, is_numbered
+from dafka_core.kafka.number_turns import TURN_S, NumberTurns
 from dafka_core.kafka.refusal import RefusedError
-from dafka_core.nodes.producer import Producer
 from dafka_core.nodes.store import Store
 from dafka_core.records import TopicPartition
 
 AGREE_S: Final = 15.0
 """How long a client waits for the stores to agree: Kafka's clients give a request 30 s and more."""
-
-STORES_S: Final = 5.0
-"""How long stores may take to answer, or to write a record, until it is said that they do not."""
-
-TURN_S: Final = 2.0
-"""How long another gateway's turn is waited for; it takes half a second.  One that has died in its
-turn does not end it."""
 
 LOOK_S: Final = 0.5
 """How often to look for new partitions of Dafka's producers."""
@@ -74,6 +66,7 @@ class PartitionNumbers:
         self._stored = store.log
         self._gateways = gateways
         self._list = NumberList(store.log)
+        self._turns = NumberTurns(store, self._list, lambda: self._closing)
         self._looked = -1  # changes of the log that were looked at for new partitions
         self._new: dict[TopicPartition, None] = {}  # partitions without a number
         self._news_since: float | None = None
@@ -103,6 +96,7 @@ class PartitionNumbers:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
+        self._turns.close()
         for wish in self._wishes:
             wish.end(RefusedError(KafkaError.NOT_CONTROLLER, "this gateway ends"))
 
@@ -246,11 +240,14 @@ class PartitionNumbers:
 
     def _take_turns(self) -> None:
         while True:
+            self._turns.look()
             with self._changed:
-                while not (self._closing or self._wishes or self._is_due()):
+                if not (self._closing or self._wishes or self._is_due()):
                     self._changed.wait(LOOK_S)
                 if self._closing:
                     return
+                if not (self._wishes or self._is_due()):
+                    continue
                 wishes, self._wishes = self._wishes, []
             background = Wish(self._adopt_new, AGREE_S)
             self._agree([*wishes, background])
@@ -264,10 +261,6 @@ class PartitionNumbers:
             with suppress(DafkaError):  # the thread that follows says it
                 self._look()
 
-    @property
-    def _majority(self) -> int:
-        return (1 + len(self._store.known_stores)) // 2 + 1
-
     def _is_due(self) -> bool:
         """Whether it is this gateway's turn to see to what nobody has asked for.
 
@@ -276,7 +269,7 @@ class PartitionNumbers:
         """
         now = time.monotonic()
         is_begun = self.cluster_id is not None
-        if not self._new and is_begun and self._list.is_agreed_by(self._majority):
+        if not self._new and is_begun and self._list.is_agreed_by(self._turns.majority):
             self._news_since = None
             return False
         if self._news_since is None:
@@ -292,7 +285,7 @@ class PartitionNumbers:
         while not self._closing:
             tries += 1
             try:
-                self._take_turn(wishes)
+                self._turns.take(lambda table: self._planned(table, wishes))
             except RefusedError as error:
                 failure = error
                 break
@@ -310,88 +303,11 @@ class PartitionNumbers:
         for wish in wishes:
             wish.end(failure)
 
-    def _take_turn(self, wishes: Sequence[Wish]) -> None:
-        majority = self._wait_for_majority()
-        self._let_others_end()
-        with self._producer(majority) as producer:
-            start = producer.next_offset
-            begin = NumbersRecord(turn=secrets.token_hex(16)).packed()
-            producer.publish(begin)
-            producer.flush(STORES_S)
-            # A majority has what comes before it, too; this store perhaps not yet.
-            table = self._read_until(start, begin)
-            if table.applied <= start:
-                why = f"topic {LIST.topic!r} has been trimmed: its first records are missing"
-                raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why)
-            draft = NumberDraft(table)
-            for wish in wishes:
-                try:
-                    wish.plan(draft)
-                except RefusedError as error:
-                    wish.end(error)
-            records = draft.records()
-            if records:
-                producer.publish_many([each.packed() for each in records])
-                producer.flush(STORES_S)
-            end = producer.next_offset
-            close = NumbersRecord(agreed=end).packed()
-            producer.publish(close)
-            producer.flush(STORES_S)
-            self._read_until(end, close)
-
-    def _wait_for_majority(self) -> int:
-        """How many stores have to take what is added; as many are there when this returns."""
-        deadline = time.monotonic() + STORES_S
-        while True:
-            known, here = self._store.known_stores, self._store.stores_here
-            majority = self._majority
-            if 1 + len(here) >= majority:
-                return majority
-            if time.monotonic() >= deadline or self._closing:
-                away = ", ".join(sorted(set(known) - here))
-                why = (
-                    f"{majority} of {1 + len(known)} stores have to agree on the partitions' "
-                    f"numbers, and these are away: {away}; start them, or if they are gone for "
-                    "ever, say so by 'dafka store forget'"
-                )
-                raise RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
-            time.sleep(0.05)
-
-    def _let_others_end(self) -> None:
-        deadline = time.monotonic() + TURN_S
-        while not self._closing:
-            self._list.read()
-            began = self._list.open_since
-            if began is None or time.monotonic() >= min(deadline, began + TURN_S):
-                return
-            time.sleep(0.02)
-
-    def _producer(self, acks: int) -> Producer:
-        options = self._store.options
-        return Producer(
-            LIST.topic,
-            address=LIST.partition,
-            acks=acks,
-            tower=options.tower,
-            host=options.host,
-            port=options.port if "-" in options.port else "0",
-            wire=options.wire,
-            beacon_interval_ms=options.beacon_interval_ms,
-            peer_expiry_ms=options.peer_expiry_ms,
-            tower_timeout_s=STORES_S,
-            resume_timeout_s=STORES_S,
-            close_timeout_s=STORES_S,
-        )
-
-    def _read_until(self, offset: int, content: bytes) -> NumberTable:
-        """Waits until this store has the record, and takes what comes before it."""
-        deadline = time.monotonic() + STORES_S
-        while True:
-            self._store.append_queue.wait(LIST, offset + 1, max(deadline - time.monotonic(), 0))
-            found = self._stored.read(LIST, offset, offset + 1)
-            # It may have had another one there, of an older life, which it sets aside then.
-            if found and found[0].values[0] == content:
-                return self._list.read(offset + 1)
-            if time.monotonic() >= deadline or self._closing:
-                raise NotAcknowledgedError(*LIST, 1, STORES_S)
-            time.sleep(0.02)
+    def _planned(self, table: NumberTable, wishes: Sequence[Wish]) -> list[NumbersRecord]:
+        draft = NumberDraft(table)
+        for wish in wishes:
+            try:
+                wish.plan(draft)
+            except RefusedError as error:
+                wish.end(error)
+        return draft.records()

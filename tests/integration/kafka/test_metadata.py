@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from kafka.admin import KafkaAdminClient
 
 from dafka_core import Producer, Store, Tower
+from dafka_core.kafka import number_turns
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.metadata import MOST_INLINE
 from dafka_core.kafka.schemas import DescribeClusterRequest, MetadataRequest
@@ -194,7 +195,10 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
     wait_until(lambda: names(tell(first, 8, topics=[topic("new")])) == {"new": 0})
 
 
-def test_a_dead_tower_takes_no_topic_away(start: Start, live_tower: Tower) -> None:
+def test_a_dead_tower_takes_no_topic_away(
+    start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(number_turns, "KEPT_S", 0.0)
     _, gateway = start("a")
     listed(admin(gateway), "flights")
     live_tower.close()

@@ -10,44 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core import Producer, Store, Tower
+from dafka_core import Producer, Tower
 from dafka_core.errors import ProducerFencedError
-from dafka_core.kafka.gateways import Gateways
+from dafka_core.kafka import number_turns
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_list import LIST
 from dafka_core.kafka.number_table import NumbersRecord
 from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.testing import wait_until
-
-ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
-PATIENCE_S = 30.0
-
-
-class Numbering:
-    """A store with what of a gateway gives numbers."""
-
-    def __init__(self, directory: Path, tower: str, port: int) -> None:
-        often = {"beacon_interval_ms": 200, "peer_expiry_ms": 1_500, "sync_interval_ms": 200}
-        self.store = Store(directory, tower=tower, **often)
-        self.gateways = Gateways(self.store, "127.0.0.1", port)
-        self.numbers = PartitionNumbers(self.store, self.gateways)
-        self.gateways.announce()
-        self.numbers.start()
-
-    def create(self, topic: str, count: int, *, new: bool = False) -> None:
-        asyncio.run(self.numbers.create(topic, count, new=new))
-
-    def extend(self, topic: str, count: int) -> None:
-        asyncio.run(self.numbers.extend(topic, count))
-
-    def names(self, topic: str) -> list[str]:
-        return [each.address for each in self.numbers.partitions(topic)]
-
-    def close(self) -> None:
-        self.numbers.close()
-        self.store.close()
-
+from tests.integration.kafka.numbering import ANY_PORTS, PATIENCE_S, Numbering, agree, meet
 
 Start = Callable[[str], Numbering]
 
@@ -69,17 +41,6 @@ def start(tower: Tower, tmp_path: Path) -> Iterator[Start]:
             return made
 
         yield make
-
-
-def meet(*all_: Numbering) -> None:
-    wait_until(lambda: all(len(each.store.stores_here) == len(all_) - 1 for each in all_))
-
-
-def agree(topic: str, count: int, *all_: Numbering) -> list[str]:
-    wait_until(lambda: all(len(each.names(topic)) >= count for each in all_))
-    found = all_[0].names(topic)
-    assert all(each.names(topic) == found for each in all_)
-    return found
 
 
 def test_a_topic_gets_partitions_that_are_numbered_from_0(start: Start) -> None:
@@ -323,7 +284,10 @@ def test_a_list_that_was_trimmed_is_not_gone_on_with(start: Start) -> None:
     assert refused.value.code == KafkaError.KAFKA_STORAGE_ERROR
 
 
-def test_a_dead_tower_is_an_error_and_the_list_still_serves(start: Start, tower: Tower) -> None:
+def test_a_dead_tower_is_an_error_and_the_list_still_serves(
+    start: Start, tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(number_turns, "KEPT_S", 0.0)
     one = start("a")
     one.create("flights", 2)
     tower.close()
@@ -333,7 +297,10 @@ def test_a_dead_tower_is_an_error_and_the_list_still_serves(start: Start, tower:
     assert len(one.names("flights")) == 2
 
 
-def test_who_waits_while_the_gateway_ends_is_told(start: Start, tower: Tower) -> None:
+def test_who_waits_while_the_gateway_ends_is_told(
+    start: Start, tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(number_turns, "KEPT_S", 0.0)
     one = start("a")
     one.create("flights", 1)
     tower.close()
