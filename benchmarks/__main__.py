@@ -32,6 +32,7 @@ ROWS = {
     "archive": "bench_archive",
     "compression": "bench_compression",
     "console": "bench_console",
+    "links": "bench_links",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

@@ -378,6 +378,7 @@ class StoreOptions(NodeOptions):
         unit="s",
         minimum=0,
     )
+    tamper_evidence: bool = option(False, "keep digests that tell of a record changed on the disk")
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +12,37 @@ from dafka_core.cli import output
 from dafka_core.cli.flags import WithResult
 from dafka_core.cli.list_commands import AsJson
 
+if TYPE_CHECKING:
+    from dafka_core.storage.check_results import Damage
+
+COLUMNS = ("kind", "topic", "partition", "offset", "why")
+
 AnyStore = Annotated[str, typer.Argument(metavar="DIR|URI", show_default=False)]
 """A store's directory, whether the store runs or not; or where its Flight service is."""
+
+Save = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep the store's newest links in FILE, if nothing is damaged: have it where who may "
+        "write to the store's disk may not.",
+        show_default=False,
+    ),
+]
+Against = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Compare with links that --save has kept, too.", show_default=False
+    ),
+]
+Beside = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|URI",
+        help="Read no records, and compare the store's links with those of another store.",
+        show_default=False,
+    ),
+]
 
 
 def backup(
@@ -83,26 +113,76 @@ def restore(
 def verify(
     store: Annotated[str, typer.Argument(metavar="DIR|URI|BACKUP", show_default=False)],
     *,
+    save: Save = None,
+    against: Against = None,
+    beside: Beside = None,
     as_json: AsJson = False,
 ) -> None:
     """Read all that a store has, which may run, or a backup, and say what is damaged.
 
-    Every block's checksum is compared, and every record must be in a block. The exit code is 1 if
-    something is damaged.
+    Every block's checksum is compared, every record must be in a block, and those that have links
+    must be as they were. The exit code is 1 if something is damaged.
     """
+    from dafka_core.nodes.saved_links import SavedLinks
     from dafka_core.nodes.store_backup import verify as checked
-    from dafka_core.storage.log_check import Checked, Damage
+    from dafka_core.storage.check_results import Checked
 
-    done = Checked()
+    if beside is not None:
+        if save or against:
+            why = "is given with --save or --against"
+            raise typer.BadParameter(why, param_hint="'--beside'")
+        _compare(store, beside, as_json=as_json)
+        return
+    saved = SavedLinks.read(against) if against else None
+    newest = SavedLinks.of(store) if save else None
+    done, late = Checked(), Checked()
     with output.progress(None, "partitions") as move:
         for each in checked(store):
-            output.table(Damage._fields, each.found, as_json=as_json, wrapped={"why"})
+            _tell(each.found, as_json=as_json)
             move(each.partitions)
             done = done.plus(each)
+        for each in saved.check(store) if saved else ():
+            _tell(each.found, as_json=as_json)
+            late = late.plus(each)
     output.say(
         f"{done.partitions} partitions, {done.records} records in {done.blocks} blocks, "
         f"{done.size_bytes} bytes, format {done.log_format}: "
         + (f"{len(done.found)} damaged" if done.found else "all good")
     )
-    if done.found:
+    output.say(
+        f"{done.linked} records are those of their links"
+        if done.linked
+        else "no record has a link, by which a change at rest is found: see option tamper_evidence"
+    )
+    if saved:
+        wrong = f"; {len(late.found)} links are wrong" if late.found else ""
+        output.say(
+            f"{late.linked} records, and all links before them, are those of {against}, which is "
+            f"of {saved.time}{wrong}"
+        )
+    if done.found or late.found:
+        raise typer.Exit(1)
+    if newest and save:
+        newest.write(save)
+        output.say(f"{save} has the newest links of {len(newest.links)} partitions")
+
+
+def _tell(found: Sequence[Damage], *, as_json: bool) -> None:
+    output.table(COLUMNS, found, as_json=as_json, wrapped={"why"})
+
+
+def _compare(store: str, other: str, *, as_json: bool) -> None:
+    """Compares two stores by their links; what they have not settled yet is no damage."""
+    from dafka_core.nodes.saved_links import compare
+    from dafka_core.storage.check_results import DIFFERENT
+
+    same = wrong = 0
+    for records, found in compare(store, other):
+        _tell(found, as_json=as_json)
+        same, wrong = same + records, wrong + sum(each.kind == DIFFERENT for each in found)
+    output.say(
+        f"{same} records are the same at both stores, by their links: "
+        + (f"{wrong} partitions are different" if wrong else "no difference")
+    )
+    if wrong:
         raise typer.Exit(1)

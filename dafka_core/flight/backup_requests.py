@@ -15,9 +15,10 @@ from msgspec import Meta
 from dafka_core.flight import limits
 from dafka_core.flight.client_get import Chunks
 from dafka_core.flight.json_messages import JsonMessage, Natural
-from dafka_core.flight.requests import ActionRequest, Request
+from dafka_core.flight.requests import ActionRequest, Offset, Request
 from dafka_core.records import TopicPartition
-from dafka_core.storage.log_check import Checked, Damage
+from dafka_core.storage.check_results import Checked, Damage
+from dafka_core.storage.link_check import PartitionLink
 from dafka_core.storage.log_copy import FACTS, Entry, Known
 
 SCHEMA: Final = pa.schema(
@@ -31,6 +32,12 @@ SCHEMA: Final = pa.schema(
 BATCH_BYTES: Final = 8 << 20
 BATCH_ENTRIES: Final = 10_000
 """Of one batch, unless it is a single larger entry."""
+
+
+Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+SavedLink = tuple[
+    str, str, Offset, Offset, Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")], Hex, Hex
+]
 
 
 class BackupRequest(Request, frozen=True):
@@ -52,15 +59,38 @@ class BackupRequest(Request, frozen=True):
 class CheckRequest(ActionRequest, frozen=True):
     """Read all records of these partitions, or all that is beside records, and compare checksums.
 
-    {v, partitions: [[topic, partition], ...]} -> {v, partitions, records, blocks, bytes, found:
-    [[kind, topic, partition, offset, why], ...], format}: how much was checked, what is damaged,
-    and the log's format, which is 0 with partitions
+    {v, partitions: [[topic, partition], ...], saved?} -> {v, partitions, records, blocks, bytes,
+    found: [[kind, topic, partition, offset, why], ...], format, linked}: how much was checked, what
+    is damaged, the log's format, which is 0 with partitions, and of how many records there are
+    links. With saved, which are rows as dafka.links.v1 gives them, only these are compared
     """
 
     action: ClassVar[str] = "dafka.check.v1"
     rows: ClassVar[str] = "partitions"
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
+    saved: Annotated[tuple[SavedLink, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
+
+
+class LinksRequest(ActionRequest, frozen=True):
+    """The links of these partitions' records: a chain of digests (docs/backup.md).
+
+    {v, partitions: [[topic, partition], ...], newest?} -> {v, links: [[topic, partition, start,
+    end, life, digest of the records, digest of all up to here], ...]}: the last ones alone with
+    newest. In several results if they are many
+    """
+
+    action: ClassVar[str] = "dafka.links.v1"
+    rows: ClassVar[str] = "partitions"
+
+    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)]
+    newest: bool = False
+
+
+class FoundLinks(JsonMessage, frozen=True):
+    """Links of some partitions."""
+
+    links: tuple[PartitionLink, ...]
 
 
 class LogChecked(JsonMessage, frozen=True):
@@ -72,6 +102,7 @@ class LogChecked(JsonMessage, frozen=True):
     bytes: Natural
     found: tuple[Damage, ...] = ()
     format: Natural = 0
+    linked: Natural = 0
 
     @classmethod
     def of(cls, checked: Checked) -> LogChecked:

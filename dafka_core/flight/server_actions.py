@@ -10,7 +10,7 @@ from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import DataLossError, InvalidRequestError
-from dafka_core.flight.backup_requests import CheckRequest
+from dafka_core.flight.backup_requests import CheckRequest, LinksRequest
 from dafka_core.flight.flight_errors import BUSY, UnavailableError
 from dafka_core.flight.held_range import check_held, check_history
 from dafka_core.flight.json_messages import (
@@ -55,7 +55,7 @@ from dafka_core.flight.retention_actions import (
     retention,
     trim,
 )
-from dafka_core.flight.server_backup import check_log
+from dafka_core.flight.server_backup import check_log, links
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_watch import watch
 from dafka_core.log_entries import Discard
@@ -247,6 +247,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(LeaseRequest, _lease),
         Action(LeaseManyRequest, _lease_many),
         Action(CheckRequest, check_log),
+        Action(LinksRequest, links),
         Action(SpaceRequest, lambda context, *_: [SpaceUsed(*context.log.space())]),
         Action(PeersRequest, lambda context, *_: [Peers(tuple(context.peers()))]),
         Action(StoresRequest, lambda context, *_: context.store_locations()),

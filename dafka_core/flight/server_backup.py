@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import flight
@@ -15,13 +16,17 @@ from dafka_core.flight.backup_requests import (
     SCHEMA,
     BackupRequest,
     CheckRequest,
+    FoundLinks,
+    LinksRequest,
     LogChecked,
     batches,
 )
 from dafka_core.flight.flight_errors import refusing
 from dafka_core.flight.server_context import Caller, ServerContext
 from dafka_core.flight.stream_watch import WatchedStream
-from dafka_core.storage.log_check import Checked, check_partition, check_rest
+from dafka_core.storage.check_results import Checked
+from dafka_core.storage.link_check import PartitionLink, check_saved, links_of
+from dafka_core.storage.log_check import check_partition, check_rest
 from dafka_core.storage.log_copy import Known, entries
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.tables import Tables
@@ -39,22 +44,39 @@ def check_log(
     context: ServerContext, request: CheckRequest, is_gone: Callable[[], bool]
 ) -> Iterator[LogChecked]:
     """What of some partitions is damaged, or of what lies beside records."""
-
-    @contextmanager
-    def look() -> Iterator[Tables]:
-        context.check_open()
-        with context.log.snapshot() as snapshot:
-            yield snapshot.tables
-
+    look = partial(_look, context)
     done = Checked()
     with context.backups.take(is_gone):
-        parts = [check_partition(look, tp) for tp in request.partitions] or [check_rest(look)]
-        for part in parts:
+        parts = [check_partition(look, tp) for tp in request.partitions]
+        if request.saved:
+            parts = [(check_saved(look, PartitionLink(*each)) for each in request.saved)]
+        for part in parts or [check_rest(look)]:
             for each in part:
                 if is_gone():
                     return
                 done = done.plus(each)
     yield LogChecked.of(done)
+
+
+def links(
+    context: ServerContext, request: LinksRequest, is_gone: Callable[[], bool]
+) -> Iterator[FoundLinks]:
+    """The links of some partitions."""
+    look = partial(_look, context)
+    for tp in request.partitions:
+        found = links_of(look, tp, newest=request.newest)
+        for part in limits.parts(found, limits.HEADS_PER_RESULT):
+            if is_gone():
+                return
+            yield FoundLinks(part)
+    yield FoundLinks(())  # the end, also where there are none
+
+
+@contextmanager
+def _look(context: ServerContext) -> Iterator[Tables]:
+    context.check_open()
+    with context.log.snapshot() as snapshot:
+        yield snapshot.tables
 
 
 def _batches(

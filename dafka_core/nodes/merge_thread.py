@@ -1,6 +1,6 @@
 """Merging a log's small blocks beside its store, while the disk has little else to do.
 
-The same thread compresses cold blocks, and discards what was staged too long ago.
+The same thread compresses cold blocks, makes links, and discards what was staged too long ago.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import Log
 from dafka_core.storage.block_compressor import BlockCompressor
+from dafka_core.storage.linker import Linker
 
 QUIET_S: Final = 0.25
 """Merging waits until nothing has been appended for so long."""
@@ -51,6 +52,7 @@ class MergeThread(ProcessBound):
         log: open for writing, until the thread is closed.
         staged_hours: after so long with nothing added, staged records are discarded.
         compressor: what has cold blocks compressed, if any are.
+        linker: what makes links, if any are made.
 
     Attributes:
         merged_count: how often it has merged some blocks.
@@ -63,9 +65,10 @@ class MergeThread(ProcessBound):
         log: Log,
         staged_hours: float = STAGED_HOURS,
         compressor: BlockCompressor | None = None,
+        linker: Linker | None = None,
     ) -> None:
         self._log = log
-        self._compressor = compressor
+        self._others = [each.step for each in (compressor, linker) if each is not None]
         self._staged_s = staged_hours * 3600
         self.merged_count = self.failed_count = 0
         self.merged_s = 0.0
@@ -92,7 +95,9 @@ class MergeThread(ProcessBound):
             except StoreError as error:
                 self.failed_count += 1
                 _log.error(
-                    "merging or compressing blocks: %s", error, extra={"event": "merge_failed"}
+                    "merging, compressing or linking blocks: %s",
+                    error,
+                    extra={"event": "merge_failed"},
                 )
                 pause_s = RETRY_S
 
@@ -103,7 +108,7 @@ class MergeThread(ProcessBound):
             _log.warning(text, count, self._staged_s / 3600)
 
     def _step(self) -> float:
-        """Merges or compresses once; returns the seconds to wait afterwards.
+        """Merges, compresses or makes links once; returns the seconds to wait afterwards.
 
         While appends keep coming it only merges if there is much to merge.
         """
@@ -112,6 +117,6 @@ class MergeThread(ProcessBound):
         if (not busy or self._log.small_blocks >= PILED_UP) and self._log.merge_step():
             took_s = time.monotonic() - started_s
             self.merged_count, self.merged_s = self.merged_count + 1, self.merged_s + took_s
-        elif self._compressor is None or not self._compressor.step():
+        elif not any(step() for step in self._others):
             return QUIET_S if busy else IDLE_S
         return (time.monotonic() - started_s) * (1 / BUSY_SHARE - 1) if busy else 0.0

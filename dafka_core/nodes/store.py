@@ -114,8 +114,9 @@ class Store(Node):
             )
             self.compressor = self.log.compressor(config.compress, config.compress_after_s)
             """What it compresses, and has compressed."""
+            linker = self.log.linker if config.tamper_evidence else None
             self._merge_thread = undo.enter_context(
-                MergeThread(self.log, config.staged_hours, self.compressor)
+                MergeThread(self.log, config.staged_hours, self.compressor, linker)
             )
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
             self.append_queue = AppendQueue(

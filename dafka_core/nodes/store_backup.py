@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight import limits
-from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
+from dafka_core.flight.backup_requests import (
+    CheckRequest,
+    FoundLinks,
+    LinksRequest,
+    LogChecked,
+    entries_of,
+    request_of,
+)
 from dafka_core.flight.grpc_workarounds import accepts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import (
@@ -24,9 +32,12 @@ from dafka_core.flight.store_location import (
     unix_location,
 )
 from dafka_core.nodes.store_identity import address_of, log_of, new_identity
+from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.backup import Backup, Manifest, restore_backup, write_backup
-from dafka_core.storage.log_check import Checked, Damage, check, check_blocks
+from dafka_core.storage.check_results import Checked, Damage
+from dafka_core.storage.link_check import PartitionLink, check_saved, links_of
+from dafka_core.storage.log_check import check, check_blocks
 from dafka_core.storage.log_copy import Entry, Known, entries
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from dafka_core.storage.tables import Tables
@@ -41,11 +52,14 @@ ANSWER_S: Final = 20.0
 CHECK_S: Final = 86_400.0
 """How long a store may check a thousand partitions."""
 
+PART: Final = 100
+"""Partitions of which a store that runs is asked at one time."""
+
 MANIFEST: Final = "manifest"
 """The kind of damage that is a backup's file which is not the one its manifest tells of."""
 
 
-class _Source(Protocol):
+class Source(Protocol):
     """A store, as what is done here sees it."""
 
     address: str
@@ -55,6 +69,15 @@ class _Source(Protocol):
 
     def check(self) -> Iterator[Checked]:
         """Checks the store's log."""
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those it has."""
+
+    def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
+        """Their links."""
+
+    def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
+        """Compares the records with links that were kept elsewhere."""
 
 
 Advance = Callable[[int], None]
@@ -90,7 +113,7 @@ def back_up(
                 f"{limits.MAX_KNOWN}: take a complete one"
             )
             raise StoreError(previous.directory, why)
-    with _opened(store) as source:
+    with opened(store) as source:
         if previous is not None and previous.manifest.store != source.address:
             why = f"it is of store {previous.manifest.store}, and this is store {source.address}"
             raise StoreError(previous.directory, why)
@@ -143,7 +166,7 @@ def verify(store: str) -> Iterator[Checked]:
     if (Path(store) / BACKUP_MANIFEST).exists():
         yield from _checked_backup(Backup(Path(store)))
         return
-    with _opened(store) as source:
+    with opened(store) as source:
         yield from source.check()
 
 
@@ -168,7 +191,14 @@ def _look(log: Log) -> Iterator[Tables]:
 
 
 @contextmanager
-def _opened(store: str) -> Iterator[_Source]:
+def opened(store: str) -> Iterator[Source]:
+    """A store, whether it runs or not.
+
+    Raises:
+        ConfigError: it can be none.
+        StoreError: there is none, or a disk fails.
+        StoreUnreachableError: the store runs, and does not answer.
+    """
     if "://" in store:
         if host_of(store) is None:
             raise ConfigError("store", store, "must be a directory, or like grpc://HOST:PORT")
@@ -202,11 +232,26 @@ class _Running(Closing):
 
     def check(self) -> Iterator[Checked]:
         """What it says, some partitions at a time."""
-        held = [head.tp for head in self._client.heads(None, timeout_s=ANSWER_S)]
-        parts = [(), *limits.parts(held, 100)]
-        for part in parts:
-            (answer,) = self._client.ask(LogChecked, CHECK_S, CheckRequest(part))
-            yield answer.checked
+        for part in [(), *limits.parts(self.partitions(), PART)]:
+            yield from self._checked(CheckRequest(part))
+
+    def partitions(self) -> list[TopicPartition]:
+        """What it says."""
+        return [head.tp for head in self._client.heads(None, timeout_s=ANSWER_S)]
+
+    def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
+        """What it says."""
+        request = LinksRequest(tuple(part), newest)
+        found = self._client.ask(FoundLinks, PATIENCE_S, request)
+        return [link for answer in found for link in answer.links]
+
+    def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
+        """What it says."""
+        return self._checked(CheckRequest(saved=tuple((*each,) for each in saved)))
+
+    def _checked(self, request: CheckRequest) -> Iterator[Checked]:
+        (answer,) = self._client.ask(LogChecked, CHECK_S, request)
+        yield answer.checked
 
     def close(self) -> None:
         """Disconnects."""
@@ -219,6 +264,7 @@ class _Stopped:
     def __init__(self, log: Log) -> None:
         self.address = address_of(log.directory)
         self._log = log
+        self._look = partial(_look, log)
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
         """Those of its log."""
@@ -228,4 +274,16 @@ class _Stopped:
 
     def check(self) -> Iterator[Checked]:
         """Its log, read here."""
-        yield from check(lambda: _look(self._log))
+        yield from check(self._look)
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those of its log."""
+        return [each.tp for each in self._log.partitions()]
+
+    def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
+        """Those of its log."""
+        return [link for tp in part for link in links_of(self._look, tp, newest=newest)]
+
+    def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
+        """Its log, read here."""
+        return (check_saved(self._look, each) for each in saved)

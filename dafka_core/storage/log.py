@@ -57,6 +57,7 @@ from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
 from dafka_core.storage.leased_blocks import PlacedRange, Range, places_of
 from dafka_core.storage.leases import Lease, LeasedBlocks
+from dafka_core.storage.linker import Linker
 from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.partition_statistics import (
     PartitionStatistics,
@@ -104,9 +105,9 @@ class Log(ProcessBound):
         self._env = Environment(self.directory, map_size_bytes=map_size_bytes)
         self.changes, self.syncs = self._env.changes, self._env.syncs
         """Which partitions have changed since it was opened; how long the disk took to sync."""
-        self.retention = RetentionLog(self._env)
-        """What retention reads and writes."""
         self._reader = BlockReader(self._env)
+        self.retention, self.linker = RetentionLog(self._env), Linker(self._env, self._reader)
+        """What retention reads and writes; what makes links, for the thread that merges."""
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)
         try:

@@ -7,14 +7,28 @@ pages that appends and merging free for as long as a look lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from dafka_core.errors import StoreError
 from dafka_core.records import TopicPartition
 from dafka_core.storage.block import Block, peek_count
+from dafka_core.storage.check_results import (
+    ASIDE,
+    BLOCK,
+    EPOCHS,
+    HOLE,
+    NOTES,
+    ROW,
+    STAGED,
+    UNKNOWN,
+    Checked,
+    Damage,
+    Look,
+)
+from dafka_core.storage.link_check import check_links
 from dafka_core.storage.rows import PartitionRow, tp_of_key
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import Tables
@@ -22,58 +36,6 @@ from dafka_core.storage.tables import Tables
 LOOK_BLOCKS: Final = 64
 LOOK_BYTES: Final = 64 << 20
 """Blocks that one look at the log checks: some hundredths of a second."""
-
-ROW: Final = "row"
-BLOCK: Final = "block"
-HOLE: Final = "hole"
-EPOCHS: Final = "epochs"
-STAGED: Final = "staged"
-ASIDE: Final = "aside"
-NOTES: Final = "notes"
-UNKNOWN: Final = "unknown"
-
-
-class Damage(NamedTuple):
-    """What is wrong: its kind, the partition's names and an offset (empty, 0 if none), and why.
-
-    The kinds are ``row`` (a partition's row, without which its records are not found), ``block``
-    (one that is not what was written), ``hole`` (records that are in no block), ``epochs`` (whose
-    the records are), ``staged``, ``aside`` and ``notes`` (what is kept beside the records), and
-    ``unknown`` (blocks that belong to no partition).
-    """
-
-    kind: str
-    topic: str
-    partition: str
-    offset: int
-    why: str
-
-
-class Checked(NamedTuple):
-    """What one look has checked."""
-
-    partitions: int = 0
-    records: int = 0
-    blocks: int = 0
-    size_bytes: int = 0
-    found: tuple[Damage, ...] = ()
-    log_format: int = 0
-    """The log's, where it was looked at."""
-
-    def plus(self, other: Checked) -> Checked:
-        """Both together."""
-        return Checked(
-            self.partitions + other.partitions,
-            self.records + other.records,
-            self.blocks + other.blocks,
-            self.size_bytes + other.size_bytes,
-            self.found + other.found,
-            max(self.log_format, other.log_format),
-        )
-
-
-Look = Callable[[], AbstractContextManager[Tables]]
-"""Gives a log's tables as they are when it is called."""
 
 
 def check(look: Look) -> Iterator[Checked]:
@@ -117,7 +79,7 @@ def _rows(tables: Tables) -> tuple[list[TopicPartition], list[Damage]]:
 
 
 def check_partition(look: Look, tp: TopicPartition) -> Iterator[Checked]:
-    """Checks the records of a partition, from its earliest one on; then what is staged."""
+    """Checks the records of a partition, from its earliest one on; what is staged; its links."""
     offset = 0
     while True:
         with look() as tables:
@@ -133,6 +95,7 @@ def check_partition(look: Look, tp: TopicPartition) -> Iterator[Checked]:
                 offset, checked = _stretch(tables, tp, row, offset)
         yield checked
         if through:
+            yield from check_links(look, tp)
             return
 
 

@@ -69,6 +69,7 @@ class AsideArea:
                 self._put(row.id, batch.between(batch.offset, offset))
             self._put(aside.id, batch.between(max(batch.offset, offset), batch.end))
         self._tables.area.cut(row.id, offset)
+        self._tables.links.cut(row.id, start)
         if offset < row.end:
             name = _PREFIX + _ID.pack(aside.id)
             self._txn.put(name, aside.packed(name) + partition_key(tp), db=self._meta)

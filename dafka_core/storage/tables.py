@@ -17,6 +17,7 @@ from dafka_core.storage.append_area import AppendArea
 from dafka_core.storage.block import HEADER, peek_count
 from dafka_core.storage.cold_marks import ColdMarks
 from dafka_core.storage.counted_transaction import CountedTransaction
+from dafka_core.storage.links import Links
 from dafka_core.storage.lives import Lives
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.notes import Notes
@@ -60,6 +61,7 @@ class Tables:
         self.lives = Lives(self._directory, self._txn, self._meta)
         self.notes = Notes(self._directory, self._txn, self._meta)
         self.cold = ColdMarks(self._txn, self._meta)
+        self.links = Links(self._txn, self._meta)
         self.changed: set[TopicPartition] = set()
         """The partitions that readers see otherwise than before, or at least may."""
 
@@ -340,6 +342,7 @@ class Tables:
             held = held and not self.area.find(row.id, before)
         self.delete_blocks(row.id, doomed[:-1] if held else doomed)
         self.area.trim(row.id, before)
+        self.links.trim(row.id, before)
         self.put_row(tp, row._replace(earliest=before))
         return before
 

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 from tests.integration.cli.processes import Dafka, run, sentence
+from tests.integration.nodes.test_saved_links import forge, linked
+from tests.integration.storage.damage import tamper
+from tests.integration.storage.processes import TP
 
 
 def test_a_running_store_is_backed_up_verified_and_restored(
@@ -44,3 +47,37 @@ def test_a_running_store_is_backed_up_verified_and_restored(
     assert damaged.returncode == 1
     assert json.loads(damaged.stdout)["kind"] == "manifest"
     assert run("store", "verify", str(tmp_path / "nothing")).returncode == 1
+
+
+def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: Path) -> None:
+    directory, other, file = (str(tmp_path / name) for name in ("store", "other", "links"))
+    every = linked(tmp_path / "store")
+    linked(tmp_path / "other")
+    saved = run("store", "verify", directory, "--save", file)
+    assert saved.returncode == 0
+    assert b"300 records are those of their links" in saved.stderr
+    assert b"has the newest links of 1 partitions" in saved.stderr
+    same = run("store", "verify", directory, "--against", file, "--save", file)
+    assert same.returncode == 0
+    assert f"300 records, and all links before them, are those of {file}" in same.stderr.decode()
+    assert run("store", "verify", directory, "--beside", other).returncode == 0
+    tamper(tmp_path / "store", every[7], every[7][:-1] + b"!")
+    changed = run("store", "verify", directory, "--json", "--save", str(tmp_path / "none"))
+    assert changed.returncode == 1
+    found = json.loads(changed.stdout)
+    assert (found["kind"], found["partition"], found["offset"]) == ("changed", TP.partition, 0)
+    assert not (tmp_path / "none").exists()
+    forge(tmp_path / "store", every[8], every[8][:-1] + b"!")
+    assert run("store", "verify", directory).returncode == 0
+    forged = run("store", "verify", directory, "--against", file, "--json")
+    assert forged.returncode == 1
+    assert json.loads(forged.stdout)["kind"] == "changed"
+    assert b"1 links are wrong" in forged.stderr
+    different = run("store", "verify", directory, "--beside", other, "--json")
+    assert different.returncode == 1
+    assert json.loads(different.stdout)["kind"] == "different"
+    refused = run("store", "verify", directory, "--beside", other, "--save", file)
+    assert refused.returncode == 2
+    assert "is given with --save or --against" in sentence(refused)
+    nothing = run("store", "verify", directory, "--against", other)
+    assert "must be a file that 'dafka store verify --save' has written" in sentence(nothing)

@@ -101,7 +101,7 @@ def test_a_failing_disk_is_told_and_tried_again(
         put(log, 64)
         wait_until(lambda: blocks(log) <= 8)
     assert [record.getMessage() for record in caplog.records] == [
-        f"merging or compressing blocks: store at {log.directory}: the disk is full"
+        f"merging, compressing or linking blocks: store at {log.directory}: the disk is full"
     ] * 3
 
 

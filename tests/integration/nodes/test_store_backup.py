@@ -14,7 +14,7 @@ from dafka_core.flight import limits
 from dafka_core.nodes import store_backup
 from dafka_core.nodes.store_backup import back_up, restore, verify
 from dafka_core.storage.backup import BACKUP_FILE, Backup
-from dafka_core.storage.log_check import Checked
+from dafka_core.storage.check_results import Checked
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S
 

@@ -8,6 +8,9 @@ import lmdb
 
 from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
+from dafka_core.storage.block import Block, compressed
+from dafka_core.storage.block_builder import pack
+from dafka_core.values import Values
 from tests.integration.storage import appender
 from tests.integration.storage.processes import TP
 
@@ -29,3 +32,20 @@ def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> No
                 assert txn.delete(key)
             else:
                 txn.put(key, value)
+
+
+def tamper(directory: Path, old: bytes, new: bytes) -> None:
+    """Replaces a value in every block that has it, and computes the block's checksum anew."""
+    found = 0
+    with lmdb.Environment(str(directory), max_dbs=3) as env:
+        blocks = env.open_db(b"blocks", create=False)
+        with env.begin(write=True, db=blocks) as txn:
+            for key, packed in list(txn.cursor()):
+                block = Block.parse(packed)
+                values = block.values.to_list()
+                if old in values:
+                    values[values.index(old)] = new
+                    made = pack(Values.of(values), block.times)
+                    txn.put(key, (block.codec and compressed(made, block.codec)) or made)
+                    found += 1
+    assert found

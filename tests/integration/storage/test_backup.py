@@ -23,8 +23,9 @@ from dafka_core.storage.backup import (
     restore_backup,
     write_backup,
 )
+from dafka_core.storage.check_results import Checked
 from dafka_core.storage.cold_marks import FORMAT
-from dafka_core.storage.log_check import Checked, check
+from dafka_core.storage.log_check import check
 from dafka_core.storage.log_copy import Entry, entries
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, look, told

@@ -8,7 +8,7 @@ import pytest
 
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
-from dafka_core.storage.log_check import (
+from dafka_core.storage.check_results import (
     ASIDE,
     BLOCK,
     EPOCHS,
@@ -19,10 +19,8 @@ from dafka_core.storage.log_check import (
     UNKNOWN,
     Checked,
     Damage,
-    check,
-    check_blocks,
-    check_partition,
 )
+from dafka_core.storage.log_check import check, check_blocks, check_partition
 from dafka_core.storage.rows import BLOCK_KEY
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
 from tests.integration.storage.damage import change, three_blocks

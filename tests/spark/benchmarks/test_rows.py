@@ -98,6 +98,10 @@ NAMES = {
         "ingest, retain *=32MiB, {}",
         "ingest, retain *=32MiB, {}, processor",
     ],
+    "links": [
+        "ingest, tamper evidence, {}",
+        "ingest, tamper evidence, {}, processor",
+    ],
     "archive": ["archive: writing", "archive: reading"],
     "compression": [
         f"{what} of {kind}, {codec}"

@@ -20,7 +20,7 @@ from dafka_core.flight.backup_requests import (
 from dafka_core.flight.limits import MAX_KNOWN, MAX_MANY_BYTES
 from dafka_core.flight.many_ranges import ticket_version
 from dafka_core.records import TopicPartition
-from dafka_core.storage.log_check import Checked, Damage
+from dafka_core.storage.check_results import Checked, Damage
 from dafka_core.storage.log_copy import BLOCKS, META, Entry, Known
 
 

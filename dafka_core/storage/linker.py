@@ -1,0 +1,161 @@
+"""Makes links (``links.py``) of what a log has, a little at a time, beside appends and merging.
+
+An open link is made anew of all its records when as many have come as it has, or when no more have
+come for a while.  So each record is read about twice, in blocks that have mostly been merged by
+then, and nothing has to be remembered from one run of a store to the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from typing import Final, NamedTuple
+
+from dafka_core.errors import StoreError
+from dafka_core.records import TopicPartition
+from dafka_core.storage.block_reader import BlockReader
+from dafka_core.storage.environment import Environment
+from dafka_core.storage.links import GENESIS, Link, LinkDigest, LinkedRecords, life_at
+from dafka_core.storage.rows import LAST_OFFSET
+from dafka_core.storage.tables import Tables
+
+LOOK_S: Final = 10.0
+"""How often it looks at what has changed: with no more since, the open link has all records."""
+
+STEP_BYTES: Final = 32 << 20
+STEP_PARTITIONS: Final = 256
+"""What one step reads at most, and of how many partitions: their links are one write to disk."""
+
+_log = logging.getLogger("dafka.store")
+
+
+class _Made(NamedTuple):
+    """The links that are to be written of a partition, and where those end that remain."""
+
+    id: int
+    keep: int
+    links: list[Link]
+
+
+class Linker:
+    """Makes the links of one log.
+
+    For one thread, which calls ``step`` again and again.  ``reader`` says how often records were
+    set aside: what was read before is not written after it.
+    """
+
+    def __init__(self, env: Environment, reader: BlockReader) -> None:
+        self._env = env
+        self._reader = reader
+        self._changes_seen = -1  # of which there are none: it looks at all partitions first
+        self._looked_s = float("-inf")
+        self._tails: dict[TopicPartition, int] = {}  # where partitions ended that wait
+        self._due: deque[TopicPartition] = deque()
+        self._wrong: set[TopicPartition] = set()
+
+    def step(self) -> bool:
+        """Makes some links, or looks for partitions that need some; False if there was nothing.
+
+        Raises:
+            ClosedError: the log is closed.
+            StoreError: a block is damaged (its partition is left alone until it changes), or the
+                disk cannot take it.
+        """
+        if not self._due:
+            if time.monotonic() - self._looked_s < LOOK_S:
+                return False
+            self._look()
+            self._looked_s = time.monotonic()
+            return bool(self._due)
+        asides, failed = self._reader.asides, None
+        made: dict[TopicPartition, _Made | None] = {}
+        size_bytes = 0
+        while self._due and size_bytes < STEP_BYTES and len(made) < STEP_PARTITIONS:
+            tp = self._due.popleft()
+            try:
+                with self._env.reading() as tables:
+                    found = made[tp] = self._links(tables, tp)
+            except StoreError as error:
+                failed = error
+                break
+            size_bytes += sum(each.size_bytes for each in found.links) if found else 0
+
+        def write(tables: Tables) -> None:
+            if self._reader.asides != asides:
+                self._due.extend(made)
+                return
+            for each in filter(None, made.values()):
+                tables.links.cut(each.id, each.keep)
+                for link in each.links:
+                    tables.links.put(each.id, link)
+
+        self._env.write(write)
+        if failed is not None:
+            raise failed
+        return True
+
+    def _look(self) -> None:
+        """Finds the partitions that have as many new records as their open link, or no more."""
+        changes = self._env.changes
+        number, changed = changes.number, changes.since(self._changes_seen, None)
+        waiting, self._tails = self._tails, {}
+        with self._env.reading() as tables:
+            if changed is None:
+                changed = [tp for tp, _ in tables.all_rows()]
+            for tp in {*changed, *waiting}:
+                row = tables.visible_row(tp)
+                last = row and tables.links.last(row.id)
+                start, end = (last.start, last.end) if last else (0, 0)
+                if row is None or row.end == end or tp in self._wrong:
+                    continue
+                if row.end - end >= end - start or waiting.get(tp) == row.end:
+                    self._due.append(tp)
+                else:
+                    self._tails[tp] = row.end
+        self._changes_seen = number
+
+    def _links(self, tables: Tables, tp: TopicPartition) -> _Made | None:
+        """The next links of a partition; None where there are none to be made."""
+        row = tables.visible_row(tp)
+        if row is None:
+            return None
+        history = tables.lives.history(tp, row)
+        keep, last = LAST_OFFSET, tables.links.last(row.id)
+        while last and not last.is_of(history):
+            keep, last = last.start, tables.links.before(row.id, last.start)
+        if last and last.end > row.end:
+            self._say_wrong(tp, last)
+            return None
+        grown = None
+        start, chain = row.earliest, GENESIS
+        if last and not last.is_full and last.start >= row.earliest:
+            grown, previous = last, tables.links.before(row.id, last.start)
+            start, chain = last.start, previous.chain if previous else GENESIS
+        elif last:
+            start, chain = max(last.end, row.earliest), last.chain
+        records, links, size_bytes = LinkedRecords(tables, tp, row, start), list[Link](), 0
+        while start < row.end and size_bytes < STEP_BYTES:
+            digest = LinkDigest(tp, start, chain)
+            if grown:
+                records.fill(digest, grown.end)
+                if digest.link(grown.life) != grown:
+                    self._say_wrong(tp, grown)
+                    return None
+                grown = None
+            records.fill(digest, row.end)
+            links.append(digest.link(life_at(history, digest.end)))
+            start, chain = digest.end, links[-1].chain
+            size_bytes += digest.size_bytes
+        if start < row.end:
+            self._due.append(tp)
+        return _Made(row.id, keep, links)
+
+    def _say_wrong(self, tp: TopicPartition, link: Link) -> None:
+        self._wrong.add(tp)
+        text = (
+            "%(partition)s: records %(start)d to %(end)d, or their link, are not what they were: "
+            "they were changed in the file; 'dafka store verify' says more"
+        )
+        facts = {"partition": str(tp), "start": link.start, "end": link.end - 1}
+        _log.error(text, facts, extra={"event": "records_changed"})

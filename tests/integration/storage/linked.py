@@ -1,0 +1,43 @@
+"""Logs whose records have links, without a store's thread that makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka_core.records import TopicPartition
+from dafka_core.storage import Log, linker
+from dafka_core.storage.check_results import Checked
+from dafka_core.storage.link_check import PartitionLink, links_of
+from dafka_core.storage.log_check import check
+from tests.integration.storage.changing_log import look
+from tests.integration.storage.staged import TP
+
+
+def link(log: Log) -> None:
+    """Has links made of all records; without waiting whether more come."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linker, "LOOK_S", 0)
+        for _ in range(2):  # where few are new, it waits whether more come
+            while log.linker.step():
+                pass
+
+
+def checked(log: Log) -> Checked:
+    """What a check finds."""
+    done = Checked()
+    for each in check(lambda: look(log)):
+        done = done.plus(each)
+    return done
+
+
+def reopened(directory: Path) -> Checked:
+    """The same of a log that is opened for it."""
+    with Log(directory) as log:
+        return checked(log)
+
+
+def links(log: Log, tp: TopicPartition = TP, *, newest: bool = False) -> list[PartitionLink]:
+    """A partition's links."""
+    return links_of(lambda: look(log), tp, newest=newest)

@@ -1,0 +1,163 @@
+"""Links are made beside all that happens to a log, and never of what somebody has changed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.log_entries import SetAside
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log, linker
+from dafka_core.storage.check_results import REPLACED
+from dafka_core.storage.link_check import PartitionLink, check_saved
+from dafka_core.storage.links import LINK_RECORDS
+from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
+from tests.integration.storage.damage import change, tamper, three_blocks
+from tests.integration.storage.linked import checked, link, links
+from tests.integration.storage.processes import TP as OF_BLOCKS
+from tests.integration.storage.staged import TP, large, put, values
+from tests.integration.storage.test_set_aside import LOST, OLD, WON, written
+
+
+def ends(log: Log) -> list[tuple[int, int]]:
+    return [(each.start, each.end) for each in links(log)]
+
+
+def test_an_open_link_waits_for_as_many_records_or_for_quiet(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_again() -> None:
+        store.linker._looked_s = float("-inf")
+        while store.linker.step():
+            pass
+
+    put(store, values(100))
+    look_again()
+    assert ends(store) == [(0, 100)]
+    put(store, values(60))
+    assert not store.linker.step()  # it has looked just now
+    look_again()
+    assert ends(store) == [(0, 100)]
+    put(store, values(60))
+    look_again()
+    assert ends(store) == [(0, 220)]
+    put(store, values(1))
+    look_again()
+    assert ends(store) == [(0, 220)]
+    look_again()
+    assert ends(store) == [(0, 221)]
+    put(store, values(LINK_RECORDS))
+    look_again()
+    assert ends(store) == [(0, LINK_RECORDS), (LINK_RECORDS, LINK_RECORDS + 221)]
+
+
+def test_a_step_takes_no_more_than_its_share(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linker, "STEP_BYTES", 100_000)
+    put(store, values(5 * LINK_RECORDS, "v", 30))
+    assert store.linker.step()
+    assert store.linker.step()
+    assert len(ends(store)) == 1
+    link(store)
+    assert len(ends(store)) == 5
+
+
+def test_what_was_changed_in_the_file_gets_no_link(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = three_blocks(tmp_path)
+    with Log(tmp_path) as log:
+        link(log)
+        (before,) = links(log, OF_BLOCKS)
+    tamper(tmp_path, every[150], b"!" + every[150][1:])
+    with Log(tmp_path) as log, caplog.at_level(logging.ERROR):
+        log.append([RecordBatch.of(OF_BLOCKS, 300, every)])
+        link(log)
+        assert links(log, OF_BLOCKS) == [before]
+    (said,) = caplog.messages
+    assert said.startswith(f"{OF_BLOCKS}: records 0 to 299, or their link, are not what they were")
+
+
+def test_a_partition_that_was_cut_in_the_file_gets_no_link(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Log(tmp_path) as log:
+        put(log, large(100))
+        with look(log) as tables:
+            key, row = next((key, bytes(value)) for key, value in tables.entries(1))
+        put(log, large(100))
+        link(log)
+    change(tmp_path, b"partitions", key, row)
+    with Log(tmp_path) as log:
+        assert log.end(TP) == 100
+        link(log)
+        assert ends(log) == [(0, 200)]
+        (damage,) = checked(log).found
+        assert (damage.kind, damage.offset) == ("changed", 100)
+        assert "it ends here, and has a link of records up to 199" in damage.why
+    assert "they were changed in the file" in caplog.text
+
+
+def test_a_damaged_block_stops_its_own_partition_alone(tmp_path: Path) -> None:
+    every = three_blocks(tmp_path)
+    path = tmp_path / "data.mdb"
+    path.write_bytes(path.read_bytes().replace(every[150], b"!" * 1000))
+    other = TopicPartition("a", "p")
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(other, 0, [b"v"])])
+        with pytest.raises(StoreError, match="the block at offset 100 cannot be read"):
+            link(log)
+        link(log)
+        assert links(log, OF_BLOCKS) == []
+        assert links(log, other) != []
+
+
+def test_what_was_set_aside_while_it_was_read_is_read_again(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(store, OLD, 0, 4, "old")
+    written(store, LOST, 4, 3, "lost")
+    writes = store._env.write
+
+    def late(work):  # type: ignore[no-untyped-def]
+        monkeypatch.undo()
+        assert store.write([SetAside(TP, 4)]) == [None]
+        written(store, WON, 4, 5, "won")
+        return writes(work)
+
+    assert store.linker.step()
+    monkeypatch.setattr(store._env, "write", late)
+    assert store.linker.step()
+    assert ends(store) == []
+    link(store)
+    assert ends(store) == [(0, 9)]
+    assert checked(store)[4:] == ((), 3, 9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_that_a_log_does_by_itself_looks_like_a_change(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dafka_core.storage.links.LINK_RECORDS", 64)
+    monkeypatch.setattr("dafka_core.storage.links.LINK_BYTES", 20_000)
+    monkeypatch.setattr(linker, "STEP_BYTES", 30_000)
+    linked, saved, kinds = 0, list[PartitionLink](), set[str]()
+    for part in range(6):
+        with Log(tmp_path) as log:
+            changing = ChangingLog(log, 100 * seed + part)
+            for _ in range(8):
+                changing.change(6)
+                link(log)
+                done = checked(log)
+                assert done.found == ()
+                linked += done.linked
+                for each in saved:
+                    late = check_saved(lambda: look(log), each)
+                    linked += late.linked
+                    kinds |= {damage.kind for damage in late.found}
+                saved += [each for tp in PARTITIONS for each in links(log, tp, newest=True)]
+    assert linked > 1_000
+    assert kinds <= {REPLACED}
+    assert caplog.messages == []
