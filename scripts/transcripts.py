@@ -103,7 +103,10 @@ STEPS = {
         "dafka keys new tower --role tower",
         "dafka keys renew tower",
         "dafka keys show",
-        "echo 'wonder land' | dafka kafka-user alice --kafka-users users",
+        "echo 'wonder land' | dafka kafka-user add alice --kafka-users users",
+        "dafka kafka-user change alice --produce 'orders.*' --kafka-users users",
+        "dafka kafka-user show --kafka-users users",
+        "dafka kafka-user remove alice --kafka-users users",
     ],
     "The command itself": [
         "dafka --version",

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dafka_core.cli import backup_commands, checkpoint_commands, keys_command, perf_commands
+from dafka_core.cli import (
+    backup_commands,
+    checkpoint_commands,
+    kafka_user_command,
+    keys_command,
+    perf_commands,
+)
 from dafka_core.cli.archive_command import archive
 from dafka_core.cli.bundle_command import bundle
 from dafka_core.cli.cluster_commands import nodes, status
@@ -17,7 +23,6 @@ from dafka_core.cli.group_commands import groups
 from dafka_core.cli.itself import completion, dafka
 from dafka_core.cli.job_command import OTHER_OPTIONS, job
 from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
-from dafka_core.cli.kafka_user_command import kafka_user
 from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.notebooks_command import notebooks
@@ -77,7 +82,6 @@ for command in (
     store_group.command()(command)
 app.add_typer(store_group, name="store")
 app.command()(with_options(KafkaOptions, StoreOptions, MetricsOptions)(kafka))
-app.command()(kafka_user)
 app.command()(with_options(ProducerOptions, MetricsOptions)(produce))
 app.command()(with_options(ConsumerOptions, MetricsOptions)(consume))
 app.command()(with_options(ReaderOptions, ProducerOptions, without={"envelope"})(copy))
@@ -126,6 +130,18 @@ keys_group.command()(keys_command.new)
 keys_group.command()(keys_command.renew)
 keys_group.command()(keys_command.show)
 app.add_typer(keys_group, name="keys")
+kafka_user_group = ConfiguredTyper(
+    help="Say who may use a gateway for Kafka's clients, and what each may do.",
+    no_args_is_help=True,
+)
+for each in (
+    kafka_user_command.add,
+    kafka_user_command.change,
+    kafka_user_command.remove,
+    kafka_user_command.show,
+):
+    kafka_user_group.command()(each)
+app.add_typer(kafka_user_group, name="kafka-user")
 perf_group = ConfiguredTyper(
     help="Measure how fast a cluster is: publish, consume, read in bulk.", no_args_is_help=True
 )

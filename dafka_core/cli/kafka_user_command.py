@@ -1,48 +1,159 @@
-"""``dafka kafka-user``: who may use a gateway."""
+"""``dafka kafka-user``: who may use a gateway, and what each may do there."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from dafka_core.cli import output
+from dafka_core.cli.keys_command import Topics, topics_of
+from dafka_core.cli.list_commands import AsJson
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, unescape
+from dafka_core.permissions import ADMIN, CONSUME, PRODUCE, Permissions, parse_patterns
+
+DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)]
+File = Annotated[
+    str, typer.Option("--kafka-users", metavar="FILE", help="The file with a gateway's users.")
+]
+Roles = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar=f"{PRODUCE}|{CONSUME}|{ADMIN}",
+        help="What the user may do; several by commas, or given several times "
+        f"({DEFAULT_ROLES} for a new user).",
+        show_default=False,
+    ),
+]
 
 
-def kafka_user(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)],
-    *,
-    users: Annotated[
-        str,
-        typer.Option(
-            "--kafka-users", metavar="FILE", help="The file, which is made if there is none."
-        ),
-    ],
-    remove: Annotated[bool, typer.Option("--remove", help="Take the user out of it.")] = False,
+def add(
+    name: Name, *, users: File, role: Roles = None, produce: Topics = None, consume: Topics = None
 ) -> None:
     """Add a user to those that a gateway lets in, or give one another password.
 
-    The password is asked for, or read from the standard input. Gateways that run take the change
-    within a second; who is connected as a user that is removed is cut off.
+    The password is asked for, or read from the standard input. The file is made if there is none.
+    Gateways that run take the change within a second.
     """
+
+    def added(lines: list[str]) -> list[str]:
+        held = _held(lines, name) or _permissions(name, [DEFAULT_ROLES])
+        return [*_lines(name), _line(_changed(held, role, produce, consume))]
+
+    _rewrite(users, name, added)
+    output.say(f"{escape(name)} is a user with a new password in {escape(users)}")
+
+
+def change(
+    name: Name, *, users: File, role: Roles = None, produce: Topics = None, consume: Topics = None
+) -> None:
+    """Change what a user may do; what is not named stays, and so does the password.
+
+    Gateways that run take the change within a second.
+    """
+    if role is None and produce is None and consume is None:
+        why = "say what changes: --role, --produce, --consume, or several of them"
+        raise ConfigError("role", "", why)
+
+    def changed(lines: list[str]) -> list[str]:
+        own = [each for each in lines if _name_of(each) == name]
+        if not own:
+            raise ConfigError("name", name, f"is no user in {users}", "argument")
+        held = _held(lines, name) or _permissions(name, role or [DEFAULT_ROLES])
+        kept = [each for each in own if _held([each], name) is None]
+        return [*kept, _line(_changed(held, role, produce, consume))]
+
+    _rewrite(users, name, changed)
+    output.say(f"what {escape(name)} may do has changed in {escape(users)}")
+
+
+def remove(name: Name, *, users: File) -> None:
+    """Take a user out of those that a gateway lets in; who is connected as that one is cut off."""
+
+    def removed(lines: list[str]) -> list[str]:
+        if all(_name_of(each) != name for each in lines):
+            raise ConfigError("name", name, f"is no user in {users}", "argument")
+        return []
+
+    _rewrite(users, name, removed)
+    output.say(f"{escape(name)} is no user any more in {escape(users)}")
+
+
+def show(*, users: File, as_json: AsJson = False) -> None:
+    """List the users that a gateway lets in, and what each may do."""
+    from dafka_core.kafka.rights import USER_ROLES
+    from dafka_core.kafka.users import Users
+
+    rows = [
+        (each.name, ", ".join(r for r in USER_ROLES if r in each.roles), topics_of(each))
+        for each in Users(users).permissions()
+    ]
+    output.table(("name", "roles", "topics"), rows, as_json=as_json)
+
+
+def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> None:
+    """Puts what ``renew`` makes of all lines in place of a user's."""
     path = Path(users)
     try:
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if line.partition(" ")[0] != name]
-        if remove and kept == lines:
-            raise ConfigError("name", name, f"is no user in {path}", "argument")
-        added = [] if remove else _lines(name)
-        _write(path, [*kept, *added])
+        kept = [line for line in lines if _name_of(line) != name]
+        _write(path, [*kept, *renew(lines)])
     except (OSError, UnicodeError) as error:
         why = f"cannot be read and written ({getattr(error, 'strerror', None) or error})"
         raise ConfigError("kafka_users", escape(users), why) from None
-    done = "is no user any more" if remove else "is a user with a new password"
-    output.say(f"{escape(name)} {done} in {escape(users)}")
+
+
+def _name_of(line: str) -> str:
+    return line.partition(" ")[0]
+
+
+def _held(lines: list[str], name: str) -> Permissions | None:
+    from dafka_core.kafka.users import permissions_of
+
+    try:
+        found = [permissions_of(each) for each in lines if _name_of(each) == name]
+    except ValueError:
+        return None
+    return next((each for each in found if each is not None), None)
+
+
+def _permissions(name: str, role: list[str]) -> Permissions:
+    from dafka_core.kafka.users import user_roles
+
+    try:
+        return Permissions(name, user_roles(role))
+    except ValueError as error:
+        raise ConfigError("role", escape(",".join(role)), str(error)) from None
+
+
+def _changed(
+    held: Permissions,
+    role: list[str] | None,
+    produce: list[str] | None,
+    consume: list[str] | None,
+) -> Permissions:
+    roles = held.roles if role is None else _permissions(held.name, role).roles
+    given = {PRODUCE: produce, CONSUME: consume}
+    patterns = {each: parse_patterns(words) for each, words in given.items() if words is not None}
+    for each, words in patterns.items():
+        if each not in roles:
+            why = f"is for users with role {each} only: add it to --role"
+            raise ConfigError(each, escape(",".join(words)), why)
+    given_or_held = {each: patterns.get(each, getattr(held, each)) for each in given}
+    return Permissions(held.name, roles, given_or_held[PRODUCE], given_or_held[CONSUME])
+
+
+def _line(permissions: Permissions) -> str:
+    from dafka_core.kafka.users import line_of
+
+    return line_of(permissions)
 
 
 def _lines(name: str) -> list[str]:

@@ -123,7 +123,7 @@ def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -
         try:
             public = read_public(path)
             key, roles = public.key, ", ".join(sorted(public.roles, key=ROLES.index))
-            topics = _topics(public.permissions)
+            topics = topics_of(public.permissions)
             if secret.exists():
                 state = "here"
                 if read_secret(str(secret)).public.decode() != key:
@@ -138,7 +138,7 @@ def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -
         raise typer.Exit(1)
 
 
-def _topics(owner: Permissions) -> str:
+def topics_of(owner: Permissions) -> str:
     """The topics of roles that are not for all of them."""
     told = ((PRODUCE, owner.produce), (CONSUME, owner.consume))
     return "; ".join(

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.kafka.acls import Acls
 from dafka_core.kafka.configs import Configs
 from dafka_core.kafka.fetch import Fetch
 from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
@@ -68,7 +69,9 @@ class Gateway(Node):
             node = GatewayNode(store, config, numbers, gateways, threads)
             undo.callback(node.replication.close)
             numbers.start()
-            self._server = Server(listener, _features(node), room=node.room, users=users, tls=tls)
+            self._server = Server(
+                listener, _features(node, users), room=node.room, users=users, tls=tls
+            )
             undo.callback(self._server.close)
             self._server.start()
             gateways.announce()
@@ -102,10 +105,11 @@ class Gateway(Node):
             self._server.on_forked()
 
 
-def _features(node: GatewayNode) -> list[Feature]:
+def _features(node: GatewayNode, users: Users | None) -> list[Feature]:
     """The parts that answer requests."""
     groups = Groups(node)
     return [
+        Acls(users),
         Configs(node),
         Fetch(node),
         groups,

@@ -34,6 +34,8 @@ class Client:
     version: int
     is_gone: Callable[[], bool] = field(default=lambda: False, repr=False)
     """Whether its connection has ended: nobody hears the response."""
+    may_make: Callable[[str], bool] = field(default=lambda _: True, repr=False)
+    """Whether a topic that it names is made if it is not there."""
 
 
 @dataclass(frozen=True, slots=True)

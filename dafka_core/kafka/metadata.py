@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from dafka_core.kafka.api_versions import Api
@@ -52,9 +52,10 @@ class Metadata(Feature):
             await self._try(self._numbers.refresh())
             errors = dict.fromkeys(sorted(self._numbers.topics()), KafkaError.NONE)
         else:
-            creates = client.version < 4 or request.allow_auto_topic_creation
             names = dict.fromkeys(each.name or "" for each in request.topics)
-            errors = await self._found(names, creates=creates)
+            errors = await self._found(
+                names, creates=request.allow_auto_topic_creation, may_make=client.may_make
+            )
         partitions = {topic: self._numbers.partitions(topic) for topic in errors}
         if sum(map(len, partitions.values())) <= MOST_INLINE:
             return self._response(errors, partitions)
@@ -78,7 +79,9 @@ class Metadata(Feature):
             brokers=brokers,
         )
 
-    async def _found(self, names: Iterable[str], *, creates: bool) -> dict[str, KafkaError]:
+    async def _found(
+        self, names: Iterable[str], *, creates: bool, may_make: Callable[[str], bool]
+    ) -> dict[str, KafkaError]:
         """Which of some topics are there, or are made now; else why not."""
         numbers, options = self._numbers, self._node.options
         errors = dict.fromkeys(names, KafkaError.NONE)
@@ -94,6 +97,8 @@ class Metadata(Feature):
                 errors[name] = KafkaError.INVALID_TOPIC_EXCEPTION
             elif not (creates and options.auto_create_topics):
                 errors[name] = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+            elif not may_make(name):
+                errors[name] = KafkaError.TOPIC_AUTHORIZATION_FAILED
             else:
                 made.append(name)
         if made:

@@ -5,56 +5,27 @@ Consoles and admin clients ask for it, and show an error where they get no answe
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateway_node import Client, Feature, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.schemas import (
-    CreateAclsResponse,
-    DeleteAclsResponse,
-    DescribeAclsResponse,
     DescribeClientQuotasResponse,
     ListPartitionReassignmentsResponse,
     ListTransactionsResponse,
 )
 
-NO_ACLS: Final = "whoever reaches the gateway may do everything: there is no authorizer"
-
 
 class NotInUse(Feature):
-    """Access control, quotas, transactions, and partitions that move: there are none."""
+    """Quotas, transactions, and partitions that move: there are none."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {
-            Api.DESCRIBE_ACLS: self._describe_acls,
-            Api.CREATE_ACLS: self._create_acls,
-            Api.DELETE_ACLS: self._delete_acls,
             Api.LIST_PARTITION_REASSIGNMENTS: self._list_reassignments,
             Api.DESCRIBE_CLIENT_QUOTAS: self._describe_quotas,
             Api.LIST_TRANSACTIONS: self._list_transactions,
         }
-
-    async def _describe_acls(self, request: Any, client: Client) -> Any:
-        error = KafkaError.SECURITY_DISABLED
-        return DescribeAclsResponse(
-            throttle_time_ms=0, error_code=error, error_message=NO_ACLS, resources=[]
-        )
-
-    async def _create_acls(self, request: Any, client: Client) -> Any:
-        error = KafkaError.SECURITY_DISABLED
-        result = CreateAclsResponse.AclCreationResult
-        results = [result(error_code=error, error_message=NO_ACLS) for _ in request.creations]
-        return CreateAclsResponse(throttle_time_ms=0, results=results)
-
-    async def _delete_acls(self, request: Any, client: Client) -> Any:
-        error = KafkaError.SECURITY_DISABLED
-        result = DeleteAclsResponse.DeleteAclsFilterResult
-        results = [
-            result(error_code=error, error_message=NO_ACLS, matching_acls=[])
-            for _ in request.filters
-        ]
-        return DeleteAclsResponse(throttle_time_ms=0, filter_results=results)
 
     async def _list_reassignments(self, request: Any, client: Client) -> Any:
         return ListPartitionReassignmentsResponse(

@@ -11,12 +11,14 @@ from typing import Any, Final
 
 from dafka_core.errors import ProtocolError
 from dafka_core.kafka import schemas
+from dafka_core.kafka.access import Access
+from dafka_core.kafka.access_rules import RULES
 from dafka_core.kafka.api_versions import VERSIONS, Api, api_versions
 from dafka_core.kafka.gateway_node import Client, EncodedResponse, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.produce_layout import check_partitions
-from dafka_core.kafka.sasl import Sasl
+from dafka_core.kafka.sasl import BEFORE, Sasl
 from dafka_core.kafka.traffic import Complaints
 from dafka_core.names import printable
 
@@ -98,6 +100,8 @@ class Requests:
         self, handlers: Mapping[int, Handler], limits: Limits, complaints: Complaints
     ) -> None:
         self._handlers = handlers
+        self._for_users = {key: each for key, each in handlers.items() if key in RULES}
+        self._access = Access(complaints)
         self._limits = limits
         self._complaints = complaints
         self.counts = Counter[int]()
@@ -116,7 +120,7 @@ class Requests:
         Raises:
             ProtocolError: there is no answer to this request: the connection is to be closed.
         """
-        served = self._handlers if sasl is None else sasl.served(head.api_key, self._handlers)
+        served = self._handlers if sasl is None else sasl.served(head.api_key, self._for_users)
         if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS[Api.API_VERSIONS]:
             # As KIP-511 has it: in the oldest form, which every client knows.
             response = api_versions(_keys(served), KafkaError.UNSUPPORTED_VERSION)
@@ -130,8 +134,12 @@ class Requests:
         try:
             if head.api_key == Api.API_VERSIONS:
                 response = api_versions(_keys(served))
-            else:
+            elif sasl is None or head.api_key in BEFORE:
                 response = await served[head.api_key](request, client)
+            else:
+                response = await self._access.answer(
+                    head.api_key, request, client, sasl.rights, served[head.api_key]
+                )
             return self._encoded(head, response)
         except ProtocolError:
             raise

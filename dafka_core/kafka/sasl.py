@@ -16,6 +16,7 @@ from dafka_core.errors import ProtocolError
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateway_node import Client, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.rights import Rights
 from dafka_core.kafka.schemas import SaslAuthenticateResponse, SaslHandshakeResponse
 from dafka_core.kafka.users import SCRAM, Users
 
@@ -72,6 +73,18 @@ class Sasl:
     def is_shut_out(self) -> bool:
         """Whether its user is none any more."""
         return self.user is not None and self.user not in self._users
+
+    @property
+    def rights(self) -> Rights:
+        """What its user may do now.
+
+        Raises:
+            ProtocolError: it is none any more.
+        """
+        found = None if self.user is None else self._users.rights(self.user)
+        if found is None:
+            raise ProtocolError(f"user {self.user!r} is none any more")
+        return found
 
     async def _handshake(self, request: Any, client: Client) -> Any:
         self._mechanism = ""

@@ -123,6 +123,22 @@ def response_head(correlation_id: int, api_key: int, version: int) -> bytes:
     return struct.pack(">i", correlation_id) + tags
 
 
+def decode_response(api_key: int, version: int, octets: bytes) -> Any:
+    """The response whose body this process has encoded."""
+    kind = _RESPONSES[api_key]
+    found = kind.decode(octets, version=version)
+    # What the library decodes without a header it does not encode again.
+    return kind(version=version, **{each: getattr(found, each) for each in kind.fields})
+
+
+def empty_response(api_key: int, version: int, error: int, why: str | None) -> Any:
+    """A response with nothing in it; it says an error and why where Kafka's has a place."""
+    told = {"error_code": int(error), "error_message": why}
+    fields = _RESPONSES[api_key].fields
+    has = {each for each in told if each in fields and fields[each].for_version_q(version)}
+    return _RESPONSES[api_key](version=version, **{each: told[each] for each in has})
+
+
 def error_response(api_key: int, version: int, error: int) -> Any | None:
     """A response that says nothing but an error; None where Kafka's has no place for it."""
     kind = _RESPONSES.get(api_key)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 _log: Final = logging.getLogger("dafka.kafka")
@@ -60,15 +61,28 @@ class Complaints:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         """How often, by kind."""
-        self._said: dict[str, tuple[float, int]] = {}
+        self._said: dict[object, tuple[float, int]] = {}  # when, and how many since then
 
-    def note(self, kind: str, host: str, why: str) -> None:
-        """Counts one; ``kind`` is one of a few sentences, ``why`` may come from the client."""
+    def note(
+        self,
+        kind: str,
+        host: str,
+        why: str,
+        *,
+        of: object = None,
+        again_s: float = SAY_AGAIN_S,
+    ) -> None:
+        """Counts one; ``kind`` is one of a few sentences, ``why`` may come from the client.
+
+        Args:
+            of: one of a few of whom it is said each time on its own.
+            again_s: how often that is.
+        """
         self.counts[kind] += 1
-        now, count = time.monotonic(), self.counts[kind]
-        said_at, said = self._said.get(kind, (-SAY_AGAIN_S, 0))
-        if now - said_at >= SAY_AGAIN_S:
-            self._said[kind] = now, count
-            _log.warning(
-                "Kafka: %s %d times; the last one from %s: %s", kind, count - said, host, why
-            )
+        now = time.monotonic()
+        said_at, count = self._said.get((kind, of), (-inf, 0))
+        if now - said_at < again_s:
+            self._said[kind, of] = said_at, count + 1
+            return
+        self._said[kind, of] = now, 0
+        _log.warning("Kafka: %s %d times; the last one from %s: %s", kind, count + 1, host, why)

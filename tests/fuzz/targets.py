@@ -209,7 +209,7 @@ def sasl(octets: bytes) -> None:
     assert connection.user is None
 
 
-_USERS: Final = "\n".join(lines_of("alice", "wonder land"))
+_USERS: Final = "\n".join([*lines_of("alice", "wonder land"), "alice roles=produce"])
 
 
 def manifest(octets: bytes) -> None:

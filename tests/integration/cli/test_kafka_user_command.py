@@ -2,33 +2,106 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
+import pytest
+
+from dafka_core.errors import ConfigError
 from dafka_core.kafka.users import Users
 from tests.integration.cli.processes import run
 
 
-def test_users_are_added_changed_and_removed(tmp_path: Path) -> None:
-    file = tmp_path / "users"
+class Command:
+    def __init__(self, file: Path) -> None:
+        self.file = file
 
-    def kafka_user(name: str, *flags: str, password: str = "") -> tuple[int, str]:
-        done = run("kafka-user", name, "--kafka-users", str(file), *flags, given=password.encode())
+    def __call__(self, *words: str, password: str = "") -> tuple[int, str]:
+        where = ("--kafka-users", str(self.file))
+        done = run("kafka-user", *words, *where, given=password.encode())
         return done.returncode, " ".join(done.stderr.decode().split())
 
-    assert kafka_user("alice", password="one\n")[0] == 0
-    assert kafka_user("bob", password="b\n")[0] == 0
-    assert kafka_user("alice", password="wonder land\n")[0] == 0
-    users = Users(str(file))
+    def listed(self) -> list[dict[str, str]]:
+        done = run("kafka-user", "show", "--json", "--kafka-users", str(self.file))
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def kafka_user(tmp_path: Path) -> Command:
+    return Command(tmp_path / "users")
+
+
+def test_users_are_added_changed_and_removed(kafka_user: Command) -> None:
+    assert kafka_user("add", "alice", password="one\n")[0] == 0
+    assert kafka_user("add", "bob", password="b\n")[0] == 0
+    assert kafka_user("add", "alice", password="wonder land\n")[0] == 0
+    users = Users(str(kafka_user.file))
     assert users.knows("alice", "wonder land")
     assert not users.knows("alice", "one")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    code, told = kafka_user("bob", "--remove")
+    assert stat.S_IMODE(kafka_user.file.stat().st_mode) == 0o600
+    code, told = kafka_user("remove", "bob")
     assert (code, told.split(" in ")[0]) == (0, "bob is no user any more")
-    code, told = kafka_user("bob", "--remove")
+    code, told = kafka_user("remove", "bob")
     assert code == 2
     assert "is no user in" in told
-    code, told = kafka_user("a b", password="hidden\n")
+    code, told = kafka_user("add", "a b", password="hidden\n")
     assert code == 2
     assert "without spaces" in told
     assert "hidden" not in told
+
+
+def test_what_a_user_may_do_changes_without_another_password(kafka_user: Command) -> None:
+    roles = ("--role", "produce,consume", "--produce", "orders.*", "--produce", "x y")
+    assert kafka_user("add", "alice", *roles, password="p\n")[0] == 0
+    assert kafka_user("add", "bob", "--role", "admin", password="b\n")[0] == 0
+    assert kafka_user.listed() == [
+        {"name": "alice", "roles": "produce, consume", "topics": "produce orders.*, x y"},
+        {"name": "bob", "roles": "admin", "topics": ""},
+    ]
+    assert kafka_user("change", "alice", "--consume", "news")[0] == 0
+    assert kafka_user.listed()[0]["topics"] == "produce orders.*, x y; consume news"
+    assert kafka_user("change", "alice", "--role", "consume")[0] == 0
+    # Another password leaves what the user may do.
+    assert kafka_user("add", "alice", password="q\n")[0] == 0
+    assert kafka_user.listed()[0] == {
+        "name": "alice",
+        "roles": "consume",
+        "topics": "consume news",
+    }
+    users = Users(str(kafka_user.file))
+    assert users.knows("alice", "q")
+    assert users.knows("bob", "b")
+
+
+def test_a_user_of_whom_no_role_is_known_is_given_one(kafka_user: Command) -> None:
+    assert kafka_user("add", "alice", password="p\n")[0] == 0
+    lines = kafka_user.file.read_text().splitlines()
+    kafka_user.file.write_text("\n".join(lines[:-1]))
+    with pytest.raises(ConfigError, match="'dafka kafka-user change alice --role ROLE'"):
+        Users(str(kafka_user.file))
+    assert kafka_user("change", "alice", "--role", "consume")[0] == 0
+    assert kafka_user.listed()[0]["roles"] == "consume"
+    assert Users(str(kafka_user.file)).knows("alice", "p")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("change", "alice"), "say what changes"),
+        (("change", "carol", "--role", "admin"), "is no user in"),
+        (("change", "alice", "--role", "store"), "'store' is for keys of nodes"),
+        (("change", "alice", "--role", "admn"), "did you mean 'admin'"),
+        (("change", "alice", "--role", "consume", "--produce", "x"), "add it to --role"),
+        (("add", "dora", "--role", "admin", "--consume", "x"), "add it to --role"),
+    ],
+)
+def test_what_no_user_can_be_is_refused(
+    kafka_user: Command, words: tuple[str, ...], why: str
+) -> None:
+    assert kafka_user("add", "alice", password="p\n")[0] == 0
+    before = kafka_user.file.read_bytes()
+    code, told = kafka_user(*words, password="p\n")
+    assert code == 2
+    assert why in told
+    assert kafka_user.file.read_bytes() == before

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import trustme
 
 from dafka_core import Store
 from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.users import lines_of
+from dafka_core.kafka.rights import USER_ROLES
+from dafka_core.kafka.users import line_of, lines_of
+from dafka_core.permissions import Permissions
+from dafka_core.testing import wait_until
 
+EVERYTHING = frozenset(USER_ROLES)
 NAME, PASSWORD = "alice", "wonder land"
 
 
@@ -37,7 +42,39 @@ class Locked:
         self.servers = str(self.gateway.listens)
         self.refused = self.gateway.server.complaints.counts
 
-    def allow(self, *names: str) -> None:
-        lines = [line for name in names for line in lines_of(name, PASSWORD)]
-        self.users.write_text("\n".join(lines))
-        self.users.chmod(0o600)
+    def allow(self, *users: str | Permissions) -> None:
+        """Lets these in; who is named alone may do everything."""
+        write_users(self.users, *users)
+
+    def permit(self, *users: str | Permissions) -> None:
+        """Lets these in, and waits until the gateway has heard of it."""
+        self.allow(*users)
+        held = [Permissions(each, EVERYTHING) if isinstance(each, str) else each for each in users]
+        known = self.gateway.server.users
+        assert known is not None
+        wait_until(lambda: known.permissions() == sorted(held, key=lambda each: each.name))
+
+
+def write_users(file: Path, *users: str | Permissions) -> None:
+    lines = []
+    for each in users:
+        held = Permissions(each, EVERYTHING) if isinstance(each, str) else each
+        lines += [*lines_of(held.name, PASSWORD), line_of(held)]
+    made = file.with_suffix(".new")
+    made.write_text("\n".join(lines))
+    made.chmod(0o600)
+    made.replace(file)
+
+
+def librdkafka(locked: Locked, name: str = NAME, **more: Any) -> dict[str, Any]:
+    """What a client of librdkafka is told."""
+    return {
+        "bootstrap.servers": locked.servers,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(locked.authority),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": name,
+        "sasl.password": PASSWORD,
+        "log_level": 0,
+        **more,
+    }

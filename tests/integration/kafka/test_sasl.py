@@ -20,9 +20,9 @@ import pytest
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.sasl import REFUSED, Sasl
-from dafka_core.kafka.users import SCRAM, Users, lines_of
+from dafka_core.kafka.users import SCRAM, Users
 from dafka_core.testing import wait_until
-from tests.integration.kafka.locked import NAME, PASSWORD, Locked
+from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 
 
 def by_confluent(locked: Locked, mechanism: str, password: str) -> None:
@@ -208,8 +208,7 @@ def test_who_is_no_user_any_more_is_cut_off(locked: Locked, raw: Raw) -> None:
 
 
 def test_a_password_is_not_taken_where_others_can_read_it(tmp_path: Path) -> None:
-    (tmp_path / "users").write_text("\n".join(lines_of(NAME, PASSWORD)))
-    (tmp_path / "users").chmod(0o600)
+    write_users(tmp_path / "users", NAME)
     sasl = Sasl(Users(str(tmp_path / "users")), is_private=False)
     asked: Any = SimpleNamespace(mechanism="PLAIN", version=1)
     handshake = sasl.served(Api.SASL_HANDSHAKE, {})[Api.SASL_HANDSHAKE]

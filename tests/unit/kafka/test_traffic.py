@@ -54,3 +54,21 @@ def test_complaints_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture)
     assert [record.message for record in caplog.records] == [
         "Kafka: oddities 1 times; the last one from 10.0.0.1: why"
     ]
+
+
+def test_complaints_of_one_do_not_hide_those_of_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    complaints = Complaints()
+    with caplog.at_level(logging.WARNING, "dafka.kafka"):
+        for user in ("alice", "bob", "alice"):
+            complaints.note(
+                "oddities", "10.0.0.1", user, of=user, again_s=0 if user == "bob" else 60
+            )
+        complaints.note("oddities", "10.0.0.1", "again", of="alice", again_s=0)
+    assert complaints.counts == {"oddities": 4}
+    assert [record.message.partition("oddities ")[2] for record in caplog.records] == [
+        "1 times; the last one from 10.0.0.1: alice",
+        "1 times; the last one from 10.0.0.1: bob",
+        "2 times; the last one from 10.0.0.1: again",
+    ]

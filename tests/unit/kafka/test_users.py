@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.kafka.users import SCRAM, Users, lines_of
+from dafka_core.kafka.users import SCRAM, Users, line_of, lines_of, permissions_of
+from dafka_core.permissions import Permissions
+
+
+def user(name: str, password: str) -> list[str]:
+    return [*lines_of(name, password), f"{name} roles=consume"]
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "users"
-    written(path, *lines_of("alice", "wonder land"), "", "# a comment", *lines_of("bób", "b"))
+    written(path, *user("alice", "wonder land"), "", "# a comment", *user("bób", "b"))
     return path
 
 
@@ -32,6 +37,22 @@ def test_a_user_is_known_by_name_and_password(file: Path) -> None:
         assert not users.knows(name, password)
 
 
+def test_what_a_user_may_do_is_read_as_it_was_written(tmp_path: Path) -> None:
+    odd = ("a b*", "\\xff", "\udcff\n", "[x]?", "ä")
+    for held in (
+        Permissions("alice", frozenset({"produce", "admin"}), produce=odd, consume=()),
+        Permissions("bob", frozenset({"consume"})),
+    ):
+        assert permissions_of(line_of(held)) == held
+        written(tmp_path / "users", *lines_of(held.name, "p"), line_of(held))
+        users = Users(str(tmp_path / "users"))
+        assert users.permissions() == [held]
+        rights = users.rights(held.name)
+        assert rights is not None
+        assert rights.permissions == held
+    assert users.rights("alice") is None
+
+
 @pytest.mark.parametrize("mechanism", SCRAM)
 def test_nobody_is_told_which_names_there_are(file: Path, mechanism: str) -> None:
     users = Users(str(file))
@@ -43,7 +64,7 @@ def test_nobody_is_told_which_names_there_are(file: Path, mechanism: str) -> Non
 
 def test_the_file_is_read_again(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     users = Users(str(file))
-    written(file, *lines_of("carol", "c"))
+    written(file, *user("carol", "c"))
     users.look()
     assert "carol" in users
     assert "alice" not in users
@@ -54,7 +75,7 @@ def test_the_file_is_read_again(file: Path, caplog: pytest.LogCaptureFixture) ->
     assert [each.getMessage() for each in caplog.records] == [
         f"Kafka: users: {file}: line 1 is no line that 'dafka kafka-user' writes; nobody is let in"
     ]
-    written(file, *lines_of("carol", "c"))
+    written(file, *user("carol", "c"))
     users.look()
     assert users.knows("carol", "c")
 
@@ -71,6 +92,12 @@ GOOD = lines_of("alice", "a")[0]
         ((GOOD.replace("$16384:", "$4095:"),), "line 1 has 4095 iterations"),
         ((GOOD.replace("$16384:", "$9999999:"),), "iterations"),
         ((GOOD[:-5] + "!!!!!",), "line 1 "),
+        ((GOOD,), "says nothing of the roles of user 'alice'"),
+        (("alice roles=consume",), "has no password of user 'alice'"),
+        ((GOOD, "alice roles=consume", "alice roles=admin"), "line 3 gives a user roles a second"),
+        ((GOOD, "alice roles=consume topics=x"), "line 2 is no line"),
+        ((GOOD, "alice roles=store"), "line 2 'store' is for keys of nodes"),
+        ((GOOD, "alice roles=consum"), "line 2 'consum' is no role; did you mean 'consume'"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(tmp_path: Path, lines: tuple[str, ...], why: str) -> None:

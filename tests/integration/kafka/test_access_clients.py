@@ -1,0 +1,187 @@
+"""Clients of Kafka whose users may do some things and not others."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from typing import Any
+
+import aiokafka
+import aiokafka.errors
+import confluent_kafka
+import kafka
+import kafka.errors
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from dafka_core.kafka.access import DENIED
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.permissions import Permissions
+from dafka_core.testing import wait_until
+from tests.integration.kafka.locked import NAME, PASSWORD, Locked, librdkafka
+
+BOB = Permissions("bob", frozenset({"produce", "consume"}), ("orders.*",), ("orders.*", "news"))
+CAROL = Permissions("carol", frozenset({"produce"}), ("news",), ())
+
+
+@pytest.fixture(autouse=True)
+def _users(locked: Locked) -> None:
+    locked.permit(NAME, BOB, CAROL)
+
+
+def produced(producer: Any, topic: str) -> confluent_kafka.KafkaError | None:
+    """The error, if it is not written."""
+    told: list[Any] = []
+    producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
+    wait_until(lambda: producer.poll(0.1) is None or told)
+    found: confluent_kafka.KafkaError | None = told[0]
+    return found
+
+
+def librdkafka_producer(locked: Locked, name: str, **more: object) -> Any:
+    options = {"message.timeout.ms": 30_000, "topic.metadata.refresh.interval.ms": 200}
+    return confluent_kafka.Producer(librdkafka(locked, name, **options, **more))
+
+
+def test_librdkafka_writes_where_its_user_may(locked: Locked) -> None:
+    for idempotent in (False, True):
+        producer = librdkafka_producer(locked, "bob", **{"enable.idempotence": idempotent})
+        assert produced(producer, "orders.new") is None
+        for topic in ("news", "secret"):  # the first of which it may see
+            refused = produced(producer, topic)
+            assert refused is not None
+            assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert locked.refused[DENIED] > 0
+
+
+def test_what_a_user_may_do_changes_while_it_is_connected(locked: Locked) -> None:
+    producer = librdkafka_producer(locked, "bob")
+    assert produced(producer, "orders.new") is None
+    locked.permit(NAME, Permissions("bob", frozenset({"consume"})))
+    refused = produced(producer, "orders.new")
+    assert refused is not None
+    assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    locked.permit(NAME, BOB)
+    wait_until(lambda: produced(producer, "orders.new") is None)
+
+
+def consumed(consumer: Any) -> Any:
+    """The first record or error."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = consumer.poll(0.2)
+        if found is not None:
+            return found
+    raise TimeoutError
+
+
+def consumer_of(locked: Locked, name: str, *topics: str) -> Any:
+    options = {"group.id": f"g-{name}", "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer(librdkafka(locked, name, **options))
+    consumer.subscribe([*topics])
+    return consumer
+
+
+def test_librdkafka_reads_what_its_user_may(locked: Locked) -> None:
+    everything = librdkafka_producer(locked, NAME)
+    for topic in ("news", "secret", "orders.new"):
+        assert produced(everything, topic) is None
+    wanted = {
+        ("bob", "news"): None,
+        ("bob", "secret"): KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        ("carol", "news"): KafkaError.GROUP_AUTHORIZATION_FAILED,
+    }
+    for (name, topic), error in wanted.items():
+        consumer = consumer_of(locked, name, topic)
+        found = consumed(consumer)
+        assert (found.error() and found.error().code()) == error
+        if error is None:
+            assert consumer.commit(asynchronous=False)[0].error is None
+        consumer.close()
+    listed = confluent_kafka.Consumer(librdkafka(locked, "bob", **{"group.id": "g"})).list_topics()
+    assert set(listed.topics) == {"news", "orders.new"}
+
+
+def outcome(futures: Any) -> int:
+    """The error of what an admin has asked for."""
+    (future,) = futures.values()
+    try:
+        future.result(60)
+    except confluent_kafka.KafkaException as error:
+        return int(error.args[0].code())
+    return 0
+
+
+def test_librdkafka_changes_the_cluster_for_an_admin_alone(locked: Locked) -> None:
+    codes = []
+    for name in ("bob", NAME):
+        admin = AdminClient(librdkafka(locked, name))
+        made = NewTopic("orders.made", 1)
+        codes += [outcome(admin.create_topics([made])), outcome(admin.delete_topics([made.topic]))]
+    assert codes == [
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        0,
+        0,
+    ]
+    bob = AdminClient(librdkafka(locked, "bob"))
+    described = bob.describe_cluster(include_authorized_operations=True).result(30)
+    operations = described.authorized_operations
+    assert [each.name for each in operations] == ["IDEMPOTENT_WRITE"]
+
+
+def kafka_python(locked: Locked, name: str) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": locked.servers,
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": str(locked.authority),
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": name,
+        "sasl_plain_password": PASSWORD,
+    }
+
+
+def test_kafka_python_is_told_what_its_user_may_not_do(locked: Locked) -> None:
+    producer = kafka.KafkaProducer(**kafka_python(locked, "bob"))
+    producer.send("orders.new", b"x").get(30)
+    with pytest.raises(kafka.errors.TopicAuthorizationFailedError):
+        producer.send("news", b"x").get(30)
+    producer.close()
+    group = kafka.KafkaConsumer("news", group_id="g", **kafka_python(locked, "carol"))
+    with pytest.raises(kafka.errors.GroupAuthorizationFailedError):
+        group.poll(30_000)
+    group.close(autocommit=False)
+    reader = kafka.KafkaConsumer(
+        "orders.new", group_id="h", auto_offset_reset="earliest", **kafka_python(locked, "bob")
+    )
+    wait_until(lambda: reader.poll(200))
+    reader.close()
+
+
+def test_aiokafka_is_told_what_its_user_may_not_do(locked: Locked) -> None:
+    def options(name: str) -> dict[str, Any]:
+        told = kafka_python(locked, name)
+        authority = told.pop("ssl_cafile")
+        return told | {"ssl_context": ssl.create_default_context(cafile=authority)}
+
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(**options("bob"))
+        await producer.start()
+        try:
+            await producer.send_and_wait("orders.new", b"x")
+            with pytest.raises(aiokafka.errors.TopicAuthorizationFailedError):
+                await producer.send_and_wait("news", b"x")
+        finally:
+            await producer.stop()
+        reader = aiokafka.AIOKafkaConsumer(
+            "orders.new", group_id="i", auto_offset_reset="earliest", **options("bob")
+        )
+        await reader.start()
+        try:
+            assert (await asyncio.wait_for(reader.getone(), 60)).value == b"x"
+        finally:
+            await reader.stop()
+
+    asyncio.run(run())
