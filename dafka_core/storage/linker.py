@@ -1,8 +1,8 @@
 """Makes links (``links.py``) of what a log has, a little at a time, beside appends and merging.
 
-An open link is made anew of all its records when as many have come as it has, or when no more have
-come for a while.  So each record is read about twice, in blocks that have mostly been merged by
-then, and nothing has to be remembered from one run of a store to the next.
+An open link is made anew of all its records when half as many have come as it has, or when some
+have waited for a while.  So each record is read three times at most, in blocks that have mostly
+been merged by then, and nothing has to be remembered from one run of a store to the next.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.tables import Tables
 
 LOOK_S: Final = 10.0
-"""How often it looks at what has changed: with no more since, the open link has all records."""
+"""How often it looks at what has changed."""
+
+TAIL_S: Final = 300.0
+"""How long records wait for their link where few come: to make it, up to 16 MiB are read."""
+
+LOOK_SHARE: Final = 0.05
+"""The share of the time that looking takes at most, where very many partitions change."""
 
 STEP_BYTES: Final = 32 << 20
 STEP_PARTITIONS: Final = 256
@@ -49,8 +55,8 @@ class Linker:
         self._env = env
         self._reader = reader
         self._changes_seen = -1  # of which there are none: it looks at all partitions first
-        self._looked_s = float("-inf")
-        self._tails: dict[TopicPartition, int] = {}  # where partitions ended that wait
+        self._look_s = float("-inf")  # when it looks again
+        self._tails: dict[TopicPartition, float] = {}  # since when partitions wait
         self._due: deque[TopicPartition] = deque()
         self._wrong: set[TopicPartition] = set()
 
@@ -63,10 +69,12 @@ class Linker:
                 disk cannot take it.
         """
         if not self._due:
-            if time.monotonic() - self._looked_s < LOOK_S:
+            started_s = time.monotonic()
+            if started_s < self._look_s:
                 return False
-            self._look()
-            self._looked_s = time.monotonic()
+            self._look(started_s)
+            took_s = time.monotonic() - started_s
+            self._look_s = started_s + max(LOOK_S, took_s / LOOK_SHARE)
             return bool(self._due)
         asides, failed = self._reader.asides, None
         made: dict[TopicPartition, _Made | None] = {}
@@ -95,8 +103,8 @@ class Linker:
             raise failed
         return True
 
-    def _look(self) -> None:
-        """Finds the partitions that have as many new records as their open link, or no more."""
+    def _look(self, now_s: float) -> None:
+        """Finds the partitions that have enough new records, or have had some for long."""
         changes = self._env.changes
         number, changed = changes.number, changes.since(self._changes_seen, None)
         waiting, self._tails = self._tails, {}
@@ -109,10 +117,11 @@ class Linker:
                 start, end = (last.start, last.end) if last else (0, 0)
                 if row is None or row.end == end or tp in self._wrong:
                     continue
-                if row.end - end >= end - start or waiting.get(tp) == row.end:
+                since_s = waiting.get(tp, now_s)
+                if 2 * abs(row.end - end) >= end - start or now_s - since_s >= TAIL_S:
                     self._due.append(tp)
                 else:
-                    self._tails[tp] = row.end
+                    self._tails[tp] = since_s
         self._changes_seen = number
 
     def _links(self, tables: Tables, tp: TopicPartition) -> _Made | None:

@@ -33,7 +33,7 @@ import numpy as np
 
 from dafka_core.epochs import History, before, digest
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage.block import LONG, Block
+from dafka_core.storage.block import LONG, OFFSET, Block
 from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.rows import LAST_OFFSET, PartitionRow, partition_key
 
@@ -116,7 +116,7 @@ class LinkDigest:
         assert batch.offset == self.end
         assert batch.times is not None
         offsets, data = batch.values.columns()
-        self._lengths.update(np.diff(offsets).astype(LONG, copy=False).data)
+        self._lengths.update(np.diff(offsets).astype(OFFSET).data)
         self._data.update(data)  # which lets other threads run
         self._times.update(np.repeat(batch.times[:, 1], batch.times[:, 0]).astype(LONG).data)
         self.end, self.size_bytes = batch.end, self.size_bytes + len(data)
@@ -154,7 +154,7 @@ def _batches(
     tables: Tables, tp: TopicPartition, row: PartitionRow, start: int
 ) -> Iterator[RecordBatch]:
     for found in tables.blocks_between(tp, row, start, row.end):
-        block = tables.read_block(tp, found, Block.copied)
+        block = tables.read_block(tp, found, Block.parse)  # not copied: it is not kept
         batch = RecordBatch(tp, found.first, block.values, times=block.times)
         yield batch.between(max(start, found.first), min(batch.end, row.end))
 

@@ -105,6 +105,7 @@ def test_stores_that_run_make_links_and_tell_them(
     tower: str, produce: Produce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linker, "LOOK_S", 0.05)
+    monkeypatch.setattr(linker, "TAIL_S", 0.1)
     directories = [str(tmp_path / name) for name in "ab"]
     with ExitStack() as stack:
         for each in directories:

@@ -16,12 +16,12 @@ from tests.integration.storage.staged import TP
 
 
 def link(log: Log) -> None:
-    """Has links made of all records; without waiting whether more come."""
+    """Has links made of all records; without waiting for more."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linker, "LOOK_S", 0)
-        for _ in range(2):  # where few are new, it waits whether more come
-            while log.linker.step():
-                pass
+        patch.setattr(linker, "TAIL_S", 0)
+        log.linker._look_s = float("-inf")
+        while log.linker.step():
+            pass
 
 
 def checked(log: Log) -> Checked:

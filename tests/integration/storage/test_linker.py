@@ -26,32 +26,33 @@ def ends(log: Log) -> list[tuple[int, int]]:
     return [(each.start, each.end) for each in links(log)]
 
 
-def test_an_open_link_waits_for_as_many_records_or_for_quiet(
+def test_an_open_link_waits_for_half_as_many_records_or_for_a_while(
     store: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_again() -> None:
-        store.linker._looked_s = float("-inf")
+        store.linker._look_s = float("-inf")
         while store.linker.step():
             pass
 
     put(store, values(100))
     look_again()
     assert ends(store) == [(0, 100)]
-    put(store, values(60))
-    assert not store.linker.step()  # it has looked just now
+    put(store, values(30))
     look_again()
     assert ends(store) == [(0, 100)]
-    put(store, values(60))
+    put(store, values(20))
+    assert not store.linker.step()  # it has looked just now
     look_again()
-    assert ends(store) == [(0, 220)]
+    assert ends(store) == [(0, 150)]
     put(store, values(1))
     look_again()
-    assert ends(store) == [(0, 220)]
+    assert ends(store) == [(0, 150)]
+    monkeypatch.setattr(linker, "TAIL_S", 0)
     look_again()
-    assert ends(store) == [(0, 221)]
+    assert ends(store) == [(0, 151)]
     put(store, values(LINK_RECORDS))
     look_again()
-    assert ends(store) == [(0, LINK_RECORDS), (LINK_RECORDS, LINK_RECORDS + 221)]
+    assert ends(store) == [(0, LINK_RECORDS), (LINK_RECORDS, LINK_RECORDS + 151)]
 
 
 def test_a_step_takes_no_more_than_its_share(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
