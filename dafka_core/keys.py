@@ -23,7 +23,9 @@ from zmq.utils import z85
 from dafka_core.credentials import new_certificate, parsed, token, token_digest
 from dafka_core.errors import ConfigError
 from dafka_core.permissions import (
+    EVERYBODY,
     PREFIX_DIGITS,
+    ROLES,
     STORE,
     Permissions,
     address_prefix,
@@ -186,6 +188,20 @@ def own_prefix(config: SecurityOptions) -> str:
     return address_prefix(read_secret(config.secret_key_file).public)
 
 
+def own_permissions(config: SecurityOptions) -> Permissions:
+    """What a node with these options may do, as far as its own directory says; all without a key.
+
+    Raises:
+        ConfigError: the key or the directory is wrong.
+    """
+    if not config.secret_key_file:
+        return EVERYBODY
+    public = read_secret(config.secret_key_file).public
+    known = AllowedKeys(config.allowed_keys).find(public.decode())
+    unknown = Permissions("(own)", frozenset(ROLES), prefix=address_prefix(public))
+    return unknown if known is None else known.permissions
+
+
 def read_public(path: Path) -> AllowedKey:
     """A public key and what is said of it.
 
@@ -289,6 +305,7 @@ class AllowedKeys:
         """Takes in what is there; what is wrong."""
         wrong: list[str] = []
         found: dict[str, AllowedKey] = {}
+        prefixes: dict[str, AllowedKey] = {}
         try:
             names = sorted(n for n in os.listdir(self.directory) if n.endswith(PUBLIC))  # noqa: PTH208
             paths = [self.directory / name for name in names]
@@ -311,7 +328,11 @@ class AllowedKeys:
             if each.key in found:
                 wrong.append(f"{path.name} holds the key of {found[each.key].name}{PUBLIC}")
                 continue
+            twin = prefixes.setdefault(each.permissions.prefix, each)
+            if twin is not each:
+                wrong.append(f"{path.name} has addresses like those of {twin.name}{PUBLIC}")
+                continue
             found[each.key] = each
         self._keys = found
-        self._by_prefix = {each.permissions.prefix: each for each in found.values()}
+        self._by_prefix = prefixes
         return wrong

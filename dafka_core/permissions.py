@@ -23,9 +23,9 @@ ROLES: Final = (TOWER, STORE, PRODUCE, CONSUME, ADMIN)
 
 ALL_TOPICS: Final = ("*",)
 
-PREFIX_DIGITS: Final = 16
-"""Hexadecimal digits of an address that are its owner's key's: 64 bits, so that nobody finds a
-second key for them, and as many that tell the addresses of one key apart."""
+PREFIX_DIGITS: Final = 12
+"""Hexadecimal digits of an address that are its owner's key's: the other 80 bits tell the addresses
+of one key apart.  A second key for these 48 bits can be found, but no directory lets in both."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,10 @@ class Permissions:
         """Whether a node of that address is its own."""
         is_made = bool(self.prefix) and address.startswith(self.prefix)
         return is_made or _any(self._addresses, address)
+
+    def made_own(self, address: str) -> str:
+        """An address that is made of what lasts, such that it is its own."""
+        return address if self.is_own(address) else self.prefix + address[len(self.prefix) :]
 
     def owns(self, address: str) -> bool:
         """Whether records of a partition may come from it: it is its own, or it is a store.

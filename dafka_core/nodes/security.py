@@ -16,15 +16,20 @@ import zmq
 from zmq.utils import z85
 
 from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.keys import LOOK_INTERVAL_S, AllowedKey, AllowedKeys, KeyPair, read_secret
+from dafka_core.keys import (
+    LOOK_INTERVAL_S,
+    AllowedKey,
+    AllowedKeys,
+    KeyPair,
+    own_permissions,
+    read_secret,
+)
 from dafka_core.names import escape
 from dafka_core.permissions import (
     EVERYBODY,
     NOBODY,
-    ROLES,
     TOWER,
     Permissions,
-    address_prefix,
 )
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.messages import Message
@@ -90,10 +95,7 @@ class Security:
             why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
             raise ConfigError("secret_key_file", config.secret_key_file, why)
         self.own = own
-        prefix = address_prefix(own.public)
-        self._self = (
-            known.permissions if known else Permissions("(own)", frozenset(ROLES), prefix=prefix)
-        )
+        self._self = own_permissions(config)
         if known is None:
             text = "this node's own key (%s) is not in %s: who has the same keys there refuses it"
             _log.warning(text, own.public.decode(), self._allowed.directory)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from dafka_core.flight.limits import MAX_TRANSACTIONS
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.permissions import EVERYBODY, Permissions
 from dafka_core.records import NO_VERSION, TopicPartition, Transaction
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
@@ -27,6 +28,9 @@ assert MAX_TRANSACTIONS < 1 << COUNT_BITS
 _PREFIX: Final = 16
 """Hexadecimal digits that all addresses of an application begin with: it finds them by these,
 whatever the number of its tasks and, where the topic comes from a column, in every topic."""
+
+_OWN_DIGITS: Final = 10
+"""The same behind the digits of a key: as many are left for its topics and tasks."""
 
 _log = logging.getLogger("dafka_spark")
 
@@ -55,12 +59,13 @@ class Application(NamedTuple):
     app_id: str
     version: int
     topic: str
+    owner: Permissions = EVERYBODY
 
     @classmethod
     def of(cls, options: SinkOptions) -> Self:
         """The one that writes."""
         version = NO_VERSION if options.txn_version is None else options.txn_version
-        return cls(options.txn_app_id, version, options.topic)
+        return cls(options.txn_app_id, version, options.topic, options.owner)
 
     @property
     def first_version(self) -> int:
@@ -80,9 +85,19 @@ class Application(NamedTuple):
 
     def address(self, topic: str, task_number: int) -> str:
         """That of the partition which a task writes in a topic."""
-        name = ("txnAppId", self.app_id, self.topic)
-        own = partition_address(*name, topic, task_number)
-        return partition_address(*name)[:_PREFIX] + own[_PREFIX:]
+        own = partition_address(*self._name, topic, task_number)
+        plain, locked = (prefix + own[len(prefix) :] for prefix in self._prefixes)
+        return plain if self.owner.is_own(plain) else locked
+
+    @property
+    def _name(self) -> tuple[str, str, str]:
+        return "txnAppId", self.app_id, self.topic
+
+    @property
+    def _prefixes(self) -> tuple[str, str]:
+        """What its addresses begin with: without a key, or from before it, and with it."""
+        own = partition_address(*self._name)
+        return own[:_PREFIX], self.owner.prefix + own[:_OWN_DIGITS]
 
     def refused(self, why: str) -> ApplicationError:
         """The error for a version that cannot be written."""
@@ -94,12 +109,12 @@ class Application(NamedTuple):
         Raises:
             StoreUnreachableError: one that may have more does not answer.
         """
-        prefix = partition_address("txnAppId", self.app_id, self.topic)[:_PREFIX]
+        prefixes = self._prefixes
 
         def ask(client: StoreClient) -> dict[TopicPartition, Transaction]:
             topics = [self.topic] if self.topic else None
             infos = client.heads(topics, timeout_s=timing.ANSWER_S)
-            own = [info.tp for info in infos if info.partition.startswith(prefix)]
+            own = [info.tp for info in infos if info.partition.startswith(prefixes)]
             states = client.transaction_states(own, timeout_s=timing.ANSWER_S) if own else []
             last = {tp: state.transaction for tp, state in zip(own, states, strict=True)}
             return {tp: each for tp, each in last.items() if each is not None}

@@ -21,6 +21,7 @@ from dafka_core.envelope_columns import close_columns
 from dafka_core.errors import ConfigError
 from dafka_core.names import octets_of, quoted, unescape
 from dafka_core.node_options import parse_topic
+from dafka_core.permissions import Permissions
 from dafka_core.queries.row_digest import RowDigest
 from dafka_core.records import TopicPartition
 from dafka_core.values import Values
@@ -73,6 +74,11 @@ def partition_address(*parts: object) -> str:
     name = octets_of("\0".join(map(str, parts)))  # uuid5 takes octets from Python 3.12 on
     digest = hashlib.sha1(ADDRESSES.bytes + name, usedforsecurity=False).digest()
     return uuid.UUID(bytes=digest[:16], version=5).hex.upper()
+
+
+def own_address(owner: Permissions, *parts: object) -> str:
+    """The same, and one that the sink's key owns; that from before the key where it is listed."""
+    return owner.made_own(partition_address(*parts))
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

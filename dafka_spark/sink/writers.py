@@ -32,7 +32,7 @@ from dafka_spark.options import BATCH, SinkOptions
 from dafka_spark.sink import applications, audit, commit_coordinator
 from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, TaskCommit, WrittenRange
-from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
+from dafka_spark.sink.task_writer import check_columns, own_address, write_rows
 from dafka_spark.sink.typed_rows import encoded, row_codec
 from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.spark_options import camel
@@ -126,7 +126,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             picked=self._picked,
             goes_on=bool(lasting_id or application.app_id),
         )
-        named = partial(partition_address, lasting_id or self._write_id)
+        named = partial(own_address, self._options.owner, lasting_id or self._write_id)
         with self._naming():
             return self._write(
                 iterator, application.address if application.app_id else named, factory
@@ -148,8 +148,9 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         topics = {self._options.topic, *(each.tp.topic for each in ranges)} - {""}
         # Not those of a writerId: what a killed task has staged there cannot be told from what
         # another job has.
+        owner = self._options.owner
         partitions = [
-            TopicPartition(topic, partition_address(self._write_id, topic, task_number))
+            TopicPartition(topic, own_address(owner, self._write_id, topic, task_number))
             for topic in sorted(topics)
             for task_number in range(len(messages))
         ]
@@ -214,7 +215,9 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         factory = WriterFactory(
             self._options, version, picked=picked, goes_on=bool(picked.store), hints=self.hints
         )
-        written = self._write(iterator, partial(partition_address, query_id), factory)
+        written = self._write(
+            iterator, partial(own_address, self._options.owner, query_id), factory
+        )
         return replace(written, query=query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name

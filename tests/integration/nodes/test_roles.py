@@ -177,7 +177,7 @@ def test_another_ones_producer_is_not_fenced(
     published(producer, b"1")
     assert producer.acknowledged == 2
     # Nor does who takes its address get as far.
-    taken = f"is none of key mallory, whose addresses begin with {mallory.address[:16]}"
+    taken = f"is none of key mallory, whose addresses begin with {mallory.address[:12]}"
     with pytest.raises(ConfigError, match=taken):
         Producer("own.x", address=producer.address, **options(keys, tower, "mallory"))
 
@@ -273,7 +273,7 @@ def test_addresses_from_before_there_were_keys_are_listed(
         Store(tmp_path / "kept", **options(keys, tower, "store"))
     assert StoreOptions.build(options(keys, tower, "store")).secret_key_file
     new = new_identity(tmp_path / "kept", StoreOptions.build(options(keys, tower, "store")))
-    assert new[:16] == store.address[:16]
+    assert new[:12] == store.address[:12]
 
 
 def _open_tower(open_nodes: ExitStack) -> str:

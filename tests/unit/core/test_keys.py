@@ -10,6 +10,7 @@ import pytest
 import zmq
 from zmq.auth import create_certificates
 
+from dafka_core import keys
 from dafka_core.credentials import tls_pair, token, token_digest
 from dafka_core.errors import ConfigError
 from dafka_core.keys import AllowedKeys, new_key, read_public, read_secret, renew
@@ -183,4 +184,14 @@ def test_a_key_for_something_else_is_refused(
 def test_a_key_that_others_have_made_needs_roles(tmp_path: Path) -> None:
     create_certificates(tmp_path, "foreign")
     with pytest.raises(ConfigError, match=r"foreign\.key says no roles"):
+        AllowedKeys(str(tmp_path))
+
+
+def test_two_keys_whose_addresses_begin_alike_are_not_both_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("produce",))
+    monkeypatch.setattr(keys, "address_prefix", lambda public: "0123456789AB")
+    with pytest.raises(ConfigError, match=r"b.key has addresses like those of a.key"):
         AllowedKeys(str(tmp_path))

@@ -62,7 +62,7 @@ def test_a_store_may_have_and_forward_all() -> None:
 def test_an_address_proves_whose_it_is() -> None:
     one, two = address_prefix(b"1" * 40), address_prefix(b"2" * 40)
     assert one != two
-    assert len(one) == 16
+    assert len(one) == 12
     assert one == one.upper()
     owner = Permissions("o", frozenset({"produce"}), addresses=("OLD*", "AB"), prefix=one)
     assert [owner.owns(a) for a in (one + "0" * 16, "OLD1", "AB", "ABC", two + "0" * 16)] == [
@@ -73,6 +73,14 @@ def test_an_address_proves_whose_it_is() -> None:
         False,
     ]
     assert not Permissions("user", frozenset({"produce"})).owns("")
+
+
+def test_what_is_made_for_somebody_is_his() -> None:
+    owner = Permissions("o", frozenset({"produce"}), addresses=("OLD*",), prefix="ABCD")
+    assert owner.made_own("0123456789") == "ABCD456789"
+    assert owner.made_own("ABCD456789") == "ABCD456789"
+    assert owner.made_own("OLD3456789") == "OLD3456789"
+    assert EVERYBODY.made_own("0123456789") == "0123456789"
 
 
 def test_patterns_are_named_once() -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from dafka_core.envelope import closed
 from dafka_core.envelope_columns import HEADERS_TYPE
 from dafka_core.errors import ConfigError, NotAcknowledgedError
+from dafka_core.permissions import Permissions
 from dafka_core.records import TopicPartition
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
@@ -20,8 +21,9 @@ from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
 from dafka_spark.schema import full
 from dafka_spark.sink import task_writer
+from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
-from dafka_spark.sink.task_writer import check_columns, partition_address, write_rows
+from dafka_spark.sink.task_writer import check_columns, own_address, partition_address, write_rows
 
 
 class Ledger:
@@ -245,3 +247,22 @@ def test_addresses_are_stable() -> None:
     assert len(names) == 4
     assert partition_address("q", "t\udcff", 0) == "1CE8CBA646BE5D169F06BB5B428B7D02"
     assert all(len(name) == 32 and name == name.upper() for name in names)
+
+
+def test_addresses_of_a_key_begin_with_it_and_last() -> None:
+    owner = Permissions("etl", frozenset({"produce"}), prefix="A" * 12)
+    application = Application("app", 1, "t", owner)
+    made = {application.address(topic, task) for topic in "tuv" for task in range(300)}
+    assert len(made) == 900
+    (shared,) = {each[:22] for each in made}
+    assert shared[:12] == owner.prefix
+    other = Application("another", 1, "t", owner).address("t", 0)
+    assert owner.owns(other)
+    assert other[:22] != shared
+    # Those from before the key go on as they were, where they are listed.
+    plain = Application("app", 1, "t").address("t", 0)
+    heir = Permissions(
+        "heir", frozenset({"produce"}), addresses=(f"{plain[:16]}*",), prefix="B" * 12
+    )
+    assert Application("app", 1, "t", heir).address("t", 0) == plain
+    assert own_address(owner, "q", "t", 0) == "A" * 12 + partition_address("q", "t", 0)[12:]

@@ -19,7 +19,7 @@ from dafka_core.protocol.record_limits import announcement
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from tests.unit.protocol.vectors import VECTORS
 
-OWN, OTHERS, STORES = "A" * 16, "B" * 16, "C" * 16
+OWN, OTHERS, STORES = "A" * 12, "B" * 12, "C" * 12
 """What addresses begin with."""
 
 OWNER = Permissions("owner", frozenset({PRODUCE}), produce=("t",), prefix=OWN)
@@ -28,7 +28,7 @@ READER = Permissions("reader", frozenset({CONSUME}), consume=("t",), prefix=OTHE
 ADMINISTRATOR = Permissions("admin", frozenset({ADMIN}), prefix=OTHERS)
 KEEPER = Permissions("keeper", frozenset({STORE}), prefix=STORES)
 
-P, R, S = OWN + "0" * 16, OTHERS + "1" * 16, STORES + "2" * 16
+P, R, S = OWN + "0" * 20, OTHERS + "1" * 20, STORES + "2" * 20
 """A producer's partition, a requestor, and a store."""
 
 LIFE = EpochId(7, 8, 1)
@@ -133,7 +133,7 @@ def test_records_are_refused_by_name() -> None:
         (READER, m.DirectRecord, R, True),
         (READER, m.DirectRecord, P, False),
         (READER, m.DirectRecord, "", False),
-        (READER, m.DirectRecord, OTHERS[:15], False),
+        (READER, m.DirectRecord, OTHERS[:11], False),
         (READER, m.HeadsQuery, "", False),
         (READER, m.Ack, P, False),
         (OWNER, m.EpochAck, P, True),
