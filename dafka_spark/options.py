@@ -13,11 +13,9 @@ from typing import Final, Self
 from dafka_core import node_options as nodes
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.keys import own_permissions
 from dafka_core.missing_stores import parse_min_stores
 from dafka_core.names import INTERNAL, NOT_PLAIN, QUERIES_TOPIC, escape, is_plain
 from dafka_core.options import option, parse_int
-from dafka_core.permissions import Permissions
 from dafka_core.records import TopicPartition
 from dafka_spark import option_values as values
 from dafka_spark.filter_options import FilterOptions
@@ -266,17 +264,6 @@ class SinkOptions(ValueOptions, SparkOptions):
     NODES = (nodes.ReaderOptions, nodes.ProducerOptions)
     NEEDS_SCHEMA = False  # the rows have one
     ALLOWED = frozenset({"checkpointlocation", "queryname"})
-
-    @property
-    def owner(self) -> Permissions:
-        """Whose the partitions are that it writes: its key's, or everybody's.
-
-        Raises:
-            ConfigError: the key or the directory of allowed ones is wrong.
-        """
-        settings = dict(self.mesh_address.node)
-        return own_permissions(nodes.ReaderOptions.build({"tower": "localhost", **settings}))
-
     topic: str = option(
         "", "topic of every row; without it column `topic` says each row's", parse=nodes.parse_topic
     )

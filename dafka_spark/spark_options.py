@@ -14,7 +14,9 @@ from dafka_core import node_options as nodes
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import parse_locations
+from dafka_core.keys import own_permissions
 from dafka_core.options import DEFAULT_TOWER, Options, option, unknown
+from dafka_core.permissions import Permissions
 from dafka_spark import kafka_options
 from dafka_spark import option_values as values
 from dafka_spark.node_settings import PREFIX, NodeSettings, settings_of, taken_out
@@ -36,6 +38,15 @@ class MeshAddress(NamedTuple):
     def name(self) -> str:
         """What its stores are found by."""
         return ",".join(self.stores) or self.tower
+
+    @property
+    def owner(self) -> Permissions:
+        """Whose the nodes and partitions are: the key's, or everybody's where there is none.
+
+        Raises:
+            ConfigError: the key or the directory of allowed ones is wrong.
+        """
+        return own_permissions(nodes.ReaderOptions.build({"tower": "localhost", **dict(self.node)}))
 
 
 def camel(name: str) -> str:

@@ -65,7 +65,7 @@ class Application(NamedTuple):
     def of(cls, options: SinkOptions) -> Self:
         """The one that writes."""
         version = NO_VERSION if options.txn_version is None else options.txn_version
-        return cls(options.txn_app_id, version, options.topic, options.owner)
+        return cls(options.txn_app_id, version, options.topic, options.mesh_address.owner)
 
     @property
     def first_version(self) -> int:

@@ -126,7 +126,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             picked=self._picked,
             goes_on=bool(lasting_id or application.app_id),
         )
-        named = partial(own_address, self._options.owner, lasting_id or self._write_id)
+        named = partial(own_address, self._options.mesh_address.owner, lasting_id or self._write_id)
         with self._naming():
             return self._write(
                 iterator, application.address if application.app_id else named, factory
@@ -148,7 +148,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         topics = {self._options.topic, *(each.tp.topic for each in ranges)} - {""}
         # Not those of a writerId: what a killed task has staged there cannot be told from what
         # another job has.
-        owner = self._options.owner
+        owner = self._options.mesh_address.owner
         partitions = [
             TopicPartition(topic, own_address(owner, self._write_id, topic, task_number))
             for topic in sorted(topics)
@@ -216,7 +216,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
             self._options, version, picked=picked, goes_on=bool(picked.store), hints=self.hints
         )
         written = self._write(
-            iterator, partial(own_address, self._options.owner, query_id), factory
+            iterator, partial(own_address, self._options.mesh_address.owner, query_id), factory
         )
         return replace(written, query=query_id)
 

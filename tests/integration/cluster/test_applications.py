@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import FencedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import StagedTransaction, TopicPartition
+from dafka_core.testing import wait_until
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.errors import ApplicationError
 from dafka_spark.options import COUNT_BITS, MAX_TXN_VERSION
@@ -244,9 +246,9 @@ def test_another_store_takes_over(monkeypatch: pytest.MonkeyPatch, topic: str, m
         own.start_store(picked)
         runs.run(3, numbers(30, 40))
         partition = messages[0].ranges[0].tp.partition
-        for index in (0, 1):
-            values = pa.concat_arrays([numbers(0, 10), numbers(0, 10), numbers(30, 40)])
-            assert held(own, topic, index, partition).values == texts_of(values)
+        values = texts_of(pa.concat_arrays([numbers(0, 10), numbers(0, 10), numbers(30, 40)]))
+        for index in (0, 1):  # one of them acknowledges, and the other one follows
+            wait_until(partial(lambda at: held(own, topic, at, partition).values == values, index))
         assert runs.seen == 50
 
 
