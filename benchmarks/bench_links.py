@@ -1,18 +1,63 @@
 """Row 21: what tamper evidence costs a store: ingest with links of all records, and without them.
 
 The store is that of the row ``metrics``.  Links are made while records come in, and a run ends when
-all are acknowledged: the last links may be made later.
+all are acknowledged: of some they are made later.  So the last figure is of a log alone: to make
+links of all its records, beside SHA-256 of as many octets.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
+import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 from benchmarks.bench_metrics import beside_none
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench
+from benchmarks.mesh import full_records
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+
+BATCH = 5_000
+GOAL = 0.7
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Ingest, and the store's processor time for it, of each size."""
-    yield from beside_none(bench, "tamper evidence", 20, "--tamper-evidence")
+    """Ingest, the store's processor time for it, and making links, of each size."""
+    yield from beside_none(bench, "tamper evidence", 10, "--tamper-evidence")
+    for size_bytes in bench.sizes_bytes:
+        count = max(bench.part(full_records(size_bytes)) // BATCH, 1) * BATCH
+        name = f"links, {size_bytes} B"
+        sides = {
+            "links": partial(linked, bench.directory, count, size_bytes),
+            "SHA-256": partial(digested, count * size_bytes),
+        }
+        rates = in_turns(name, sides, bench.pairs)
+        yield compared(name, rates["links"], rates["SHA-256"], unit="MB/s", goal=GOAL)
+
+
+def linked(parent: Path, count: int, size_bytes: int) -> float:
+    """Megabytes of values a second, of which links are made."""
+    with tempfile.TemporaryDirectory(dir=parent) as directory, Log(directory) as log:
+        values = [os.urandom(size_bytes) for _ in range(BATCH)]
+        for start in range(0, count, BATCH):
+            log.append([RecordBatch.of(TopicPartition("t", "p"), start, values)])
+        while log.merge_step():
+            pass
+        started_s = time.perf_counter()
+        while log.linker.step():
+            pass
+        return count * size_bytes / (time.perf_counter() - started_s) / 1e6
+
+
+def digested(size_bytes: int) -> float:
+    """Megabytes a second."""
+    piece, digest = os.urandom(16 << 20), hashlib.sha256()
+    started_s = time.perf_counter()
+    for at in range(0, size_bytes, len(piece)):
+        digest.update(piece[: size_bytes - at])
+    return size_bytes / (time.perf_counter() - started_s) / 1e6

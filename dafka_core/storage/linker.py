@@ -20,7 +20,7 @@ from dafka_core.storage.links import GENESIS, Link, LinkDigest, LinkedRecords, l
 from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.tables import Tables
 
-LOOK_S: Final = 10.0
+LOOK_S: Final = 2.0
 """How often it looks at what has changed."""
 
 TAIL_S: Final = 300.0

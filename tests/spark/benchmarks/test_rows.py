@@ -101,6 +101,7 @@ NAMES = {
     "links": [
         "ingest, tamper evidence, {}",
         "ingest, tamper evidence, {}, processor",
+        "links, {}",
     ],
     "archive": ["archive: writing", "archive: reading"],
     "compression": [
