@@ -272,9 +272,13 @@ class AllowedKeys:
         listed = (each for each in self._keys.values() if each.permissions.is_own(address))
         return known or next(listed, None)
 
+    def all(self) -> list[AllowedKey]:
+        """All of them, in the order of their names."""
+        return sorted(self._keys.values(), key=lambda key: key.name)
+
     def with_role(self, role: str) -> list[AllowedKey]:
         """The keys that have a role, in the order of their names."""
-        return sorted((k for k in self._keys.values() if role in k.roles), key=lambda k: k.name)
+        return [key for key in self.all() if role in key.roles]
 
     def look(self, now: float) -> bool:
         """Reads the directory again if it is time; whether other keys are allowed than before.

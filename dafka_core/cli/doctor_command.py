@@ -34,14 +34,16 @@ def doctor(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Find out what is wrong: towers, stores, topics, clocks, versions, and who reaches whom.
+    """Find out what is wrong: towers, stores, topics, clocks, versions, locks, who reaches whom.
 
     Exits with 1 if there is a problem; warnings are none.
     """
     from dafka_core.diagnosis.checks import check_all
     from dafka_core.diagnosis.findings import problems
     from dafka_core.diagnosis.gathering import gathered
+    from dafka_core.diagnosis.security_checks import check_security
     from dafka_core.flight.store_location import parse_locations
+    from dafka_core.node_options import ReaderOptions
 
     for each in topic or ():
         check_argument("topic", each, check_topic)
@@ -49,7 +51,8 @@ def doctor(
         named = parse_locations(uris) if uris else ()
     except ValueError as error:
         raise ConfigError("stores", uris, str(error)) from None
-    found = check_all(gathered(options, topic or (), named, timeout_s=timeout_s))
+    facts = gathered(options, topic or (), named, timeout_s=timeout_s)
+    found = [*check_all(facts), *check_security(ReaderOptions.build(options), facts)]
     rows = [(each.severity.value, *each[1:4]) for each in found]
     output.table(_COLUMNS, rows, as_json=as_json, wrapped=("finding", "remedy"))
     if wrong := problems(found):
