@@ -30,6 +30,7 @@ from dafka_core.storage.log_copy import Entry, entries
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, look, told
 from tests.integration.storage.limits import limited
+from tests.integration.storage.linked import link
 from tests.integration.storage.processes import TP, put
 
 FACTS: dict[str, Any] = {"dafka": "1"}
@@ -55,13 +56,18 @@ def damage(log: Log) -> Checked:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_restored_is_what_there_was_at_that_moment(tmp_path: Path, seed: int) -> None:
+def test_what_is_restored_is_what_there_was_at_that_moment(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka_core.storage.links.LINK_RECORDS", 64)
     previous = None
     moments = []
     with Log(tmp_path / "store") as log:
         changing = ChangingLog(log, seed)
         for number in range(6):
             changing.change(25)
+            link(log)
+            changing.change(3)
             to = tmp_path / f"backup{number}"
             back_up(log, to, previous)
             moments.append((to, told(log)))
@@ -72,6 +78,8 @@ def test_what_is_restored_is_what_there_was_at_that_moment(tmp_path: Path, seed:
         with restore(directory, tmp_path / f"restored{number}") as restored:
             assert told(restored) == before
             assert damage(restored).found == ()
+            assert damage(restored).linked > 0
+            link(restored)
             ChangingLog(restored, seed + 100).change(20)
             assert damage(restored).found == ()
 
