@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 SERVER_NAME: Final = "dafka-store"
 """What every store's certificate is for.  Clients trust certificates, and not names of hosts."""
 
+HEADER: Final = "authorization"
+SCHEME: Final = "Bearer "
+"""How a token is said: RFC 6750."""
+
 VALID_DAYS: Final = 3_650
 """How long a certificate lasts: the key is shut out by its file, and not by time."""
 
@@ -51,7 +55,7 @@ def token_digest(said: str) -> str:
     return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def new_certificate(secret: bytes, name: str, days: int = VALID_DAYS) -> str:
+def new_certificate(secret: bytes, name: str, days: float = VALID_DAYS) -> str:
     """A certificate for a store with this secret key in Z85, as one line."""
     # Only those who make one, or are a store, need the library, which takes a while to load.
     from cryptography import x509  # noqa: PLC0415

@@ -47,6 +47,16 @@ class InvalidRequestError(DafkaError, ValueError):
 
 
 @dataclass(eq=False)
+class NotAllowedError(DafkaError):
+    """What the owner of key ``name`` asked for and may not: ``may`` says what he may."""
+
+    sentence = "key {name} may {may}, and not {asked} (docs/security.md)"
+    name: str
+    may: str
+    asked: str
+
+
+@dataclass(eq=False)
 class ProtocolError(DafkaError):
     """Frames that are not a Dafka message.  The only error the codec raises."""
 
@@ -385,7 +395,6 @@ class TransactionExistsError(PartitionError):
 
     sentence = (
         "transaction {transaction.version} is committed already, at offsets {transaction.start} "
-        "to {transaction.end} (exclusive), and only newer ones can be written: go on with what "
-        "follows it"
+        "to {transaction.end} (exclusive): only newer ones can be written, so go on after it"
     )
     transaction: Transaction

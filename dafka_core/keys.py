@@ -247,14 +247,19 @@ def _tell(public: Path, facts: Mapping[str, str]) -> None:
 class AllowedKeys:
     """The public keys in a directory, as they are now.
 
+    Args:
+        is_second: whether somebody else in this process says what changes there.
+
     Raises:
         ConfigError: it is no directory, or a file in it is wrong.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, is_second: bool = False) -> None:
         self.directory = Path(directory)
+        self._is_second = is_second
         self._keys: dict[str, AllowedKey] = {}
         self._by_prefix: dict[str, AllowedKey] = {}
+        self._tokens: dict[str, AllowedKey] = {}
         self._due = 0.0
         self._state: object = None
         self._said: frozenset[str] = frozenset()
@@ -276,6 +281,10 @@ class AllowedKeys:
         """All of them, in the order of their names."""
         return sorted(self._keys.values(), key=lambda key: key.name)
 
+    def find_token(self, said: str) -> AllowedKey | None:
+        """The key whose owner says a token."""
+        return self._tokens.get(token_digest(said))
+
     def with_role(self, role: str) -> list[AllowedKey]:
         """The keys that have a role, in the order of their names."""
         return [key for key in self.all() if role in key.roles]
@@ -291,11 +300,13 @@ class AllowedKeys:
         before = self._keys
         wrong = self._read()
         for each in wrong:
-            if each not in self._said:
+            if each not in self._said and not self._is_second:
                 _log.error("%s: %s; nobody is let in by it", self.directory, each)
         self._said = frozenset(wrong)
         if self._keys == before:
             return False
+        if self._is_second:
+            return True
         for key, text in (
             *((before[k], "is not allowed any more") for k in before.keys() - self._keys.keys()),
             *((self._keys[k], "is allowed") for k in self._keys.keys() - before.keys()),
@@ -339,4 +350,5 @@ class AllowedKeys:
             found[each.key] = each
         self._keys = found
         self._by_prefix = prefixes
+        self._tokens = {each.token_digest: each for each in found.values() if each.token_digest}
         return wrong

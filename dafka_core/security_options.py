@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ConfigError
 from dafka_core.options import Options, option, parse_bool
 
 INSECURE_ENVIRONMENT: Final = "DAFKA_INSECURE"
+
+
+class KeyFiles(NamedTuple):
+    """Where a node's own secret key is, and the keys that it trusts; both empty for none."""
+
+    secret_key_file: str = ""
+    allowed_keys: str = ""
+
+
+NO_KEYS: Final = KeyFiles()
+
+
+def keys_in(options: Mapping[str, Any]) -> KeyFiles:
+    """Those among options that may not have been checked yet."""
+    return KeyFiles(*(str(options.get(name) or "") for name in KeyFiles._fields))
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,11 @@ class SecurityOptions(Options):
         if self.allowed_keys and not self.secret_key_file:
             why = "needs this node's own key as well: set option secret_key_file"
             raise ConfigError("allowed_keys", self.allowed_keys, why)
+
+    @property
+    def keys(self) -> KeyFiles:
+        """The two files together."""
+        return KeyFiles(self.secret_key_file, self.allowed_keys)
 
     @property
     def may_be_open(self) -> bool:

@@ -43,6 +43,7 @@ from dafka_core.node_options import (
     StoreOptions,
     TowerOptions,
 )
+from dafka_core.security_options import SecurityOptions
 
 app = ConfiguredTyper(
     name="dafka",
@@ -72,9 +73,9 @@ store_group.callback()(
     with_options(StoreOptions, KafkaOptions, MetricsOptions, without=WITHOUT_LISTEN)(store)
 )
 for command in (
-    backup_commands.backup,
+    with_options(SecurityOptions, without={"insecure"})(backup_commands.backup),
     backup_commands.restore,
-    backup_commands.verify,
+    with_options(SecurityOptions, without={"insecure"})(backup_commands.verify),
     aside,
     with_options(ReaderOptions)(forget),
     with_options(ReaderOptions)(replace),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import WithResult
 from dafka_core.cli.list_commands import AsJson
+from dafka_core.security_options import KeyFiles, keys_in
 
 if TYPE_CHECKING:
     from dafka_core.storage.check_results import Damage
@@ -59,6 +60,7 @@ def backup(
         ),
     ] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Back up a store, which may run, into a directory that is not there yet.
 
@@ -70,7 +72,7 @@ def backup(
 
     previous = None if since is None else Backup(Path(since))
     with output.progress(None, "bytes") as advance:
-        found = back_up(store, Path(to), previous, advance)
+        found = back_up(store, Path(to), previous, advance, keys_in(options))
     if as_json:
         output.write((Path(to) / BACKUP_MANIFEST).read_bytes())
     kind = "what is new since it" if previous else "all of it"
@@ -117,6 +119,7 @@ def verify(
     against: Against = None,
     beside: Beside = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Read all that a store has, which may run, or a backup, and say what is damaged.
 
@@ -127,21 +130,22 @@ def verify(
     from dafka_core.nodes.store_backup import verify as checked
     from dafka_core.storage.check_results import Checked
 
+    keys = keys_in(options)
     if beside is not None:
         if save or against:
             why = "is given with --save or --against"
             raise typer.BadParameter(why, param_hint="'--beside'")
-        _compare(store, beside, as_json=as_json)
+        _compare(store, beside, keys, as_json=as_json)
         return
     saved = SavedLinks.read(against) if against else None
-    newest = SavedLinks.of(store) if save else None
+    newest = SavedLinks.of(store, keys) if save else None
     done, late = Checked(), Checked()
     with output.progress(None, "partitions") as move:
-        for each in checked(store):
+        for each in checked(store, keys):
             _tell(each.found, as_json=as_json)
             move(each.partitions)
             done = done.plus(each)
-        for each in saved.check(store) if saved else ():
+        for each in saved.check(store, keys) if saved else ():
             _tell(each.found, as_json=as_json)
             late = late.plus(each)
     output.say(
@@ -171,13 +175,13 @@ def _tell(found: Sequence[Damage], *, as_json: bool) -> None:
     output.table(COLUMNS, found, as_json=as_json, wrapped={"why"})
 
 
-def _compare(store: str, other: str, *, as_json: bool) -> None:
+def _compare(store: str, other: str, keys: KeyFiles, *, as_json: bool) -> None:
     """Compares two stores by their links; what they have not settled yet is no damage."""
     from dafka_core.nodes.saved_links import compare
     from dafka_core.storage.check_results import DIFFERENT
 
     same = wrong = 0
-    for records, found in compare(store, other):
+    for records, found in compare(store, other, keys=keys):
         _tell(found, as_json=as_json)
         same, wrong = same + records, wrong + sum(each.kind == DIFFERENT for each in found)
     output.say(

@@ -12,6 +12,7 @@ from dafka_core.console.console_options import ConsoleOptions
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import parse_locations
 from dafka_core.node_options import ReaderOptions
+from dafka_core.security_options import keys_in
 
 EXTRA: Final = "the console needs starlette and uvicorn: pip install 'dafka-spark[console]'"
 
@@ -34,7 +35,7 @@ def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **opti
     from dafka_core.console.cluster_view import located
 
     try:
-        named = located(parse_locations(uris)) if uris else []
+        named = located(parse_locations(uris), keys_in(options)) if uris else []
     except ValueError as error:
         raise ConfigError("stores", uris, str(error)) from None
     with Console(of_table(ReaderOptions, options), named, **own) as node:

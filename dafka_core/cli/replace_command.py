@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -44,7 +43,7 @@ def replace(
             reader.hear_stores(timeout_s=timeout_s)
             missing = {each.store for each in reader.missing_stores(timeout_s=timeout_s)}
             _check_gone(reader, missing - {former}, _named_in(log) - {former}, address)
-            lacking = _lacking(log, reader.endpoints(), timeout_s)
+            lacking = _lacking(log, reader, timeout_s)
         if lacking:
             topic, partition = lacking[0].tp
             raise DafkaError(
@@ -85,16 +84,14 @@ def _named_in(log: Log) -> set[str]:
     return gateways | {each.store for each in log.met()}
 
 
-def _lacking(
-    log: Log, endpoints: Mapping[str, tuple[str, ...]], timeout_s: float
-) -> list[PartitionInfo]:
+def _lacking(log: Log, reader: Reader, timeout_s: float) -> list[PartitionInfo]:
     """What other stores have more of."""
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation
 
     found = []
-    for each in endpoints.items():
-        with StoreClient(StoreLocation(*each)) as client:
+    for each in reader.endpoints().items():
+        with StoreClient(StoreLocation(*each), reader.keys) as client:
             for info in client.heads(None, timeout_s=timeout_s):
                 own = log.info(info.tp)
                 if info.end and (own is None or (own.life, own.end) < (info.life, info.end)):

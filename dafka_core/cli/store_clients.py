@@ -12,6 +12,7 @@ from dafka_core.cli import output
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
 from dafka_core.records import KnownStore, PartitionInfo, merge_heads
+from dafka_core.security_options import KeyFiles, keys_in
 
 if TYPE_CHECKING:
     from dafka_core import Reader
@@ -41,7 +42,7 @@ def clients(
         NoStoreError: no store was heard of.
     """
     if uris:
-        return _named(uris, timeout_s)
+        return _named(uris, timeout_s, keys_in(options))
     from dafka_core import Reader
 
     with Reader(**options) as reader:
@@ -118,7 +119,7 @@ def holdings(
     found: list[PartitionInfo] | None = None
     with ExitStack() as stack:
         if uris:
-            asked = _named(uris, timeout_s)
+            asked = _named(uris, timeout_s, keys_in(options))
             check_min_stores("min_stores", least, len(asked), [])
         else:
             from dafka_core import Reader
@@ -180,10 +181,11 @@ def _served(reader: Reader) -> list[StoreClient]:
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation
 
-    return [StoreClient(StoreLocation(*each)) for each in sorted(reader.endpoints().items())]
+    found = sorted(reader.endpoints().items())
+    return [StoreClient(StoreLocation(*each), reader.keys) for each in found]
 
 
-def _named(uris: str, timeout_s: float) -> list[StoreClient]:
+def _named(uris: str, timeout_s: float, keys: KeyFiles) -> list[StoreClient]:
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation, parse_locations
 
@@ -193,7 +195,7 @@ def _named(uris: str, timeout_s: float) -> list[StoreClient]:
         raise ConfigError("stores", uris, str(error)) from None
     found = []
     for uri in parsed:
-        with StoreClient(StoreLocation("", (uri,))) as client:
+        with StoreClient(StoreLocation("", (uri,)), keys) as client:
             location = client.describe(timeout_s=timeout_s)
-        found.append(StoreClient(location.found_at([uri])))
+        found.append(StoreClient(location.found_at([uri]), keys))
     return found

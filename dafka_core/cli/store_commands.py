@@ -123,7 +123,7 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
     with Reader(**options) as reader:
         reader.hear_stores(timeout_s=timeout_s)
         found = reader.missing_stores(timeout_s=timeout_s)
-        there, served = reader.stores(), reader.endpoints()
+        there, served, keys = reader.stores(), reader.endpoints(), reader.keys
     missing = {escape(each.store): each.store for each in found}
     if address in map(escape, there):
         raise DafkaError(f"store {address} is there: stop it first, or it would be known again")
@@ -134,7 +134,7 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
     failed = [f"store {each} serves no Flight" for each in there if each not in served]
     for each in sorted(served.items()):
         try:
-            with StoreClient(StoreLocation(*each)) as client:
+            with StoreClient(StoreLocation(*each), keys) as client:
                 client.forget(missing[address], timeout_s=timeout_s)
         except DafkaError as error:
             failed.append(str(error))

@@ -184,7 +184,7 @@ def opened(timeout_s: float, uris: str, options: Mapping[str, Any]) -> Iterator[
     with ExitStack() as stack:
         reader: Reader | None = None
         if uris:
-            clients = store_clients.clients(timeout_s, uris, {})
+            clients = store_clients.clients(timeout_s, uris, options)
         else:
             from dafka_core import Reader
 

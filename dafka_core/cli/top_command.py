@@ -19,6 +19,7 @@ from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.names import unescape
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
+from dafka_core.security_options import keys_in
 
 if TYPE_CHECKING:
     from dafka_core.console.cluster_view import ClusterView
@@ -84,7 +85,7 @@ def top(
         raise ConfigError("sort", sort, f"must be one of {', '.join(sorted(SORTS.values()))}")
     choice = TopChoice(sort=sort, topic=topic, internal=internal, rows=rows)
     try:
-        named = located(parse_locations(uris)) if uris else []
+        named = located(parse_locations(uris), keys_in(options)) if uris else []
     except ValueError as error:
         raise ConfigError("stores", uris, str(error)) from None
     with ClusterView(options, named, interval_s=interval_s) as view:

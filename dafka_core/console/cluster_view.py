@@ -21,6 +21,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.reader import Reader
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.records import KnownStore, Neighbour
+from dafka_core.security_options import NO_KEYS, KeyFiles, keys_in
 
 HEAR_S: Final = 2.0
 """Stores that are there are heard of in less."""
@@ -60,6 +61,7 @@ class ClusterView(ProcessBound):
         *,
         interval_s: float = 1.0,
     ) -> None:
+        self._keys = keys_in(options)
         self._reader = None if locations else Reader(**options)
         self._named = {each.store: each for each in locations}
         self._interval_s = interval_s
@@ -204,7 +206,7 @@ class ClusterView(ProcessBound):
                 link.close()  # it was started again, elsewhere
                 link = None
             if link is None:
-                self._links[store] = StoreLink(location)
+                self._links[store] = StoreLink(location, self._keys)
 
     def _mesh(
         self, found: list[StoreState]
@@ -228,7 +230,7 @@ class ClusterView(ProcessBound):
         return tuple(reader.neighbours()), tuple(reader.towers()), reader.address, self._missing
 
 
-def located(uris: Sequence[str]) -> list[StoreLocation]:
+def located(uris: Sequence[str], keys: KeyFiles = NO_KEYS) -> list[StoreLocation]:
     """The stores at some URIs, each as it describes itself.
 
     Raises:
@@ -236,7 +238,7 @@ def located(uris: Sequence[str]) -> list[StoreLocation]:
     """
     found = []
     for uri in uris:
-        with StoreClient(StoreLocation("", (uri,))) as client:
+        with StoreClient(StoreLocation("", (uri,)), keys) as client:
             location = client.describe(timeout_s=ANSWER_S)
         found.append(location.found_at([uri]))
     return found

@@ -10,13 +10,14 @@ from typing import Final
 
 from dafka_core.closing import Closing
 from dafka_core.console.snapshot import StoreState
-from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.errors import DafkaError, InvalidRequestError, NotAllowedError
 from dafka_core.flight.json_messages import HeadsSince, PartitionFacts, SpaceUsed
 from dafka_core.flight.peers_request import Peers, PeersRequest
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Neighbour
+from dafka_core.security_options import NO_KEYS, KeyFiles
 
 ANSWER_S: Final = 5.0
 """How long a store may take for an answer."""
@@ -44,9 +45,9 @@ class StoreLink(Closing):
         asking, asking_facts: questions that are under way, for whoever asks them.
     """
 
-    def __init__(self, location: StoreLocation) -> None:
+    def __init__(self, location: StoreLocation, keys: KeyFiles = NO_KEYS) -> None:
         self.location = location
-        self.client = StoreClient(location)
+        self.client = StoreClient(location, keys)
         self.heads: HeadsSince | None = None
         self.asking: Future[None] | None = None
         self.asking_facts: Future[Sequence[PartitionFacts]] | None = None
@@ -71,7 +72,7 @@ class StoreLink(Closing):
             self._took_s = time.monotonic() - began
             if began >= self._space_due:
                 self._space = self.client.space(timeout_s=ANSWER_S)
-                with suppress(InvalidRequestError):  # a store of a version of before
+                with suppress(InvalidRequestError, NotAllowedError):  # or a store of before
                     self._peers = self.client.ask(Peers, ANSWER_S, PeersRequest())[0].peers
                 with suppress(InvalidRequestError):
                     self._rules = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())[

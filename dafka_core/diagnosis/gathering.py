@@ -15,6 +15,7 @@ from dafka_core.errors import NoStoreError, TowerNotFoundError
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.reader import Reader
 from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
+from dafka_core.security_options import KeyFiles, keys_in
 
 HEAR_S: Final = 2.0
 """Stores that are there are heard of in less; those far away are waited for longer by the mesh."""
@@ -43,7 +44,8 @@ def gathered(
     """
     deadline = time.monotonic() + timeout_s
     if uris:
-        return _with_stores(Facts(topics=tuple(topics)), named_stores(uris), deadline)
+        facts = Facts(topics=tuple(topics))
+        return _with_stores(facts, named_stores(uris), keys_in(options), deadline)
     towers = towers_probed(ReaderOptions.build(options).tower, min(PROBE_S, timeout_s))
     facts = Facts(tuple(towers), topics=tuple(topics))
     if not any(each.severity is Severity.OK for each in check_towers(towers)):
@@ -74,7 +76,7 @@ def _heard(facts: Facts, reader: Reader, deadline: float) -> Facts:
         away=tuple(reader.missing_stores(timeout_s=0.01)),
         heads={info.tp: info for info in found},
     )
-    return _with_stores(facts, facts.stores, deadline)
+    return _with_stores(facts, facts.stores, reader.keys, deadline)
 
 
 def named_stores(uris: Sequence[str]) -> list[StoreFacts]:
@@ -97,16 +99,18 @@ def heard(facts: Facts, reader: Reader) -> Facts:
     return facts._replace(node_count=contacts.node_count, endpoint=contacts.endpoint, stores=stores)
 
 
-def _with_stores(facts: Facts, stores: Sequence[StoreFacts], deadline: float) -> Facts:
+def _with_stores(
+    facts: Facts, stores: Sequence[StoreFacts], keys: KeyFiles, deadline: float
+) -> Facts:
     """With what the stores say by Arrow Flight."""
     left_s = min(max(deadline - time.monotonic(), 0.5), MOST_STORE_S)
-    answers = asked(stores, facts.topics, left_s)
+    answers = asked(stores, facts.topics, left_s, keys)
     heads: dict[TopicPartition, PartitionInfo] = dict(facts.heads)
     answered = [each for each, _ in answers if each.locations and not each.failure]
     if answered and not facts.asked:
         found = [info for _, infos in answers for info in infos]
         if set(facts.topics) - {info.topic for info in found}:
-            found = [info for _, infos in asked(answered, None, left_s) for info in infos]
+            found = [info for _, infos in asked(answered, None, left_s, keys) for info in infos]
         heads |= merge_heads(found)
     return facts._replace(
         stores=tuple(each for each, _ in answers),

@@ -15,6 +15,7 @@ from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, host_of
 from dafka_core.records import PartitionInfo
+from dafka_core.security_options import NO_KEYS, KeyFiles
 
 MAX_ASKED: Final = 16
 """Stores asked at the same time."""
@@ -24,7 +25,10 @@ Asked = tuple[StoreFacts, list[PartitionInfo]]
 
 
 def asked(
-    stores: Sequence[StoreFacts], topics: Sequence[str] | None, timeout_s: float
+    stores: Sequence[StoreFacts],
+    topics: Sequence[str] | None,
+    timeout_s: float,
+    keys: KeyFiles = NO_KEYS,
 ) -> list[Asked]:
     """The stores with what each says; one without Arrow Flight is as it was.
 
@@ -32,19 +36,22 @@ def asked(
         stores: what is known of them.
         topics: those about which they are asked; None: all.
         timeout_s: how long each call to one of them may take.
+        keys: by which they let this process in.
     """
     if not stores:
         return []
     with ThreadPoolExecutor(min(len(stores), MAX_ASKED)) as pool:
-        return [*pool.map(lambda each: _asked(each, topics, timeout_s), stores)]
+        return [*pool.map(lambda each: _asked(each, topics, timeout_s, keys), stores)]
 
 
-def _asked(facts: StoreFacts, topics: Sequence[str] | None, timeout_s: float) -> Asked:
+def _asked(
+    facts: StoreFacts, topics: Sequence[str] | None, timeout_s: float, keys: KeyFiles
+) -> Asked:
     if not facts.locations:
         return facts, []
     name = "" if facts.is_named else facts.store
     try:
-        with _Client(StoreLocation(name, facts.locations)) as client:
+        with _Client(StoreLocation(name, facts.locations), keys) as client:
             location = client.describe(timeout_s=timeout_s)
             facts = facts._replace(store=location.store)
             began = time.time()

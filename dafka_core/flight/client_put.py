@@ -13,9 +13,9 @@ from pyarrow import flight
 
 from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.flight.client_keys import ClientKeys
 from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated
-from dafka_core.flight.grpc_options import GRPC_OPTIONS
 from dafka_core.flight.grpc_workarounds import CallDeadline
 from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
@@ -38,6 +38,7 @@ class PutStream(ProcessBound):
 
     Args:
         uri: where the store is, for a connection of its own.
+        keys: by which it and the store know each other.
 
     Attributes:
         end: the offset of the next value to be written.
@@ -56,6 +57,7 @@ class PutStream(ProcessBound):
         request: PutRequest,
         call: CallDeadline,
         uri: str,
+        keys: ClientKeys,
     ) -> None:
         self.end = self.durable = request.start
         self._client = client
@@ -63,6 +65,7 @@ class PutStream(ProcessBound):
         self._store = request.store
         self._call = call
         self._uri = uri
+        self._keys = keys
         self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
@@ -164,9 +167,9 @@ class PutStream(ProcessBound):
         asked = self._request
         rows = ((asked.topic, asked.partition, asked.attempt),)
         request = DiscardRequest(rows, store=asked.store).checked()
-        options = flight.FlightCallOptions(timeout=DISCARD_S)
+        options = self._keys.call_options(DISCARD_S)
         try:
-            with flight.connect(self._uri, generic_options=GRPC_OPTIONS) as client:
+            with self._keys.connect(self._uri, self._keys.trusted) as client:
                 list(client.do_action(flight.Action(request.action, request.packed()), options))
         except FLIGHT_ERRORS as error:
             raise translated(error, self._store) from error
@@ -212,7 +215,9 @@ class PutStream(ProcessBound):
     def _begin(self) -> None:
         descriptor = flight.FlightDescriptor.for_command(self._request.packed())
         self._call.start().wait()
-        self._writer, reader = self._client.do_put(descriptor, VALUES_SCHEMA)
+        self._writer, reader = self._client.do_put(
+            descriptor, VALUES_SCHEMA, self._keys.call_options()
+        )
         # A thread of its own, as a writer does not wait for acknowledgements.
         self._acks = threading.Thread(
             target=self._read_acks, args=(reader,), name="dafka-flight-acks-read", daemon=True

@@ -22,6 +22,7 @@ from dafka_core.errors import (
     FencedError,
     HistoryChangedError,
     InvalidRequestError,
+    NotAllowedError,
     OffsetConflictError,
     StoreBusyError,
     StoreUnreachableError,
@@ -37,12 +38,27 @@ _KINDS: Final[dict[str, type[DafkaError]]] = {
     "offset-conflict": OffsetConflictError,
     "fenced": FencedError,
     "transaction-exists": TransactionExistsError,
+    "not-allowed": NotAllowedError,
 }
 _CODES: Final[dict[type[BaseException], str]] = {kind: code for code, kind in _KINDS.items()}
 BEHIND, BUSY, CLOSING, IDLE, OTHER_STORE = "behind", "busy", "closing", "idle", "other-store"
+REFUSED = "refused"
 
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
 """What a call of pyarrow's client may raise that is not a mistake of its caller."""
+
+_TLS_SAYS: Final = {
+    "certificate has expired": "its certificate has expired: 'dafka keys renew NAME' where its "
+    "secret is, copy NAME.key to all machines, and start it again",
+    "certificate verify failed": "it is none of the stores in this client's directory of allowed "
+    "keys, by the certificate that it shows: copy its NAME.key there, or somebody else answers in "
+    "its place",
+    "wrong version number": "it does not show who it is, as stores with keys do by TLS: start it "
+    "with secret_key_file and allowed_keys, or somebody else answers in its place",
+    "Socket closed": "it ended the connection; if it has keys, set secret_key_file and "
+    "allowed_keys here, too",
+}
+"""What handshakes of TLS that fail mean, by gRPC's words."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -78,9 +94,13 @@ def refusal(error: BaseException) -> flight.FlightError:
     facts: dict[str, Any] = {}
     if isinstance(error, UnavailableError):
         kind, code = flight.FlightUnavailableError, error.code
+        if code == REFUSED:
+            kind = flight.FlightUnauthenticatedError
         facts = {"waited_s": error.waited_s, "moves": error.moves} if code == BUSY else {}
     elif type(error) in _CODES:
         code, facts = _CODES[type(error)], msgspec.to_builtins(error)
+        if isinstance(error, NotAllowedError):
+            kind = flight.FlightUnauthorizedError
     elif isinstance(error, DafkaError):
         _log.error("%s", error)
     else:
@@ -106,7 +126,7 @@ def translated(error: BaseException, store: str) -> DafkaError:
     if kind is not None:
         with suppress(msgspec.ValidationError):  # of other facts than ours the sentence remains
             return msgspec.convert(facts, kind)
-    why = str(facts.get("message") or _reason(error))
+    why = str(facts.get("message") or _TLS_SAYS.get(_tls_said(error)) or _reason(error))
     if facts.get("error") == BUSY:
         with suppress(msgspec.ValidationError):
             return msgspec.convert({**facts, "store": store, "why": why}, StoreBusyError)
@@ -132,6 +152,10 @@ def _facts(error: BaseException) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("v") == VERSION else {}
+
+
+def _tls_said(error: BaseException) -> str:
+    return next((said for said in _TLS_SAYS if said in str(error)), "")
 
 
 def _cut(sentence: str) -> str:

@@ -59,6 +59,9 @@ def use() -> str | None:
     """Notes that this process uses gRPC from now on; says why it cannot, if it cannot."""
     if not _users:
         _users.append(os.getpid())
+        # Of each handshake that fails it writes a line to stderr, on either side of it; and who
+        # waits for an answer is told anyway.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if _users[0] == os.getpid():
         return None
     return (

@@ -21,8 +21,9 @@ from dafka_core.closing import ProcessBound
 from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
 from dafka_core.flight import grpc_workarounds, server_actions, server_get, server_info, server_put
 from dafka_core.flight.flight_errors import refusing
-from dafka_core.flight.server_context import Caller, ServerContext
-from dafka_core.flight.store_location import StoreLocation, tcp_location, unix_location
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import MIDDLEWARE, Caller, ServerKeys, TokenReader
+from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.flight.stream_watch import WatchedStream
 
 CLOSE_GRACE_S: Final = 0.2
@@ -42,6 +43,7 @@ class FlightService(ProcessBound):
         bind_host: address to listen at, and to be reached at.
         port: 0 lets the system choose.
         socket_path: where to listen for this machine; None for nowhere.
+        keys: by which clients and the store know each other; without them all may do everything.
 
     Attributes:
         context: as it was given.
@@ -54,9 +56,16 @@ class FlightService(ProcessBound):
     """
 
     def __init__(
-        self, context: ServerContext, *, bind_host: str, port: int, socket_path: str | None
+        self,
+        context: ServerContext,
+        *,
+        bind_host: str,
+        port: int,
+        socket_path: str | None,
+        keys: ServerKeys | None = None,
     ) -> None:
         self.context = context
+        self.keys = keys
         self._close_lock = threading.Lock()
         self._socket_path = socket_path
         self._servers: list[_Server] = []
@@ -66,8 +75,9 @@ class FlightService(ProcessBound):
             raise ConfigError("flight_port", port, why)
         try:
             _check_port(bind_host, port)
-            self.port: int = self._listen(tcp_location(bind_host, port)).port
-            locations = [tcp_location(bind_host, self.port)]
+            is_tls = keys is not None
+            self.port: int = self._listen(tcp_location(bind_host, port, is_tls=is_tls)).port
+            locations = [tcp_location(bind_host, self.port, is_tls=is_tls)]
             if socket_path is not None:
                 locations.insert(0, unix_location(socket_path))
             for location in locations:
@@ -112,7 +122,7 @@ class FlightService(ProcessBound):
 
     def _listen(self, location: str) -> _Server:
         try:
-            server = _Server(location, self.context)
+            server = _Server(location, self.context, self.keys)
         except Exception as error:
             last_line = (str(error).splitlines() or [type(error).__name__])[-1]
             why = f"cannot listen at {location}: {last_line}"
@@ -124,9 +134,15 @@ class FlightService(ProcessBound):
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Listens at one location, and has the handlers answer in gRPC's threads."""
 
-    def __init__(self, location: str, served: ServerContext) -> None:
+    def __init__(self, location: str, served: ServerContext, keys: ServerKeys | None) -> None:
         self._served = served
-        super().__init__(location)
+        self._keys = keys
+        locked: dict[str, Any] = {}
+        if keys is not None:
+            locked["middleware"] = {MIDDLEWARE: TokenReader(keys)}
+            if host_of(location) is not None:
+                locked["tls_certificates"] = [keys.tls]
+        super().__init__(location, **locked)
 
     def end(self) -> None:
         """Returns when the last stream has ended."""
@@ -134,15 +150,15 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with self._serving(context) as caller:
-            yield from server_info.list_partitions(self._served, criteria, caller.peer)
+            yield from server_info.list_partitions(self._served, criteria, caller)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
         with self._serving(context) as caller:
-            return server_info.info(self._served, descriptor, caller.peer)
+            return server_info.info(self._served, descriptor, caller)
 
     def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
         try:
-            return server_info.schema(self._served, descriptor)
+            return server_info.schema(self._served, descriptor, self._caller(context))
         except DafkaError as error:
             # Of Flight's own errors pyarrow keeps only the sentence here, as an unknown error.
             raise pa.ArrowInvalid(str(error)) from None
@@ -154,7 +170,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         # Its stream is counted by itself: a put that stands still does not keep its connection.
         with refusing():
-            server_put.put(self._served, descriptor, reader, writer, _caller(context))
+            server_put.put(self._served, descriptor, reader, writer, self._caller(context))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with refusing():
@@ -165,12 +181,13 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         return server_actions.descriptions()
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
-        caller, body = _caller(context), action.body.to_pybytes()
-        answers = server_actions.act(self._served, action.type, body, caller.is_gone)
+        caller, body = self._caller(context), action.body.to_pybytes()
+        answers = server_actions.act(self._served, action.type, body, caller)
         with self._serving(context):
             # Some wait for long; nobody needs to watch them meanwhile.
             first = list(itertools.islice(answers, 1))
-        stream = WatchedStream(self._served.watch, None, caller.peer, f"action {action.type[:100]}")
+        what = f"action {action.type[:100]}"
+        stream = WatchedStream(self._served.watch, None, caller.peer, what, caller.check)
         with refusing(), stream:
             for answer in itertools.chain(first, answers):
                 stream.wait(len(answer))
@@ -179,13 +196,12 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     @contextlib.contextmanager
     def _serving(self, context: Any) -> Iterator[Caller]:
-        caller = _caller(context)
+        caller = self._caller(context)
         with refusing(), self._served.watch.calling(caller.peer):
             yield caller
 
-
-def _caller(context: Any) -> Caller:
-    return Caller(context.peer(), context.is_cancelled)
+    def _caller(self, context: Any) -> Caller:
+        return Caller(context, self._keys)
 
 
 def _check_port(host: str, port: int) -> None:

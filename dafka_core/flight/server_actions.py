@@ -57,6 +57,7 @@ from dafka_core.flight.retention_actions import (
 )
 from dafka_core.flight.server_backup import check_log, links
 from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.server_watch import watch
 from dafka_core.log_entries import Discard
 from dafka_core.records import StagedTransaction, TopicPartition, Transaction
@@ -69,15 +70,12 @@ _TOO_MANY_LEASES: Final = (
     f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
 )
 
-IsGone = Callable[[], bool]
-"""Says whether the client has gone."""
-
 
 class Action(NamedTuple):
     """The class of an action's request, which has the action's name, and what answers it."""
 
     request: type[ActionRequest]
-    answers: Callable[[ServerContext, Any, IsGone], Iterable[JsonMessage]]
+    answers: Callable[[ServerContext, Any, Caller], Iterable[JsonMessage]]
 
 
 def descriptions() -> list[tuple[str, str]]:
@@ -85,7 +83,7 @@ def descriptions() -> list[tuple[str, str]]:
     return [(name, cleandoc(each.request.__doc__ or "")) for name, each in ACTIONS.items()]
 
 
-def act(context: ServerContext, name: str, body: bytes, is_gone: IsGone) -> Iterator[bytes]:
+def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Iterator[bytes]:
     """The results of an action.
 
     Raises:
@@ -95,72 +93,72 @@ def act(context: ServerContext, name: str, body: bytes, is_gone: IsGone) -> Iter
     action = ACTIONS.get(name)
     if action is None:
         raise InvalidRequestError("action", short(name), nearest(name, ACTIONS))
-    request = context.parse(action.request, body)
-    for answer in action.answers(context, request, is_gone):
+    request = context.parse(action.request, body, caller)
+    for answer in action.answers(context, request, caller):
         yield answer.packed()
 
 
-def _heads(context: ServerContext, request: HeadsRequest, is_gone: IsGone) -> Iterator[Heads]:
-    found = context.held(request.topics)
+def _heads(context: ServerContext, request: HeadsRequest, caller: Caller) -> Iterator[Heads]:
+    found = context.held(request.topics, caller)
     for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
         yield Heads(tuple(found[start : start + HEADS_PER_RESULT]))
 
 
-def _staged(context: ServerContext, request: StagedRequest, is_gone: IsGone) -> Iterator[Staged]:
-    found = context.log.staged()
+def _staged(context: ServerContext, request: StagedRequest, caller: Caller) -> Iterator[Staged]:
+    found = caller.known(context.log.staged())
     for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
         yield Staged(tuple(found[start : start + HEADS_PER_RESULT]))
 
 
-def _offsets(context: ServerContext, request: OffsetsRequest, is_gone: IsGone) -> Iterator[Offsets]:
+def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) -> Iterator[Offsets]:
     found: list[int | None] = []
     for topic, partition, time_us in request.times:
         context.check_open()
-        if is_gone():
+        if caller.is_gone():
             return
         found.append(context.log.offset_for_time(TopicPartition(topic, partition), time_us))
     yield Offsets(tuple(found), time.time_ns() // 1_000)
 
 
-def _sizes(context: ServerContext, request: SizesRequest, is_gone: IsGone) -> Iterator[RecordSizes]:
+def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Iterator[RecordSizes]:
     found: list[tuple[int, ...] | None] = []
     with context.log.snapshot() as snapshot:
         for asked in request.ranges:
             context.check_open()
-            if is_gone():
+            if caller.is_gone():
                 return
             sizes = snapshot.record_sizes(asked.tp, asked.start, asked.end)
             found.append(None if sizes is None else tuple(sizes))
     yield RecordSizes(tuple(found))
 
 
-def _wait(context: ServerContext, request: WaitRequest, is_gone: IsGone) -> Iterator[DurableEnd]:
+def _wait(context: ServerContext, request: WaitRequest, caller: Caller) -> Iterator[DurableEnd]:
     transaction = None if request.transaction is None else Transaction(*request.transaction)
     deadline = time.monotonic() + request.timeout_s
-    with context.waits.take(is_gone, request.timeout_s):
+    with context.waits.take(caller.is_gone, request.timeout_s):
         while True:
             context.check_open()
             step_s = min(max(deadline - time.monotonic(), 0), WAIT_STEP_S)
             end = context.backend.wait(request.tp, request.end, step_s, transaction)
-            if end >= request.end or time.monotonic() >= deadline or is_gone():
+            if end >= request.end or time.monotonic() >= deadline or caller.is_gone():
                 break
     yield DurableEnd(end)
 
 
 def _transaction_states(
-    context: ServerContext, request: TransactionsRequest, is_gone: IsGone
+    context: ServerContext, request: TransactionsRequest, caller: Caller
 ) -> Iterator[TransactionStates]:
     yield TransactionStates(tuple(map(context.log.transaction_state, request.partitions)))
 
 
-def _commit(context: ServerContext, request: CommitRequest, is_gone: IsGone) -> Iterator[Done]:
-    with context.commits.take(is_gone):
+def _commit(context: ServerContext, request: CommitRequest, caller: Caller) -> Iterator[Done]:
+    with context.commits.take(caller.is_gone):
         staged = [StagedTransaction(*row) for row in request.transactions]
         yield _done(context, context.backend.commit(staged))
 
 
-def _discard(context: ServerContext, request: DiscardRequest, is_gone: IsGone) -> Iterator[Done]:
-    with context.commits.take(is_gone):
+def _discard(context: ServerContext, request: DiscardRequest, caller: Caller) -> Iterator[Done]:
+    with context.commits.take(caller.is_gone):
         discards = [
             Discard(TopicPartition(topic, partition), attempt)
             for topic, partition, attempt in request.stages
@@ -168,14 +166,12 @@ def _discard(context: ServerContext, request: DiscardRequest, is_gone: IsGone) -
         yield _done(context, context.backend.discard(discards))
 
 
-def _forget(context: ServerContext, request: ForgetRequest, is_gone: IsGone) -> Iterator[Done]:
-    with context.commits.take(is_gone):
+def _forget(context: ServerContext, request: ForgetRequest, caller: Caller) -> Iterator[Done]:
+    with context.commits.take(caller.is_gone):
         yield _done(context, context.backend.forget(request.address))
 
 
-def _lease(
-    context: ServerContext, request: LeaseRequest, is_gone: IsGone
-) -> Iterator[LeaseGranted]:
+def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Iterator[LeaseGranted]:
     log = context.log
     if request.done:
         log.end_lease(request.done)
@@ -196,7 +192,7 @@ def _lease(
 
 
 def _lease_many(
-    context: ServerContext, request: LeaseManyRequest, is_gone: IsGone
+    context: ServerContext, request: LeaseManyRequest, caller: Caller
 ) -> Iterator[LeasesGranted]:
     log = context.log
     if request.done:

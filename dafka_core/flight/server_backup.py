@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -22,7 +22,8 @@ from dafka_core.flight.backup_requests import (
     batches,
 )
 from dafka_core.flight.flight_errors import refusing
-from dafka_core.flight.server_context import Caller, ServerContext
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.storage.check_results import Checked
 from dafka_core.storage.link_check import PartitionLink, check_saved, links_of
@@ -35,38 +36,36 @@ from dafka_core.this_version import this_version
 
 def back_up(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
     """The entries of the log at one moment, which lasts as long as the stream."""
-    request = context.parse(BackupRequest, ticket)
+    request = context.parse(BackupRequest, ticket, caller)
     stream = context.stream(context.backups, caller, "backup")
     return flight.GeneratorStream(SCHEMA, _batches(context, request, stream))
 
 
 def check_log(
-    context: ServerContext, request: CheckRequest, is_gone: Callable[[], bool]
+    context: ServerContext, request: CheckRequest, caller: Caller
 ) -> Iterator[LogChecked]:
     """What of some partitions is damaged, or of what lies beside records."""
     look = partial(_look, context)
     done = Checked()
-    with context.backups.take(is_gone):
+    with context.backups.take(caller.is_gone):
         parts = [check_partition(look, tp) for tp in request.partitions]
         if request.saved:
             parts = [(check_saved(look, PartitionLink(*each)) for each in request.saved)]
         for part in parts or [check_rest(look)]:
             for each in part:
-                if is_gone():
+                if caller.is_gone():
                     return
                 done = done.plus(each)
     yield LogChecked.of(done)
 
 
-def links(
-    context: ServerContext, request: LinksRequest, is_gone: Callable[[], bool]
-) -> Iterator[FoundLinks]:
+def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:
     """The links of some partitions."""
     look = partial(_look, context)
     for tp in request.partitions:
         found = links_of(look, tp, newest=request.newest)
         for part in limits.parts(found, limits.HEADS_PER_RESULT):
-            if is_gone():
+            if caller.is_gone():
                 return
             yield FoundLinks(part)
     yield FoundLinks(())  # the end, also where there are none

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from dafka_core.closing import Closing
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, OTHER_STORE, UnavailableError
 from dafka_core.flight.requests import Request
+from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
 from dafka_core.log_entries import Discard
@@ -66,13 +67,6 @@ class StoreBackend(Protocol):
         """Waits for records, and for the transaction; gives the partition's end on disk."""
 
 
-class Caller(NamedTuple):
-    """The client of one request: its name in gRPC, and whether it has gone."""
-
-    peer: str
-    is_gone: Callable[[], bool]
-
-
 class ServerContext:
     """The store behind the service, and how much it does at one time.
 
@@ -119,11 +113,12 @@ class ServerContext:
         if self.closing.is_set() or not self.started.wait(START_TIMEOUT_S):
             raise UnavailableError(CLOSING, "the store is about to end; ask another one")
 
-    def parse(self, kind: type[R], packed: bytes) -> R:
-        """The request that a client has sent.
+    def parse(self, kind: type[R], packed: bytes, caller: Caller) -> R:
+        """The request that a client has sent, which it may make.
 
         Raises:
             InvalidRequestError: it is none.
+            NotAllowedError: it may not make it.
             UnavailableError: another store is meant, or the service ends.
         """
         self.check_open()
@@ -132,12 +127,13 @@ class ServerContext:
         if request.store not in ("", store):
             why = f"store {request.store} was meant, and this is store {store}"
             raise UnavailableError(OTHER_STORE, why)
+        caller.allow(request)
         return request
 
-    def held(self, topics: Sequence[str] | None) -> list[PartitionInfo]:
-        """What the store holds of these topics, or of all, at one moment."""
+    def held(self, topics: Sequence[str] | None, caller: Caller) -> list[PartitionInfo]:
+        """What the store holds of these topics, or of all that a client may know of."""
         if topics is None:
-            return self.log.partitions()
+            return caller.known(self.log.partitions())
         each_once = dict.fromkeys(topics)
         with self.log.snapshot() as snapshot:
             return [info for topic in each_once for info in snapshot.infos(topic)]
@@ -152,7 +148,7 @@ class ServerContext:
         """
         with self.watch.calling(caller.peer):
             permit = limiter.take(caller.is_gone, waited_s=waited_s)
-        return WatchedStream(self.watch, permit, caller.peer, what)
+        return WatchedStream(self.watch, permit, caller.peer, what, caller.check)
 
     def locations_for(self, peer: str) -> tuple[str, ...]:
         """The locations that a client can reach: over TCP it may be on another machine."""

@@ -22,7 +22,8 @@ from dafka_core.flight.many_ranges import (
 )
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.server_backup import back_up
-from dafka_core.flight.server_context import Caller, ServerContext
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.server_where import get_where
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.flight.where_get import GetWhereRequest
@@ -45,7 +46,7 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
             return get_where(context, ticket, caller)
         case BackupRequest.json_version:
             return back_up(context, ticket, caller)
-    request = context.parse(GetRequest, ticket)
+    request = context.parse(GetRequest, ticket, caller)
     what = f"get of {request.tp}"
     stream = context.stream(context.gets, caller, what)
     with context.log.snapshot() as snapshot:
@@ -88,7 +89,7 @@ def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBat
 
 def get_many(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
     """The batches that a ticket of many ranges asks for; see ``get``."""
-    request = context.parse(GetManyRequest, ticket)
+    request = context.parse(GetManyRequest, ticket, caller)
     stream = context.stream(context.gets, caller, f"get of {len(request.ranges)} ranges")
     schema = schema_of(request.columns)
     return flight.GeneratorStream(schema, _many_batches(context, request, schema, stream))

@@ -15,49 +15,57 @@ from dafka_core.flight.columns import schema_of
 from dafka_core.flight.json_messages import pack, short
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest
 from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import Caller
 from dafka_core.names import text_of
 from dafka_core.records import TopicPartition
 from dafka_core.storage import PartitionStatistics
 
 
 def list_partitions(
-    context: ServerContext, criteria: bytes, peer: str
+    context: ServerContext, criteria: bytes, caller: Caller
 ) -> Iterator[flight.FlightInfo]:
     """A FlightInfo for each partition."""
-    for held in context.log.partitions(context.parse(Criteria, criteria).topic):
+    found = context.log.partitions(context.parse(Criteria, criteria, caller).topic)
+    for held in caller.known(found):
         request = InfoRequest(held.topic, held.partition)
         try:
             descriptor = flight.FlightDescriptor.for_path(*held.tp)
         except UnicodeEncodeError:  # a path has texts only; JSON escapes octets that are none
             descriptor = flight.FlightDescriptor.for_command(request.packed())
-        yield _info(context, request, descriptor, [held.tp], peer)
+        yield _info(context, request, descriptor, [held.tp], caller.peer)
 
 
 def info(
-    context: ServerContext, descriptor: flight.FlightDescriptor, peer: str
+    context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
 ) -> flight.FlightInfo:
     """The FlightInfo of a topic, with an endpoint for each partition, or of a partition."""
-    request = _parse(context, descriptor)
-    return _info(context, request, descriptor, _partitions(context, request), peer)
+    request = _parse(context, descriptor, caller)
+    return _info(context, request, descriptor, _partitions(context, request), caller.peer)
 
 
-def schema(context: ServerContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+def schema(
+    context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
+) -> flight.SchemaResult:
     """The schema of the batches that ``info``'s tickets get."""
-    request = _parse(context, descriptor)
+    request = _parse(context, descriptor, caller)
     _partitions(context, request)
     return flight.SchemaResult(schema_of(request.columns))
 
 
-def _parse(context: ServerContext, descriptor: flight.FlightDescriptor) -> InfoRequest:
+def _parse(
+    context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
+) -> InfoRequest:
     if descriptor.descriptor_type == flight.DescriptorType.PATH:
         context.check_open()
         names = [text_of(each) for each in descriptor.path]
         if len(names) not in (1, 2):
             why = "must be [topic] or [topic, partition]"
             raise InvalidRequestError("path", short(names[:3]), why)
-        return InfoRequest(names[0], names[1] if len(names) == 2 else None).checked()
+        request = InfoRequest(names[0], names[1] if len(names) == 2 else None).checked()
+        caller.allow(request)
+        return request
     if descriptor.descriptor_type == flight.DescriptorType.CMD:
-        return context.parse(InfoRequest, descriptor.command)
+        return context.parse(InfoRequest, descriptor.command, caller)
     why = "must be a path or a command (docs/flight.md)"
     raise InvalidRequestError("descriptor", None, why)
 

@@ -22,7 +22,8 @@ from dafka_core.flight.columns import TYPES, VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
 from dafka_core.flight.json_messages import DurableEnd, short
 from dafka_core.flight.requests import MAX_OFFSET, PutRequest
-from dafka_core.flight.server_context import Caller, ServerContext
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.records import NO_VERSION, RecordBatch
 from dafka_core.storage import Log
@@ -57,7 +58,7 @@ def put(
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
         why = "a put's must be a command (docs/flight.md)"
         raise InvalidRequestError("descriptor", None, why)
-    request = context.parse(PutRequest, descriptor.command)
+    request = context.parse(PutRequest, descriptor.command, caller)
     what = f"put to {request.tp}"
     with context.stream(context.puts, caller, what, request.waited_s) as stream:
         _check_start(context.log, request)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from dafka_core.flight.json_messages import HeadsSince
 from dafka_core.flight.limits import HEADS_PER_RESULT
 from dafka_core.flight.requests import WatchRequest
 from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import Caller
 from dafka_core.records import PartitionInfo
 from dafka_core.storage.head_changes import Topics
 
@@ -21,9 +22,7 @@ TURN_S: Final = 0.1
 and again, as often as it likes, so it is told soon."""
 
 
-def watch(
-    context: ServerContext, request: WatchRequest, is_gone: Callable[[], bool]
-) -> Iterator[HeadsSince]:
+def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iterator[HeadsSince]:
     """What has changed since the request's cursor; at the latest when its time has passed.
 
     Raises:
@@ -33,12 +32,12 @@ def watch(
     session = context.location.session
     known = _number(request.cursor, session)
     if known is not None and request.timeout_s:
-        _wait(context, known, topics, request.timeout_s, is_gone)
+        _wait(context, known, topics, request.timeout_s, caller)
     # The cursor first: what changes meanwhile is told twice and not never.
     cursor = f"{session}:{context.log.changes.number}"
     found = None if known is None else _changed(context, known, topics)
     complete = found is None
-    found = context.held(request.topics) if found is None else found
+    found = context.held(request.topics, caller) if found is None else caller.known(found)
     for start in range(0, len(found), HEADS_PER_RESULT) or (0,):
         yield HeadsSince(cursor, complete, tuple(found[start : start + HEADS_PER_RESULT]))
 
@@ -54,16 +53,16 @@ def _wait(
     known: int,
     topics: Topics,
     timeout_s: float,
-    is_gone: Callable[[], bool],
+    caller: Caller,
 ) -> None:
     deadline = time.monotonic() + timeout_s
     with (
-        context.watches.take(is_gone, TURN_S),
+        context.watches.take(caller.is_gone, TURN_S),
         context.log.changes.watching(known, topics) as woken,
     ):
         while not woken.wait(min(max(deadline - time.monotonic(), 0), WATCH_STEP_S)):
             context.check_open()
-            if is_gone() or time.monotonic() >= deadline:
+            if caller.is_gone() or time.monotonic() >= deadline:
                 break
 
 

@@ -12,7 +12,8 @@ from dafka_core.envelope import AUTO
 from dafka_core.flight.columns import batch_of, schema_of
 from dafka_core.flight.flight_errors import refusing
 from dafka_core.flight.held_range import check_held, check_history
-from dafka_core.flight.server_context import Caller, ServerContext
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.flight.where_get import GetWhereRequest, packed_scan
 from dafka_core.kept_records import KeptRecords, concat_kept, kept
@@ -30,7 +31,7 @@ MAX_SCANNED_BLOCKS: Final = 64
 
 def get_where(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
     """The batches that a ticket with a condition asks for; see ``server_get.get``."""
-    request = context.parse(GetWhereRequest, ticket)
+    request = context.parse(GetWhereRequest, ticket, caller)
     stream = context.stream(context.gets, caller, f"get of {request.tp}")
     with context.log.snapshot() as snapshot:
         _check(snapshot, request, request.start)

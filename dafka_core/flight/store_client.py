@@ -17,10 +17,10 @@ from dafka_core.closing import ProcessBound
 from dafka_core.epochs import EpochId
 from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
 from dafka_core.flight import client_get, grpc_workarounds, limits, many_ranges, requests
+from dafka_core.flight.client_keys import ClientKeys
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated, translating
-from dafka_core.flight.grpc_options import GRPC_OPTIONS
 from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.json_messages import (
     Done,
@@ -50,9 +50,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-
-MIN_TIMEOUT_S: Final = 0.001
-"""gRPC takes zero and less for no limit."""
+from dafka_core.security_options import NO_KEYS, KeyFiles
 
 WAIT_MARGIN_S: Final = 5.0
 """How much later than asked for the answer to a wait may come."""
@@ -69,13 +67,15 @@ class StoreClient(ProcessBound):
 
     Args:
         location: where it is.  Its socket is used when it is on this machine, else TCP.
+        keys: with them it asks by TLS, and stores only that have one of the keys.
 
     Raises:
-        ConfigError: none of the location's URIs can be used.
+        ConfigError: none of the location's URIs, or a key, can be used.
     """
 
-    def __init__(self, location: StoreLocation) -> None:
+    def __init__(self, location: StoreLocation, keys: KeyFiles = NO_KEYS) -> None:
         self.location = location
+        self._keys, self._trusted = ClientKeys.of(keys), b""
         uris = location.locations
         self._tcp = next((each for each in uris if host_of(each)), None)
         self._unix = next((each for each in uris if path_of(each)), None) if location.here else None
@@ -295,8 +295,8 @@ class StoreClient(ProcessBound):
         request = requests.PutRequest(
             *tp, start, attempt, version, min(waited_s, limits.MAX_WAIT_S), store=self._store
         ).checked()
-        client = self._connected()
-        return PutStream(client, request, self._deadline(timeout_s, self._break), self.uri)
+        call = self._deadline(timeout_s, self._break)
+        return PutStream(self._connected(), request, call, self.uri, self._keys)
 
     def close(self) -> None:
         """Disconnects; what goes on ends with an error.  May be repeated."""
@@ -322,7 +322,7 @@ class StoreClient(ProcessBound):
         with self._deadline(timeout_s, give_up).start() as call:
             try:
                 call.wait()
-                stream = client.do_get(flight.Ticket(ticket))
+                stream = client.do_get(flight.Ticket(ticket), self._keys.call_options())
                 yield from records(client_get.chunks(stream, call))
             except (*FLIGHT_ERRORS, ValueError) as error:
                 if self._closed:
@@ -349,7 +349,7 @@ class StoreClient(ProcessBound):
         """A call that is answered at once, and what pyarrow is told of it."""
         client = self._connected()
         with translating(self._store, timeout_s), self._watched(timeout_s):
-            yield client, flight.FlightCallOptions(timeout=max(timeout_s, MIN_TIMEOUT_S))
+            yield client, self._keys.call_options(timeout_s)
 
     def _complete(self, found: list[T], asked: Sequence[object]) -> list[T]:
         if len(found) != len(asked):
@@ -360,23 +360,23 @@ class StoreClient(ProcessBound):
         with self._lock:
             if self._closed:
                 raise ClosedError("store's client")
-            if self._client is None:
-                why = grpc_workarounds.use()
-                if why is not None:
+            trusted = self._keys.trusted
+            if self._client is None or trusted != self._trusted:
+                if (why := grpc_workarounds.use()) is not None:
                     raise StoreUnreachableError(self._store, why)
-                self.uri = self._nearest()
-                try:
-                    self._client = flight.FlightClient(self.uri, generic_options=GRPC_OPTIONS)
+                self.uri, self._trusted = self._nearest(), trusted
+                try:  # streams of the client before, if there was one, go on
+                    self._client = self._keys.connect(self.uri, trusted)
                 except FLIGHT_ERRORS as error:
                     raise translated(error, self._store) from error
             return self._client
 
     def _nearest(self) -> str:
-        if self._unix is not None and grpc_workarounds.accepts(self._unix):
+        if self._unix is not None and self._keys.may_use(self._unix):
             return self._unix
         if self._tcp is None:
             raise StoreUnreachableError(self._store, f"no process listens at {self._unix}")
-        return self._tcp
+        return self._keys.uri_of(self._tcp)
 
     def _deadline(self, timeout_s: float, give_up: Callable[[], None]) -> CallDeadline:
         return CallDeadline(self._watchdog, timeout_s, give_up, self._find_lost_host)

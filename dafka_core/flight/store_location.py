@@ -18,6 +18,7 @@ from dafka_core.flight.json_messages import JsonMessage
 SESSION_FILE: Final = "session"
 SOCKET_FILE: Final = "flight.sock"
 
+TLS_SCHEME: Final = "grpc+tls"
 TCP_SCHEMES: Final = ("grpc", "grpc+tcp")
 UNIX_SCHEME: Final = "grpc+unix"
 
@@ -92,9 +93,10 @@ def socket_path(directory: Path) -> str | None:
     return path
 
 
-def tcp_location(host: str, port: int) -> str:
+def tcp_location(host: str, port: int, *, is_tls: bool = False) -> str:
     """The URI of a service at ``host`` and ``port``."""
-    return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+    scheme = TLS_SCHEME if is_tls else TCP_SCHEMES[0]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def parse_locations(value: Any) -> tuple[str, ...]:
@@ -125,7 +127,7 @@ def host_of(location: str) -> tuple[str, int] | None:
     """Host and port of a location; None when it has none."""
     try:
         parts = urlsplit(location)
-        if parts.scheme in TCP_SCHEMES and parts.hostname and parts.port is not None:
+        if parts.scheme in (*TCP_SCHEMES, TLS_SCHEME) and parts.hostname and parts.port is not None:
             return parts.hostname, parts.port
     except ValueError:
         pass

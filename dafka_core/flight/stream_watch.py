@@ -16,7 +16,7 @@ import time
 import urllib.parse
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final, Self
 
@@ -39,13 +39,21 @@ class WatchedStream(CallDeadline):
         permit: given back when the stream is idle, if it has one.
         peer: the client, as gRPC names it.
         what: the stream, for people.
+        check: raises when the client may have no more of it.
 
     Attributes:
         is_ended: whether the permit was taken from it.
         idle_s: how long the client may take nothing.
     """
 
-    def __init__(self, watch: StreamWatch, permit: Closing | None, peer: str, what: str) -> None:
+    def __init__(
+        self,
+        watch: StreamWatch,
+        permit: Closing | None,
+        peer: str,
+        what: str,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         # Not in a cycle: a stream that gRPC drops before it began gives its permit back at once.
         own = weakref.proxy(self)
         super().__init__(watch.watchdog, limits.IDLE_S, lambda: watch.on_idle(own))
@@ -55,6 +63,7 @@ class WatchedStream(CallDeadline):
         self.idle_s = limits.IDLE_S
         self._held = [] if permit is None else [permit]
         self._watch = watch
+        self._check = check
 
     def __enter__(self) -> Self:
         self._watch.streams.add(self)
@@ -71,10 +80,12 @@ class WatchedStream(CallDeadline):
 
         Raises:
             UnavailableError: it has taken so long that the stream was ended.
+            DafkaError: it may have no more, or send no more.
         """
         super().go_on()
         if self.expired:
             raise UnavailableError(IDLE, f"the {self.what} was ended: {self.why}")
+        self._check()
 
     def close(self) -> None:
         """Ends the stream; may be repeated."""

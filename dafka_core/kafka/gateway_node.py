@@ -84,7 +84,8 @@ class GatewayNode:
 
     def __post_init__(self) -> None:
         store = self.store
-        object.__setattr__(self, "replication", Replication(lambda: store.endpoints))
+        replication = Replication(lambda: store.endpoints, store.options.keys)
+        object.__setattr__(self, "replication", replication)
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Does what would hold up other clients, as reading the log, in a thread."""

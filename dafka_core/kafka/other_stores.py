@@ -39,7 +39,7 @@ def tell_others(store: Store, tell: Callable[[StoreClient], object]) -> None:
     """
     for address, locations in sorted(store.endpoints.items()):
         try:
-            with StoreClient(StoreLocation(address, locations)) as client:
+            with StoreClient(StoreLocation(address, locations), store.options.keys) as client:
                 tell(client)
         except DafkaError as error:
             why = f"store {address} has not done it, and this one has: {error}"

@@ -21,6 +21,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS, KeyFiles
 
 POLL_S: Final = 1.0
 """How long a store is asked to wait for news; so late it is noticed that nobody waits any more."""
@@ -57,10 +58,14 @@ class Replication:
 
     Args:
         endpoints: where those that are there can be asked, by their addresses.
+        keys: by which they let this one in.
     """
 
-    def __init__(self, endpoints: Callable[[], Mapping[str, tuple[str, ...]]]) -> None:
+    def __init__(
+        self, endpoints: Callable[[], Mapping[str, tuple[str, ...]]], keys: KeyFiles = NO_KEYS
+    ) -> None:
         self._endpoints = endpoints
+        self._keys = keys
         self._followed: dict[str, _FollowedStore] = {}
 
     async def wait(self, ends: Ends, timeout_s: float) -> bool:
@@ -97,15 +102,16 @@ class Replication:
         if followed is None or not followed.is_at(locations):
             if followed is not None:
                 followed.close()
-            followed = self._followed[store] = _FollowedStore(store, locations)
+            followed = self._followed[store] = _FollowedStore(store, locations, self._keys)
         return asyncio.wrap_future(followed.wait(ends))
 
 
 class _FollowedStore:
     """One store, and who waits for it."""
 
-    def __init__(self, store: str, locations: tuple[str, ...]) -> None:
+    def __init__(self, store: str, locations: tuple[str, ...], keys: KeyFiles) -> None:
         self._store = store
+        self._keys = keys
         self._locations = locations
         self._changed = threading.Condition()
         self._waits: list[_Wait] = []
@@ -136,7 +142,7 @@ class _FollowedStore:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        with StoreClient(StoreLocation(self._store, self._locations)) as client:
+        with StoreClient(StoreLocation(self._store, self._locations), self._keys) as client:
             topics: set[str] = set()
             cursor = ""
             known: dict[TopicPartition, int] = {}

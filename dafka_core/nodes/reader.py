@@ -35,6 +35,7 @@ from dafka_core.records import (
     RecordBatch,
     TopicPartition,
 )
+from dafka_core.security_options import KeyFiles
 
 _ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""
@@ -77,6 +78,11 @@ class Reader(Node):
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Where stores can be read in bulk, as URIs of Arrow Flight, by the store's address."""
         return self._role.directory.endpoints
+
+    @property
+    def keys(self) -> KeyFiles:
+        """By which it and others know each other."""
+        return self._config.keys
 
     def contacts(self) -> Contacts:
         """Who is there, and who reaches whom, as far as is known by now."""

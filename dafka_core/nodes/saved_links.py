@@ -19,6 +19,7 @@ from msgspec import Meta
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight import limits
 from dafka_core.nodes.store_backup import PART, opened
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.storage.check_results import Checked, Damage
 from dafka_core.storage.link_check import PartitionLink, differences
 from dafka_core.storage.storage_errors import translated
@@ -35,7 +36,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
     links: tuple[PartitionLink, ...]
 
     @classmethod
-    def of(cls, store: str) -> Self:
+    def of(cls, store: str, keys: KeyFiles = NO_KEYS) -> Self:
         """Those that a store has now, which may run.
 
         Raises:
@@ -43,7 +44,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
             StoreUnreachableError: the store runs, and does not answer.
         """
         time = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        with opened(store) as source:
+        with opened(store, keys) as source:
             parts = limits.parts(source.partitions(), PART)
             found = [link for part in parts for link in source.links(part, newest=True)]
             return cls(VERSION, source.address, time, tuple(found))
@@ -72,13 +73,13 @@ class SavedLinks(msgspec.Struct, frozen=True):
             written.write_text(f"{json.dumps(msgspec.to_builtins(self))}\n")
             written.replace(path)
 
-    def check(self, store: str) -> Iterator[Checked]:
+    def check(self, store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
         """Compares a store with them, some partitions at a time.
 
         Raises:
             StoreError: they are another store's.
         """
-        with opened(store) as source:
+        with opened(store, keys) as source:
             if source.address != self.store:
                 why = f"the file has links of store {self.store}, and this is {source.address}"
                 raise StoreError(Path(store), why)
@@ -86,10 +87,12 @@ class SavedLinks(msgspec.Struct, frozen=True):
                 yield from source.check_saved(part)
 
 
-def compare(store: str, other: str) -> Iterator[tuple[int, list[Damage]]]:
+def compare(
+    store: str, other: str, *, keys: KeyFiles = NO_KEYS
+) -> Iterator[tuple[int, list[Damage]]]:
     """What ``differences`` are between two stores, some of the partitions of both at a time."""
     with ExitStack() as stack:
-        here, there = (stack.enter_context(opened(each)) for each in (store, other))
+        here, there = (stack.enter_context(opened(each, keys)) for each in (store, other))
         shared = set(there.partitions())
         for part in limits.parts([tp for tp in here.partitions() if tp in shared], PART):
             yield differences(here.links(part, newest=False), there.links(part, newest=False))

@@ -204,11 +204,13 @@ class Store(Node):
         if config.flight_port == FLIGHT_OFF:
             return service
         host = self._mesh.beacon.host.strip("[]")
-        # Arrow Flight asks for no keys, whoever the store lets in otherwise.
-        check_trusted(host, "flight_port", config.flight_port, config, f"set it to {FLIGHT_OFF}")
+        if not config.secret_key_file:
+            cure = f"set it to {FLIGHT_OFF}, or set secret_key_file and allowed_keys"
+            check_trusted(host, "flight_port", config.flight_port, config, cure)
         # Arrow takes half a second to load; a store without Flight does not need it.
         from dafka_core.flight.server import FlightService  # noqa: PLC0415
         from dafka_core.flight.server_context import ServerContext  # noqa: PLC0415
+        from dafka_core.flight.server_keys import ServerKeys  # noqa: PLC0415
         from dafka_core.flight.store_location import socket_path  # noqa: PLC0415
 
         role, mesh = self._role, self._mesh  # and not the store, which its threads must not keep
@@ -227,6 +229,7 @@ class Store(Node):
                 bind_host=host,
                 port=int(config.flight_port),
                 socket_path=socket_path(self.log.directory),
+                keys=ServerKeys(config.keys) if config.secret_key_file else None,
             )
         )
         role.known.locations = flight.location.locations

@@ -33,6 +33,7 @@ from dafka_core.flight.store_location import (
 )
 from dafka_core.nodes.store_identity import address_of, log_of, new_identity
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.storage import Log
 from dafka_core.storage.backup import Backup, Manifest, restore_backup, write_backup
 from dafka_core.storage.check_results import Checked, Damage
@@ -89,6 +90,7 @@ def back_up(
     directory: Path,
     previous: Backup | None = None,
     advance: Advance = lambda _: None,
+    keys: KeyFiles = NO_KEYS,
 ) -> Manifest:
     """Backs a store up into a directory, which then has all of it, or is not there.
 
@@ -96,6 +98,7 @@ def back_up(
         store: its directory, or the URI of its Flight service.
         previous: an earlier backup of it; only what is new since is taken.
         advance: is told of bytes that have come.
+        keys: by which a store that runs lets it in.
 
     Raises:
         StoreError: the directory has something in it, the earlier backup is damaged or another
@@ -113,7 +116,7 @@ def back_up(
                 f"{limits.MAX_KNOWN}: take a complete one"
             )
             raise StoreError(previous.directory, why)
-    with opened(store) as source:
+    with opened(store, keys) as source:
         if previous is not None and previous.manifest.store != source.address:
             why = f"it is of store {previous.manifest.store}, and this is store {source.address}"
             raise StoreError(previous.directory, why)
@@ -156,7 +159,7 @@ def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) ->
     return addresses[0]
 
 
-def verify(store: str) -> Iterator[Checked]:
+def verify(store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
     """Reads all that a store has, or a backup, and says what is damaged, a part at a time.
 
     Raises:
@@ -166,7 +169,7 @@ def verify(store: str) -> Iterator[Checked]:
     if (Path(store) / BACKUP_MANIFEST).exists():
         yield from _checked_backup(Backup(Path(store)))
         return
-    with opened(store) as source:
+    with opened(store, keys) as source:
         yield from source.check()
 
 
@@ -191,7 +194,7 @@ def _look(log: Log) -> Iterator[Tables]:
 
 
 @contextmanager
-def opened(store: str) -> Iterator[Source]:
+def opened(store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Source]:
     """A store, whether it runs or not.
 
     Raises:
@@ -202,16 +205,17 @@ def opened(store: str) -> Iterator[Source]:
     if "://" in store:
         if host_of(store) is None:
             raise ConfigError("store", store, "must be a directory, or like grpc://HOST:PORT")
-        with StoreClient(StoreLocation("", (store,))) as client:
+        with StoreClient(StoreLocation("", (store,)), keys) as client:
             location = client.describe(timeout_s=ANSWER_S).found_at([store])
-        with _Running(location) as running:
+        with _Running(location, keys) as running:
             yield running
         return
     directory = Path(store)
     path = socket_path(directory)
     if path is not None and Path(path).exists() and accepts(unix_location(path)):
         uris = (unix_location(path),)
-        with _Running(StoreLocation(address_of(directory), uris, "", this_machine())) as running:
+        location = StoreLocation(address_of(directory), uris, "", this_machine())
+        with _Running(location, keys) as running:
             yield running
         return
     with log_of(store) as log:
@@ -221,9 +225,9 @@ def opened(store: str) -> Iterator[Source]:
 class _Running(Closing):
     """A store that runs."""
 
-    def __init__(self, location: StoreLocation) -> None:
+    def __init__(self, location: StoreLocation, keys: KeyFiles) -> None:
         self.address = location.store
-        self._client = StoreClient(location)
+        self._client = StoreClient(location, keys)
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
         """What it sends: it keeps the moment until all is sent."""

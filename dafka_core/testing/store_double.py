@@ -11,10 +11,12 @@ from typing import TypeVar
 from dafka_core.closing import Closing
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.log_entries import Commit, Discard, Forget, LogEntry, SetTransaction, Stage
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.storage import Log
 from dafka_core.testing.waiting import wait_until
 
@@ -111,6 +113,7 @@ class StoreDouble(Closing):
         address: the store's.
         log: an opened log of the directory, to be taken over.
         socket: whether it listens at a socket in the directory, too.
+        keys: by which it and its clients know each other.
     """
 
     def __init__(
@@ -120,12 +123,14 @@ class StoreDouble(Closing):
         *,
         log: Log | None = None,
         socket: bool = False,
+        keys: KeyFiles = NO_KEYS,
     ) -> None:
         self.directory = directory
         self.address = address
         self.log = log or Log(directory)
         self.backend = LogBackend(self.log)
         self._socket_path = str(directory / "flight.sock") if socket else None
+        self.keys = keys
         self._clients: list[StoreClient] = []
         self.start()
 
@@ -136,6 +141,7 @@ class StoreDouble(Closing):
             bind_host="127.0.0.1",
             port=port,
             socket_path=self._socket_path,
+            keys=ServerKeys(self.keys) if self.keys.secret_key_file else None,
         )
 
     @property
@@ -148,9 +154,11 @@ class StoreDouble(Closing):
         """Where it listens."""
         return self.service.port
 
-    def client(self, location: StoreLocation | None = None) -> StoreClient:
-        """A client, which is closed with the store."""
-        client = StoreClient(location or self.location)
+    def client(
+        self, location: StoreLocation | None = None, keys: KeyFiles | None = None
+    ) -> StoreClient:
+        """A client, which is closed with the store; without ``keys`` it has the store's."""
+        client = StoreClient(location or self.location, self.keys if keys is None else keys)
         self._clients.append(client)
         return client
 

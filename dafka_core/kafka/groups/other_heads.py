@@ -52,7 +52,8 @@ class OtherHeads:
         found = []
         for store, locations in self._endpoints().items():
             try:
-                with closing(StoreClient(StoreLocation(store, locations))) as client:
+                location, keys = StoreLocation(store, locations), self._store.options.keys
+                with closing(StoreClient(location, keys)) as client:
                     found += client.heads([OFFSETS_TOPIC], timeout_s=ASK_S)
             except DafkaError as error:
                 _log.info("store %s is not asked for committed offsets: %s", store, error)

@@ -21,6 +21,7 @@ from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 
@@ -49,8 +50,8 @@ def array(start: int, end: int) -> pa.BinaryArray:
 class Served(StoreDouble):
     """A store in a directory whose path is short enough for a socket."""
 
-    def __init__(self, directory: Path, log: Log | None = None) -> None:
-        super().__init__(directory, STORE, log=log, socket=True)
+    def __init__(self, directory: Path, log: Log | None = None, keys: KeyFiles = NO_KEYS) -> None:
+        super().__init__(directory, STORE, log=log, socket=True, keys=keys)
 
     @property
     def unix(self) -> StoreLocation:

@@ -56,7 +56,8 @@ def test_locations_are_taken_apart() -> None:
     assert store_location.host_of("grpc://a:1") == ("a", 1)
     assert store_location.host_of(store_location.tcp_location("::1", 5)) == ("::1", 5)
     assert store_location.host_of("grpc+tcp://a:1") == ("a", 1)
-    for other in ("grpc+tls://a:1", "grpc://a", "grpc://a:x", "grpc://[a:1", "grpc+unix:///a", ""):
+    assert store_location.host_of(store_location.tcp_location("a", 5, is_tls=True)) == ("a", 5)
+    for other in ("http://a:1", "grpc://a", "grpc://a:x", "grpc://[a:1", "grpc+unix:///a", ""):
         assert store_location.host_of(other) is None
 
 

@@ -218,12 +218,12 @@ def test_without_keys_nothing_is_opened_to_other_machines_unless_somebody_says_s
             assert "flight_port = '0' asks for no keys: whoever" in caplog.text
 
 
-def test_a_store_with_keys_opens_no_flight_port_that_asks_for_none(
-    elsewhere: pytest.MonkeyPatch, keys: Keys, tmp_path: Path
+def test_a_store_with_keys_may_serve_flight_to_other_machines(
+    elsewhere: pytest.MonkeyPatch, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Tower(**ANY_PORTS, **keys.of("tower")) as tower:
-        options = keys.of("store") | {"tower": tower.tower}
-        with pytest.raises(ConfigError, match="reads and writes everything: set it to off") as no:
-            Store(tmp_path / "store", **options)
-        assert no.value.option == "flight_port"
-        Store(tmp_path / "store", **options, flight_port="off").close()
+    with (
+        Tower(**ANY_PORTS, **keys.of("tower")) as tower,
+        Store(tmp_path / "store", tower=tower.tower, **keys.of("store")) as store,
+    ):
+        assert store.locations[-1].startswith("grpc+tls://")
+    assert "asks for no keys" not in caplog.text

@@ -26,6 +26,7 @@ from dafka_core.errors import (
     NodeFailedError,
     NoStoreError,
     NotAcknowledgedError,
+    NotAllowedError,
     OffsetConflictError,
     PartitionError,
     PartitionFullError,
@@ -233,6 +234,11 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         "store ABC: it serves 32 puts already; another store may have the records",
     ),
     (
+        NotAllowedError("client", "consume 'logs.*'", "consume 'orders'"),
+        {"name": "client", "may": "consume 'logs.*'", "asked": "consume 'orders'"},
+        "key client may consume 'logs.*', and not consume 'orders' (docs/security.md)",
+    ),
+    (
         OffsetConflictError("t", "P", 7, 9),
         {"topic": "t", "partition": "P", "offset": 7, "end": 9},
         (
@@ -250,7 +256,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         {"topic": "t", "partition": "P", "transaction": Transaction(7, 3, 9)},
         (
             "topic 't', partition P: transaction 7 is committed already, at offsets 3 to 9 "
-            "(exclusive), and only newer ones can be written: go on with what follows it"
+            "(exclusive): only newer ones can be written, so go on after it"
         ),
     ),
 ]

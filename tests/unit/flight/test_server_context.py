@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from dafka_core.flight.flight_errors import CLOSING, OTHER_STORE, UnavailableErr
 from dafka_core.flight.limits import MAX_LOCATIONS_LISTED
 from dafka_core.flight.requests import DescribeRequest
 from dafka_core.flight.server_context import ServerContext, StreamLimiter
+from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
@@ -28,6 +30,9 @@ def others() -> dict[str, tuple[str, ...]]:
     return {}
 
 
+ANYBODY = Caller(SimpleNamespace(peer=lambda: "", is_cancelled=lambda: False), None)
+
+
 @pytest.fixture
 def context(tmp_path: Path, others: dict[str, tuple[str, ...]]) -> Iterator[ServerContext]:
     """Of a service that has started, as far as its requests can tell."""
@@ -40,9 +45,9 @@ def context(tmp_path: Path, others: dict[str, tuple[str, ...]]) -> Iterator[Serv
 
 def test_a_request_is_for_this_store_or_for_any(context: ServerContext) -> None:
     for request in (DescribeRequest(), DescribeRequest(store="S")):
-        assert context.parse(DescribeRequest, request.packed()) == request
+        assert context.parse(DescribeRequest, request.packed(), ANYBODY) == request
     with pytest.raises(UnavailableError, match="store T was meant, and this is store S") as other:
-        context.parse(DescribeRequest, DescribeRequest(store="T").packed())
+        context.parse(DescribeRequest, DescribeRequest(store="T").packed(), ANYBODY)
     assert other.value.code == OTHER_STORE
 
 
@@ -50,7 +55,7 @@ def test_no_request_is_taken_once_the_service_ends(context: ServerContext) -> No
     context.check_open()
     context.closing.set()
     with pytest.raises(UnavailableError, match="about to end; ask another one") as ending:
-        context.parse(DescribeRequest, b"what it says is not looked at")
+        context.parse(DescribeRequest, b"what it says is not looked at", ANYBODY)
     assert ending.value.code == CLOSING
 
 

@@ -1,0 +1,194 @@
+"""How a store shows by Flight who it is, and knows who asks: TLS, and tokens made of keys."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeVar
+
+from pyarrow import flight
+
+from dafka_core.credentials import HEADER, SCHEME, TlsPair, has_expired, tls_pair
+from dafka_core.errors import ConfigError, NotAllowedError
+from dafka_core.flight.authorization import authorize
+from dafka_core.flight.flight_errors import REFUSED, UnavailableError, refusal
+from dafka_core.flight.requests import Request
+from dafka_core.keys import AllowedKeys, read_secret
+from dafka_core.permissions import EVERYBODY, STORE, Permissions
+from dafka_core.security_options import KeyFiles
+
+MIDDLEWARE: Final = "keys"
+"""By this name pyarrow hands over who asks."""
+
+SAY_AGAIN_S: Final = 60.0
+"""How often the same refusal is said."""
+
+_MOST_SAID: Final = 1_000
+"""Refusals that are told apart: anybody may ask."""
+
+_ANONYMOUS: Final = (
+    "it lets in owners of keys only: set secret_key_file and allowed_keys (docs/security.md)"
+)
+_UNKNOWN: Final = (
+    "it does not know this client's key, or not any more: NAME.key has to be in its directory of "
+    "allowed keys, with a line token-sha256 ('dafka keys renew NAME' writes it)"
+)
+
+
+class OfTopic(Protocol):
+    """Something about a topic."""
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+
+
+T = TypeVar("T", bound=OfTopic)
+
+_log = logging.getLogger("dafka.security")
+
+
+class ServerKeys:
+    """A store's own key, and those of its clients as they are now.  Thread-safe.
+
+    Raises:
+        ConfigError: the keys are wrong, or clients could not trust this store by them.
+    """
+
+    def __init__(self, files: KeyFiles) -> None:
+        own = read_secret(files.secret_key_file)
+        self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
+        known = self._allowed.find(own.public.decode())
+        cure = "'dafka keys renew NAME' where its secret is, and copy NAME.key to all machines"
+        if known is None or STORE not in known.roles:
+            why = f"must have this store's own key with role {STORE}: clients trust no other one"
+            raise ConfigError("allowed_keys", files.allowed_keys, why)
+        if not known.certificate:
+            why = f"{known.name}.key has no certificate, by which clients know the store: {cure}"
+            raise ConfigError("allowed_keys", files.allowed_keys, why)
+        if has_expired(known.certificate):
+            why = f"the certificate in {known.name}.key has expired: {cure}"
+            raise ConfigError("allowed_keys", files.allowed_keys, why)
+        try:
+            self.tls: TlsPair = tls_pair(own.secret, known.certificate)
+        except ValueError as error:
+            why = f"{known.name}.key {error}: {cure}"
+            raise ConfigError("allowed_keys", files.allowed_keys, why) from None
+        self.refusal_count = 0
+        """Requests without a key that is allowed, or beyond what the key allows."""
+        self._lock = threading.Lock()
+        self._said: dict[str, float] = {}
+
+    def owner(self, said: str) -> Permissions:
+        """Who says a token, and what he may do now.
+
+        Raises:
+            UnavailableError: nobody who is let in does.
+        """
+        with self._lock:
+            self._allowed.look(time.monotonic())
+        found = self._allowed.find_token(said) if said else None
+        if found is None:
+            raise UnavailableError(REFUSED, _UNKNOWN if said else _ANONYMOUS)
+        return found.permissions
+
+    def note_refusal(self, what: str, peer: str) -> None:
+        """Counts what was refused, and says it now and then."""
+        now = time.monotonic()
+        with self._lock:
+            self.refusal_count += 1
+            known = what in self._said
+            if now < self._said.get(what, 0.0) or (len(self._said) >= _MOST_SAID and not known):
+                return
+            self._said[what] = now + SAY_AGAIN_S
+        extra = {"event": "request_refused"}
+        _log.warning("refused a request over Flight by %s: %s", peer, what, extra=extra)
+
+
+class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Lets in calls with a token that is known, and no others, whatever they ask for."""
+
+    def __init__(self, keys: ServerKeys) -> None:
+        super().__init__()
+        self._keys = keys
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Token:
+        """Pyarrow calls it before anything else of a call."""
+        values = headers.get(HEADER, [""])
+        said = str(values[0]).removeprefix(SCHEME)
+        try:
+            self._keys.owner(said)
+        except UnavailableError as error:
+            self._keys.note_refusal(error.why, "a stranger")
+            raise refusal(error) from None
+        return _Token(said)
+
+
+class _Token(flight.ServerMiddleware):  # type: ignore[misc]
+    """What a call has said."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()
+        self.said = said
+
+
+class Caller:
+    """The client of one request: its name in gRPC, and what it may do as long as that is served.
+
+    Without ``keys`` everybody may do everything.
+    """
+
+    def __init__(self, context: Any, keys: ServerKeys | None) -> None:
+        self.peer: str = context.peer()
+        self._is_cancelled: Callable[[], bool] = context.is_cancelled
+        self._keys = keys
+        self._said = "" if keys is None else context.get_middleware(MIDDLEWARE).said
+        self._request: Request | None = None
+        self._allowed_to: Permissions | None = None
+
+    @property
+    def owner(self) -> Permissions:
+        """Who it is, as the keys are now.
+
+        Raises:
+            UnavailableError: its key is not allowed any more.
+        """
+        return EVERYBODY if self._keys is None else self._keys.owner(self._said)
+
+    def allow(self, request: Request) -> None:
+        """Lets a request pass, from now on as long as ``check`` does.
+
+        Raises:
+            NotAllowedError: its key does not allow that.
+            UnavailableError: its key is not allowed any more.
+        """
+        self._request, self._allowed_to = request, None
+        self.check()
+
+    def check(self) -> None:
+        """The same again: keys come and go while a stream lasts."""
+        if self._keys is None or self._request is None:
+            return
+        try:
+            owner = self._keys.owner(self._said)
+            if owner != self._allowed_to:
+                authorize(owner, self._request)
+                self._allowed_to = owner
+        except (NotAllowedError, UnavailableError) as error:
+            self._keys.note_refusal(str(error), self.peer)
+            raise
+
+    def known(self, held: Iterable[T]) -> list[T]:
+        """What of these it may know of."""
+        owner = self.owner
+        if owner.knows_all:
+            return list(held)
+        topics: dict[str, bool] = {}
+        return [each for each in held if topics.setdefault(each.topic, owner.may_know(each.topic))]
+
+    def is_gone(self) -> bool:
+        """Whether it waits for no answer any more; raises as ``check`` does."""
+        self.check()
+        return self._is_cancelled()

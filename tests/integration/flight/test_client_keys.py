@@ -1,0 +1,175 @@
+"""Clients with keys: which stores they trust, and what they say when it is none."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dafka_core.credentials import new_certificate
+from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.flight.client_keys import ClientKeys
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation, tcp_location
+from dafka_core.keys import read_secret
+from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.testing import PATIENCE_S, wait_until
+from tests.integration.flight.hosts import BLOCKS, Served, everything, short_directory, total
+from tests.key_files import KeyDirectory
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyDirectory:
+    made = KeyDirectory(tmp_path / "cluster")
+    made.allow("reader", "consume")
+    return made
+
+
+@pytest.fixture
+def locked(keys: KeyDirectory, directory: Path) -> Iterator[Served]:
+    with Served(directory, keys=keys.files("store")) as running:
+        yield running
+
+
+def refusal(location: StoreLocation, files: KeyFiles) -> str:
+    with StoreClient(location, files) as client:
+        try:
+            client.describe(timeout_s=PATIENCE_S)
+        except DafkaError as error:
+            return str(error)
+    return ""
+
+
+def test_a_false_store_is_told_nothing(
+    keys: KeyDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It has keys of its own making, and listens where a store was."""
+    others = KeyDirectory(tmp_path / "others")
+    with short_directory() as directory, Served(directory, keys=others.files("store")) as false:
+        assert "it is none of the stores in this client's directory" in refusal(
+            false.tcp, keys.files("reader")
+        )
+        assert false.service.keys is not None
+        assert false.service.keys.refusal_count == 0  # the handshake came no further
+        # Once its key is let in as a store's, it is one.
+        (others.allowed / "store.key").rename(keys.allowed / "second.key")
+        wait_until(
+            lambda: "does not know this client's key" in refusal(false.tcp, keys.files("reader"))
+        )
+    # Without TLS it is refused as well, whatever the location says.
+    with short_directory() as directory, Served(directory) as false:
+        for location in (
+            false.tcp,
+            StoreLocation("", (tcp_location("127.0.0.1", false.port, is_tls=True),)),
+        ):
+            assert "it does not show who it is, as stores with keys do" in refusal(
+                location, keys.files("reader")
+            )
+    assert capfd.readouterr().err == ""
+
+
+def test_a_key_that_is_not_a_stores_makes_no_store(keys: KeyDirectory, locked: Served) -> None:
+    path = keys.allowed / "store.key"
+    path.write_text(path.read_text().replace('roles = "store"', 'roles = "consume, admin"'))
+    with pytest.raises(ConfigError, match="no key with role store and a certificate"):
+        ClientKeys(keys.files("reader")).connect("grpc+tls://127.0.0.1:1", b"")
+    wait_until(lambda: "no store can be trusted" in refusal(locked.tcp, keys.files("reader")))
+
+
+def test_a_store_is_asked_by_tls_however_it_is_named(keys: KeyDirectory, locked: Served) -> None:
+    named = StoreLocation("", (tcp_location("127.0.0.1", locked.port),))
+    assert refusal(named, keys.files("reader")) == ""
+
+
+def test_an_expired_certificate_is_named(
+    keys: KeyDirectory, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = read_secret(str(keys.away / "store.key_secret")).secret
+    path = keys.allowed / "store.key"
+    kept = [line for line in path.read_text().splitlines() if "certificate" not in line]
+    soon = new_certificate(own, "store", 5 / 86_400)
+    kept.insert(kept.index("metadata") + 1, f'    certificate = "{soon}"')
+    path.write_text("\n".join([*kept, ""]))
+    files = keys.files("reader")
+    with Served(directory, keys=keys.files("store")) as locked:
+        wait_until(lambda: "its certificate has expired" in refusal(locked.tcp, files))
+    with caplog.at_level(logging.WARNING, "dafka.security"):
+        ClientKeys(files)
+    assert "the certificate in store.key has expired: 'dafka keys renew store'" in caplog.text
+
+
+def test_a_store_that_is_trusted_no_more_is_not_asked_again(
+    keys: KeyDirectory, large: Path
+) -> None:
+    """What is read meanwhile is read to its end: the store was one when that began."""
+    keys.allow("second", "store")
+    with Served(large, keys=keys.files("store")) as locked:
+        client = locked.client(locked.tcp, keys.files("reader"))
+        reading = everything(client)
+        first = next(reading)
+        # The store has a directory of its own on its machine; here it goes by the same one.
+        own = (keys.allowed / "store.key").read_text()
+        (keys.allowed / "store.key").unlink()
+        wait_until(lambda: _is_refused(client, "none of the stores in this client's directory"))
+        assert total((first, *reading)) == BLOCKS * 200
+        (keys.allowed / "store.key").write_text(own)
+        wait_until(lambda: not _is_refused(client, ""))
+
+
+def _is_refused(client: StoreClient, why: str) -> bool:
+    try:
+        client.describe(timeout_s=PATIENCE_S)
+    except StoreUnreachableError as error:
+        return why in error.why
+    return False
+
+
+def test_a_socket_of_another_user_is_not_used(
+    keys: KeyDirectory, locked: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = locked.unix.locations[0]
+    known = ClientKeys(keys.files("reader"))
+    assert known.may_use(uri)
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert not known.may_use(uri)
+    assert ClientKeys(NO_KEYS).may_use(uri)
+    assert not ClientKeys(NO_KEYS).may_use("grpc+unix:///nowhere/flight.sock")
+
+
+def test_a_handshake_that_fails_writes_nothing_to_stderr(locked: Served) -> None:
+    """Neither the client's library nor the store's: anybody could fill its log."""
+    program = (
+        "import sys\n"
+        "from dafka_core.flight.store_client import StoreClient\n"
+        "from dafka_core.flight.store_location import StoreLocation\n"
+        "client = StoreClient(StoreLocation('', (sys.argv[1],)))\n"
+        "try: client.describe(timeout_s=9)\n"
+        "except Exception as error: print(type(error).__name__)\n"
+    )
+    uri = tcp_location("127.0.0.1", locked.port)
+    found = subprocess.run(
+        [sys.executable, "-c", program, uri], capture_output=True, text=True, check=True
+    )
+    assert (found.stdout, found.stderr) == ("StoreUnreachableError\n", "")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "option"),
+    [
+        (lambda keys: Path(keys.files("reader").secret_key_file).unlink(), "secret_key_file"),
+        (lambda keys: (keys.allowed / "x.key").write_text("nothing"), "allowed_keys"),
+    ],
+)
+def test_wrong_keys_are_an_error_before_anything_is_said(
+    spoil: Callable[[KeyDirectory], object], option: str, keys: KeyDirectory, locked: Served
+) -> None:
+    spoil(keys)
+    with pytest.raises(ConfigError) as error:
+        StoreClient(locked.tcp, keys.files("reader"))
+    assert error.value.option == option

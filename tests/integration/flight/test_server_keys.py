@@ -1,0 +1,338 @@
+"""A store with keys: who is let in by Flight, to what, and for how long."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import flight
+
+from dafka_core.credentials import SERVER_NAME, new_certificate, pem, token
+from dafka_core.errors import (
+    ConfigError,
+    DafkaError,
+    InvalidRequestError,
+    NotAllowedError,
+    StoreUnreachableError,
+)
+from dafka_core.flight.limits import MAX_BATCH_BYTES
+from dafka_core.flight.requests import DescribeRequest
+from dafka_core.flight.server_keys import ServerKeys
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation, tcp_location
+from dafka_core.keys import read_public, read_secret
+from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.testing import PATIENCE_S, wait_until
+from tests.integration.flight.hosts import LARGEST, TOPIC, TP, Served, array, check, everything
+from tests.key_files import KeyDirectory
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyDirectory:
+    made = KeyDirectory(tmp_path)
+    made.allow("reader", "consume")
+    made.allow("writer", "produce")
+    return made
+
+
+@pytest.fixture
+def locked(keys: KeyDirectory, directory: Path) -> Iterator[Served]:
+    with Served(directory, keys=keys.files("store")) as running:
+        running.extend(5)
+        yield running
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def place(locked: Served, request: pytest.FixtureRequest) -> StoreLocation:
+    found: StoreLocation = getattr(locked, request.param)
+    return found
+
+
+def read(client: StoreClient, end: int = 5) -> Any:
+    return client.read(TP, 0, end, times=False, timeout_s=PATIENCE_S, **LARGEST)
+
+
+def refused(client: StoreClient) -> str:
+    with pytest.raises(StoreUnreachableError) as error:
+        client.heads(None, timeout_s=PATIENCE_S)
+    return error.value.why
+
+
+def own_partition(keys: KeyDirectory, name: str, topic: str = TOPIC) -> TopicPartition:
+    prefix = read_public(keys.away / f"{name}.key").permissions.prefix
+    return TopicPartition(topic, prefix + "0" * 16)
+
+
+def test_owners_of_keys_read_and_write_over_either_way(
+    keys: KeyDirectory, locked: Served, place: StoreLocation
+) -> None:
+    assert locked.location.locations[1].startswith("grpc+tls://")
+    reader = locked.client(place, keys.files("reader"))
+    check(read(reader), 0, 5)
+    with locked.client(place, keys.files("writer")).put(
+        own_partition(keys, "writer"), 0, timeout_s=PATIENCE_S
+    ) as put:
+        put.write(array(0, 3))
+        assert put.finish(PATIENCE_S) == 3
+    held = reader.heads(None, timeout_s=PATIENCE_S)
+    assert {head.end for head in held} == {3, 5}
+    assert {facts.end for facts in reader.facts(None, timeout_s=PATIENCE_S)} == {3, 5}
+
+
+def test_a_stranger_is_told_what_to_do_and_nothing_else(
+    keys: KeyDirectory, locked: Served, place: StoreLocation, caplog: pytest.LogCaptureFixture
+) -> None:
+    without = StoreClient(place)
+    with without:
+        if without.location.machine:
+            assert "it lets in owners of keys only: set secret_key_file" in refused(without)
+        else:
+            with pytest.raises(ConfigError, match="must be set, and allowed_keys: the store at"):
+                without.heads(None, timeout_s=PATIENCE_S)
+    keys.make("other", "consume", "admin")
+    other = keys.files("other")
+    with caplog.at_level(logging.WARNING, "dafka.security"):
+        for _ in range(3):
+            assert "does not know this client's key" in refused(locked.client(place, other))
+    told = [each for each in caplog.messages if "does not know this client's key" in each]
+    assert len(told) == 1
+    assert locked.service.keys is not None
+    assert locked.service.keys.refusal_count >= 3
+    assert not any(token(read_secret(other.secret_key_file).secret) in each for each in told)
+
+
+def plain(locked: Served, keys: KeyDirectory) -> flight.FlightClient:
+    """A client that knows nothing of Dafka but the store's certificate."""
+    roots = pem(read_public(keys.away / "store.key").certificate)
+    uri = locked.tcp.locations[0]
+    return flight.FlightClient(uri, tls_root_certs=roots, override_hostname=SERVER_NAME)
+
+
+CALLS: list[Callable[[flight.FlightClient, Any], object]] = [
+    lambda client, options: list(client.list_flights(b"", options)),
+    lambda client, options: list(client.list_actions(options)),
+    lambda client, options: client.do_get(flight.Ticket(b""), options).read_all(),
+    lambda client, options: list(client.do_action(flight.Action("dafka.heads.v1", b""), options)),
+    lambda client, options: client.get_flight_info(
+        flight.FlightDescriptor.for_path(TOPIC), options
+    ),
+    lambda client, options: client.get_schema(flight.FlightDescriptor.for_path(TOPIC), options),
+    lambda client, options: client.do_exchange(flight.FlightDescriptor.for_path(TOPIC), options)[
+        1
+    ].read_all(),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("said", [None, b"", b"Bearer ", b"Bearer " + b"0" * 64, b"Basic YTpi"])
+def test_no_call_is_answered_without_a_token_that_is_known(
+    call: Callable[[flight.FlightClient, Any], object],
+    said: bytes | None,
+    locked: Served,
+    keys: KeyDirectory,
+) -> None:
+    headers = [] if said is None else [(b"authorization", said)]
+    why = "lets in owners of keys only|does not know this client's key"
+    # Of an error of GetSchema pyarrow's client keeps the sentence alone.
+    errors = (flight.FlightUnauthenticatedError, OSError)
+    with plain(locked, keys) as client, pytest.raises(errors, match=why):
+        call(client, flight.FlightCallOptions(headers=headers))
+
+
+def test_what_is_said_in_the_clear_is_not_heard(locked: Served) -> None:
+    host, port = "127.0.0.1", locked.port
+    with StoreClient(StoreLocation("", (tcp_location(host, port),))) as client:
+        assert "if it has keys, set secret_key_file and allowed_keys here" in refused(client)
+
+
+def test_a_key_allows_what_its_roles_and_patterns_do(keys: KeyDirectory, locked: Served) -> None:
+    keys.allow("logs", "consume", consume=("logs.*",))
+    logs = keys.files("logs")
+    locked.extend(2, topic="logs.a")
+    client = locked.client(keys=logs)
+    assert [head.topic for head in client.heads(None, timeout_s=PATIENCE_S)] == ["logs.a"]
+    assert [each.topic for each in client.facts(None, timeout_s=PATIENCE_S)] == ["logs.a"]
+    news = client.watch(None, "", wait_s=0, timeout_s=PATIENCE_S)
+    assert [head.topic for head in news.heads] == ["logs.a"]
+    locked.extend(6)
+    locked.extend(3, topic="logs.a")
+    changed = client.watch(None, news.cursor, wait_s=0, timeout_s=PATIENCE_S)
+    assert [(head.topic, head.end) for head in changed.heads] == [("logs.a", 3)]
+    asked: list[tuple[Callable[[], object], str]] = [
+        (lambda: list(read(client)), "consume 't'"),
+        (lambda: client.heads([TOPIC], timeout_s=PATIENCE_S), "know of 't'"),
+        (lambda: client.forget("0" * 32, timeout_s=PATIENCE_S), "administer stores"),
+    ]
+    for ask, what in asked:
+        with pytest.raises(NotAllowedError, match=f"may consume 'logs.*', and not {what}"):
+            ask()
+
+
+def test_a_key_writes_its_own_partitions_only(keys: KeyDirectory, locked: Served) -> None:
+    def write(name: str, tp: TopicPartition) -> None:
+        client = locked.client(keys=keys.files(name))
+        with client.put(tp, locked.log.end(tp), timeout_s=PATIENCE_S) as put:
+            put.write(array(0, 1))
+            put.finish(PATIENCE_S)
+
+    keys.allow("old", "produce", produce=("t",), addresses=("P",))
+    with pytest.raises(NotAllowedError, match="write partition P, which is not its own"):
+        write("writer", TP)
+    with pytest.raises(NotAllowedError, match="not produce to 't'"):
+        write("reader", own_partition(keys, "reader"))
+    with pytest.raises(NotAllowedError, match="not produce to 'u'"):
+        write("old", own_partition(keys, "old", "u"))
+    assert locked.log.end(TP) == 5
+    write("old", TP)
+    assert locked.log.end(TP) == 6
+
+
+def shut_out(keys: KeyDirectory) -> None:
+    keys.shut_out("reader")
+
+
+def take_role(keys: KeyDirectory) -> None:
+    path = keys.allowed / "reader.key"
+    path.write_text(path.read_text().replace('roles = "consume"', 'roles = "tower"'))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [(shut_out, "does not know"), (take_role, "may tower, and not")]
+)
+def test_what_is_taken_from_a_key_ends_what_it_reads(
+    change: Callable[[KeyDirectory], None], why: str, keys: KeyDirectory, large: Path
+) -> None:
+    """A read, and a wait for what changes."""
+    with Served(large, keys=keys.files("store")) as locked:
+        for place in (locked.tcp, locked.unix):
+            client = locked.client(place, keys.files("reader"))
+            reading = everything(client, max_bytes=MAX_BATCH_BYTES // 64)
+            next(reading)
+            cursor = client.watch([TOPIC], "", wait_s=0, timeout_s=PATIENCE_S).cursor
+            change(keys)
+            with pytest.raises((NotAllowedError, StoreUnreachableError), match=why):
+                client.watch([TOPIC], cursor, wait_s=60, timeout_s=PATIENCE_S)
+            with pytest.raises((NotAllowedError, StoreUnreachableError), match=why):
+                list(reading)
+            keys.let_in("reader")
+            wait_until(lambda client=client: answers(client))  # type: ignore[misc]
+
+
+def answers(client: StoreClient) -> bool:
+    try:
+        return bool(client.describe(timeout_s=PATIENCE_S)) and bool(list(everything(client)))
+    except DafkaError:
+        return False
+
+
+def test_a_put_ends_when_its_key_is_shut_out(keys: KeyDirectory, locked: Served) -> None:
+    tp = own_partition(keys, "writer")
+    client = locked.client(keys=keys.files("writer"))
+
+    def write() -> None:
+        with client.put(tp, locked.log.end(tp), timeout_s=PATIENCE_S) as put:
+            put.write(array(0, 1))
+            put.wait_durable(put.end, timeout_s=PATIENCE_S)
+            keys.shut_out("writer")
+
+            def is_refused() -> bool:
+                put.write(array(0, 1))
+                put.wait_durable(put.end, timeout_s=PATIENCE_S)
+                return False
+
+            wait_until(is_refused)
+
+    with pytest.raises(StoreUnreachableError, match="does not know this client's key"):
+        write()
+
+
+def test_a_key_of_before_is_refused_until_it_is_renewed(keys: KeyDirectory, locked: Served) -> None:
+    path = keys.allowed / "reader.key"
+    lines = [line for line in path.read_text().splitlines() if "token-sha256" not in line]
+    path.write_text("\n".join([*lines, ""]))
+    client = locked.client(keys=keys.files("reader"))
+    wait_until(lambda: "'dafka keys renew NAME' writes it" in _refusal(client))
+    keys.let_in("reader")
+    wait_until(lambda: not _refusal(client))
+
+
+def _refusal(client: StoreClient) -> str:
+    try:
+        client.describe(timeout_s=PATIENCE_S)
+    except StoreUnreachableError as error:
+        return error.why
+    return ""
+
+
+def test_a_request_that_is_none_is_refused_as_without_keys(
+    keys: KeyDirectory, locked: Served
+) -> None:
+    client = locked.client(keys=keys.files("reader"))
+    with pytest.raises(InvalidRequestError):
+        list(client.get(b"x", lambda received: received, PATIENCE_S))
+    assert client.ask(StoreLocation, PATIENCE_S, DescribeRequest())[0].store == locked.address
+
+
+def without(text: str, keys: KeyDirectory) -> KeyFiles:
+    path = keys.allowed / "store.key"
+    lines = [line for line in path.read_text().splitlines() if text not in line]
+    path.write_text("\n".join([*lines, ""]))
+    return keys.files("store")
+
+
+def stranger(keys: KeyDirectory) -> KeyFiles:
+    keys.make("away", "store")
+    return keys.files("away")
+
+
+def consumer(keys: KeyDirectory) -> KeyFiles:
+    return keys.files("reader")
+
+
+def uncertified(keys: KeyDirectory) -> KeyFiles:
+    return without("certificate", keys)
+
+
+def certified(keys: KeyDirectory, secret: str, days: float) -> KeyFiles:
+    files = uncertified(keys)
+    made = new_certificate(read_secret(str(keys.away / secret)).secret, "store", days)
+    path = keys.allowed / "store.key"
+    path.write_text(
+        path.read_text().replace("metadata\n", f'metadata\n    certificate = "{made}"\n')
+    )
+    return files
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (stranger, "must have this store's own key with role store"),
+        (consumer, "must have this store's own key with role store"),
+        (uncertified, r"store.key has no certificate.*: 'dafka keys renew NAME' where its secret"),
+        (
+            lambda keys: certified(keys, "store.key_secret", 0),
+            "the certificate in store.key has expired: 'dafka keys renew NAME'",
+        ),
+        (
+            lambda keys: certified(keys, "reader.key_secret", 1),
+            "store.key has the certificate of another key: 'dafka keys renew NAME'",
+        ),
+    ],
+)
+def test_a_store_that_no_client_could_trust_does_not_start(
+    spoil: Callable[[KeyDirectory], KeyFiles], why: str, keys: KeyDirectory
+) -> None:
+    with pytest.raises(ConfigError, match=why) as error:
+        ServerKeys(spoil(keys))
+    assert error.value.option == "allowed_keys"
+
+
+def test_without_keys_everybody_does_everything(served: Served) -> None:
+    served.extend(5)
+    with StoreClient(served.tcp, NO_KEYS) as client:
+        check(read(client), 0, 5)
+        client.forget("0" * 32, timeout_s=PATIENCE_S)

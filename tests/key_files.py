@@ -1,0 +1,25 @@
+"""Keys for tests that let them in and shut them out."""
+
+from __future__ import annotations
+
+from dafka_core.keys import PUBLIC
+from dafka_core.security_options import KeyFiles
+from tests.integration.nodes.locked import Keys
+
+
+class KeyDirectory(Keys):
+    """The same keys, for clients that are no nodes."""
+
+    def files(self, name: str) -> KeyFiles:
+        """What the owner of a key has."""
+        return KeyFiles(**self.of(name))
+
+    def let_in(self, name: str) -> None:
+        """Copies a key to where it is let in, as a whole."""
+        part = self.allowed / f".{name}"
+        part.write_text((self.away / f"{name}{PUBLIC}").read_text())
+        part.rename(self.allowed / f"{name}{PUBLIC}")
+
+    def shut_out(self, name: str) -> None:
+        """Takes it away from there."""
+        (self.allowed / f"{name}{PUBLIC}").unlink()
