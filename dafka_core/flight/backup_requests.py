@@ -66,7 +66,7 @@ class CheckRequest(ActionRequest, frozen=True):
     """
 
     action: ClassVar[str] = "dafka.check.v1"
-    rows: ClassVar[str] = "partitions"
+    rows: ClassVar[tuple[str, ...]] = ("partitions", "saved")
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
     saved: Annotated[tuple[SavedLink, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
@@ -81,7 +81,7 @@ class LinksRequest(ActionRequest, frozen=True):
     """
 
     action: ClassVar[str] = "dafka.links.v1"
-    rows: ClassVar[str] = "partitions"
+    rows: ClassVar[tuple[str, ...]] = ("partitions",)
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)]
     newest: bool = False

@@ -70,7 +70,7 @@ class GetManyRequest(Request, frozen=True):
     what: ClassVar[str] = "ticket"
     json_version: ClassVar[int] = 2
     largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
-    rows: ClassVar[str] = "ranges"
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
 
     ranges: Ranges
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -93,7 +93,7 @@ class LeaseManyRequest(ActionRequest, frozen=True):
     """
 
     action: ClassVar[str] = "dafka.lease.v2"
-    rows: ClassVar[str] = "ranges"
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
 
     ranges: Ranges
@@ -113,7 +113,7 @@ class SizesRequest(ActionRequest, frozen=True):
     """
 
     action: ClassVar[str] = "dafka.sizes.v1"
-    rows: ClassVar[str] = "ranges"
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
     largest_bytes: ClassVar[int] = limits.MAX_MANY_BYTES
 
     ranges: Ranges

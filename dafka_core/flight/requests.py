@@ -43,8 +43,8 @@ class Request(
     largest_bytes: ClassVar[int] = limits.MAX_REQUEST_BYTES
     may_be_empty: ClassVar[bool] = False
     """Whether no octets at all are the request with all defaults."""
-    rows: ClassVar[str] = ""
-    """The member, if any, whose rows begin with a topic and a partition."""
+    rows: ClassVar[tuple[str, ...]] = ()
+    """The members whose rows begin with a topic and a partition."""
 
     store: str = ""
 
@@ -81,9 +81,10 @@ class Request(
         _check_columns(getattr(self, "columns", DEFAULT_COLUMNS))
         for topic in getattr(self, "topics", None) or ():
             _check_name("topics", topic)
-        for topic, partition, *_ in getattr(self, self.rows, ()):
-            _check_name(self.rows, topic)
-            _check_name(self.rows, partition, check_address)
+        for member in self.rows:
+            for topic, partition, *_ in getattr(self, member):
+                _check_name(member, topic)
+                _check_name(member, partition, check_address)
 
 
 class _PartitionRequest(Request, frozen=True):
@@ -207,7 +208,7 @@ class OffsetsRequest(ActionRequest, frozen=True):
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
-    rows: ClassVar[str] = "times"
+    rows: ClassVar[tuple[str, ...]] = ("times",)
 
     times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=limits.MAX_TIMES)]
 
@@ -257,7 +258,7 @@ class TransactionsRequest(ActionRequest, frozen=True):
     """
 
     action: ClassVar[str] = "dafka.transactions.v1"
-    rows: ClassVar[str] = "partitions"
+    rows: ClassVar[tuple[str, ...]] = ("partitions",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
@@ -270,7 +271,7 @@ class CommitRequest(ActionRequest, frozen=True):
     """
 
     action: ClassVar[str] = "dafka.commit.v1"
-    rows: ClassVar[str] = "transactions"
+    rows: ClassVar[tuple[str, ...]] = ("transactions",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     transactions: Annotated[
@@ -309,7 +310,7 @@ class DiscardRequest(ActionRequest, frozen=True):
     """Give up what attempts have staged: {v, stages: [[topic, partition, attempt], ...]} -> {v}."""
 
     action: ClassVar[str] = "dafka.discard.v1"
-    rows: ClassVar[str] = "stages"
+    rows: ClassVar[tuple[str, ...]] = ("stages",)
     largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
 
     stages: Annotated[

@@ -90,7 +90,7 @@ class TrimRequest(ActionRequest, frozen=True):
     """
 
     action: ClassVar[str] = "dafka.trim.v1"
-    rows: ClassVar[str] = "trims"
+    rows: ClassVar[tuple[str, ...]] = ("trims",)
 
     trims: Annotated[tuple[tuple[str, str, Offset], ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
 

@@ -219,6 +219,12 @@ MERGE_SECONDS: Final = _counter(
 MERGES_FAILED: Final = _counter(
     "store_failed_merges", "merges", STORE, "how often the disk failed at it"
 )
+LINKED: Final = _counter(
+    "store_links", "links", STORE, "how often a link was made, or made anew of more records"
+)
+CHANGED: Final = _gauge(
+    "store_changed_partitions", "partitions", STORE, "those found changed at rest as links grew"
+)
 COMPRESSED: Final = _counter(
     "store_compressed_blocks", "blocks", STORE, "cold blocks that were compressed"
 )

@@ -51,6 +51,8 @@ class StoreReadings:
         yield Sample(d.MERGES, merge_thread.merged_count)
         yield Sample(d.MERGE_SECONDS, merge_thread.merged_s)
         yield Sample(d.MERGES_FAILED, merge_thread.failed_count)
+        yield Sample(d.LINKED, store.log.linker.made)
+        yield Sample(d.CHANGED, len(store.log.linker.wrong))
         yield Sample(d.COMPRESSED, store.compressor.blocks)
         yield Sample(d.COMPRESSED_FROM, store.compressor.before_bytes)
         yield Sample(d.COMPRESSED_TO, store.compressor.after_bytes)

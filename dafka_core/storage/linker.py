@@ -49,16 +49,21 @@ class Linker:
 
     For one thread, which calls ``step`` again and again.  ``reader`` says how often records were
     set aside: what was read before is not written after it.
+
+    Attributes:
+        made: how many links it has made, each time that it was.
+        wrong: the partitions in which it has come upon a change, and makes no more.
     """
 
     def __init__(self, env: Environment, reader: BlockReader) -> None:
+        self.made = 0
+        self.wrong = set[TopicPartition]()
         self._env = env
         self._reader = reader
         self._changes_seen = -1  # of which there are none: it looks at all partitions first
         self._look_s = float("-inf")  # when it looks again
         self._tails: dict[TopicPartition, float] = {}  # since when partitions wait
         self._due: deque[TopicPartition] = deque()
-        self._wrong: set[TopicPartition] = set()
 
     def step(self) -> bool:
         """Makes some links, or looks for partitions that need some; False if there was nothing.
@@ -97,6 +102,7 @@ class Linker:
                 tables.links.cut(each.id, each.keep)
                 for link in each.links:
                     tables.links.put(each.id, link)
+                self.made += len(each.links)
 
         self._env.write(write)
         if failed is not None:
@@ -115,7 +121,7 @@ class Linker:
                 row = tables.visible_row(tp)
                 last = row and tables.links.last(row.id)
                 start, end = (last.start, last.end) if last else (0, 0)
-                if row is None or row.end == end or tp in self._wrong:
+                if row is None or row.end == end or tp in self.wrong:
                     continue
                 since_s = waiting.get(tp, now_s)
                 if 2 * abs(row.end - end) >= end - start or now_s - since_s >= TAIL_S:
@@ -161,7 +167,7 @@ class Linker:
         return _Made(row.id, keep, links)
 
     def _say_wrong(self, tp: TopicPartition, link: Link) -> None:
-        self._wrong.add(tp)
+        self.wrong.add(tp)
         text = (
             "%(partition)s: records %(start)d to %(end)d, or their link, are not what they were: "
             "they were changed in the file; 'dafka store verify' says more"

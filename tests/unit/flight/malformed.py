@@ -88,6 +88,9 @@ PUTS = [
     ("version", PUT | {"version": 1}),
     *variants(PUT, waited_s=(-1, 3_601, "1", True, None, [], float("inf"))),
 ]
+LINK: list[object] = ["t", "P", 0, 5, "0" * 16, "a" * 64, "b" * 64]
+HEX_WRONG: tuple[object, ...] = ("", "A" * 64, "a" * 63, 7, None, "a" * 64 + "\n")
+LINK_WRONG = (NAMES_WRONG, NAMES_WRONG, OFFSETS_WRONG, OFFSETS_WRONG, *[HEX_WRONG] * 3)
 COMMIT: list[object] = ["t", "P", ATTEMPT, 0, 5, 1]
 
 
@@ -233,6 +236,14 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "dafka.check.v1": [
         {"partitions": 7},
         {"partitions": [["t", "P"]] * 10_001},
+        *({"partitions": rows} for rows in rows_wrong(["t", "P"], NAMES_WRONG, NAMES_WRONG)),
+        *({"saved": rows} for rows in rows_wrong(LINK, *LINK_WRONG)),
+        {"saved": [LINK] * 1_001},
+    ],
+    "dafka.links.v1": [
+        {},
+        {"partitions": [["t", "P"]], "newest": 1},
+        {"partitions": [["t", "P"]] * 1_001},
         *({"partitions": rows} for rows in rows_wrong(["t", "P"], NAMES_WRONG, NAMES_WRONG)),
     ],
 }

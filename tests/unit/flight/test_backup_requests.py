@@ -12,6 +12,8 @@ from dafka_core.flight.backup_requests import (
     SCHEMA,
     BackupRequest,
     CheckRequest,
+    FoundLinks,
+    LinksRequest,
     LogChecked,
     batches,
     entries_of,
@@ -21,6 +23,7 @@ from dafka_core.flight.limits import MAX_KNOWN, MAX_MANY_BYTES
 from dafka_core.flight.many_ranges import ticket_version
 from dafka_core.records import TopicPartition
 from dafka_core.storage.check_results import Checked, Damage
+from dafka_core.storage.link_check import PartitionLink
 from dafka_core.storage.log_copy import BLOCKS, META, Entry, Known
 
 
@@ -60,7 +63,16 @@ def test_a_ticket_has_room_for_many_partitions() -> None:
 
 
 def test_what_was_checked_travels() -> None:
-    checked = Checked(1, 2, 3, 4, (Damage("hole", "t", "p", 5, "why"),), 3)
+    checked = Checked(1, 2, 3, 4, (Damage("hole", "t", "p", 5, "why"),), 3, 2)
     assert LogChecked.parse(LogChecked.of(checked).packed()).checked == checked
     request = CheckRequest((TopicPartition("t", "p"),))
     assert CheckRequest.parse(request.packed()) == request
+
+
+def test_links_travel() -> None:
+    link = PartitionLink("t", "p", 0, 5, "0" * 16, "a" * 64, "b" * 64)
+    assert FoundLinks.parse(FoundLinks((link,)).packed()).links == (link,)
+    saved = CheckRequest(saved=((*link,),))
+    assert CheckRequest.parse(saved.packed()) == saved
+    request = LinksRequest((link.tp,), newest=True)
+    assert LinksRequest.parse(request.packed()) == request
