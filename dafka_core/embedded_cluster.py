@@ -22,6 +22,8 @@ from typing import Any, Final
 
 from dafka_core.closing import ProcessBound
 from dafka_core.errors import ConfigError, NodeFailedError
+from dafka_core.keys import SECRET, new_key
+from dafka_core.permissions import ADMIN, CONSUME, PRODUCE, STORE, TOWER
 
 READY: Final = "READY "
 """What a node's process prints, followed by JSON, when it serves."""
@@ -39,6 +41,7 @@ class EmbeddedCluster(ProcessBound):
             Without it, a temporary one that is removed.
         kafka: whether each store has a gateway, to which Kafka's clients connect (extra
             ``kafka``), or the options that gateways are to have (``KafkaOptions``).
+        keys: whether the nodes have keys, and let in who has one that ``key`` has made.
 
     Raises:
         ConfigError: there cannot be so many, or the directory has no name.
@@ -51,6 +54,7 @@ class EmbeddedCluster(ProcessBound):
         directory: str | Path | None = None,
         *,
         kafka: bool | Mapping[str, object] = False,
+        keys: bool = False,
     ) -> None:
         if type(stores) is not int or stores < 0:
             raise ConfigError("stores", stores, "must be a whole number of 0 or more")
@@ -62,12 +66,14 @@ class EmbeddedCluster(ProcessBound):
             # Not a TemporaryDirectory, which a forked child would remove when it ends.
             self._temporary = weakref.finalize(self, _remove, directory, os.getpid())
         self.directory = Path(directory)
+        self._has_keys = keys
         self._tower: _NodeProcess | None = None
         self._ports = (0, 0)
         self._stores: dict[int, _NodeProcess] = {}
         self._has_gateways = kafka is not False
         self._kafka = {} if isinstance(kafka, bool) else dict(kafka)
         self._gateways: dict[int, str] = {}
+        self.key()  # known from the start, as nodes look for new ones each second
         try:
             self.start_tower()
             for index in range(stores):
@@ -97,6 +103,37 @@ class EmbeddedCluster(ProcessBound):
             raise ConfigError("kafka", False, "has to be on: EmbeddedCluster(kafka=True)")
         return ",".join(self._gateways[index] for index in sorted(self._stores))
 
+    @property
+    def keys(self) -> Path:
+        """The directory of the keys that are let in, with their secrets: for programs' tests."""
+        return self.directory / "keys"
+
+    def key(
+        self,
+        name: str = "client",
+        roles: tuple[str, ...] = (PRODUCE, CONSUME, ADMIN),
+        **patterns: tuple[str, ...],
+    ) -> dict[str, str]:
+        """The options of the owner of a key, which is made and let in if it is not there yet.
+
+        They are ``secret_key_file`` and ``allowed_keys``, for nodes, and for Spark with ``dafka.``
+        before them; none at all where the cluster has no keys.
+
+        Args:
+            name: of the key.
+            roles: what it may do, if it is made now.
+            patterns: of topics and addresses (``produce``, ``consume``, ``addresses``).
+
+        Raises:
+            ConfigError: the name is none for a file.
+        """
+        if not self._has_keys:
+            return {}
+        secret = self.keys / f"{name}{SECRET}"
+        if not secret.exists():
+            new_key(self.keys, name, roles, **patterns)
+        return {"secret_key_file": str(secret), "allowed_keys": str(self.keys)}
+
     def store_directory(self, index: int = 0) -> Path:
         """Where a store keeps its records."""
         return self.directory / f"store-{index}"
@@ -104,7 +141,10 @@ class EmbeddedCluster(ProcessBound):
     def start_tower(self) -> None:
         """Starts the tower, on the ports it had before if it was killed."""
         sub, pub = (f"tcp://127.0.0.1:{port}" for port in self._ports)
-        self._tower = self._node("tower", ["--sub-address", sub, "--pub-address", pub])
+        arguments = ["--sub-address", sub, "--pub-address", pub]
+        for flag in self.key(TOWER, (TOWER,)).items():
+            arguments += _flag(*flag)
+        self._tower = self._node("tower", arguments)
         self._ports = (int(self._tower.ready["sub_port"]), int(self._tower.ready["pub_port"]))
 
     def kill_tower(self) -> None:
@@ -123,6 +163,8 @@ class EmbeddedCluster(ProcessBound):
         ``flight_port``: see ``StoreOptions``, whose default it has.
         """
         arguments = ["--dir", str(self.store_directory(index)), "--tower", self.tower]
+        for flag in self.key(f"{STORE}-{index}", (STORE,)).items():
+            arguments += _flag(*flag)
         if flight_port is not None:
             arguments += ["--flight-port", str(flight_port)]
         if self._has_gateways:  # where clients have found it before, if it was killed

@@ -19,7 +19,12 @@ from dafka_core import (
     Reader,
     StoreError,
     Tower,
+    TowerNotFoundError,
 )
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.security_options import keys_in
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import polled
@@ -130,3 +135,29 @@ def is_unlocked(directory: str) -> bool:
     except StoreError:
         return False
     return True
+
+
+def test_a_cluster_with_keys_lets_in_who_has_one() -> None:
+    with EmbeddedCluster(keys=True) as cluster:
+        with Producer("t", tower=cluster.tower, **cluster.key()) as producer:
+            producer.publish(b"locked")
+            producer.flush(PATIENCE_S)
+        location = StoreLocation(cluster.stores[0], cluster.locations())
+        for name, roles in (("client", ("tower",)), ("other", ("consume",))):
+            files = keys_in(cluster.key(name, roles))  # one that is there is as it was
+            with StoreClient(location, files) as client:
+                wait_until(lambda client=client: ends(client) == [1])  # type: ignore[misc]
+        with StoreClient(location) as stranger, pytest.raises(ConfigError, match="owners of keys"):
+            ends(stranger)
+        with pytest.raises(TowerNotFoundError):
+            Consumer(tower=cluster.tower, tower_timeout_s=0.5)
+    with EmbeddedCluster() as cluster:
+        assert cluster.key() == {}
+        assert not cluster.keys.exists()
+
+
+def ends(client: StoreClient) -> list[int] | None:
+    try:
+        return [head.end for head in client.heads(None, timeout_s=PATIENCE_S)]
+    except StoreUnreachableError:
+        return None
