@@ -122,7 +122,8 @@ def _partitions(request: Request) -> Iterable[tuple[str, str]]:
     if not request.rows:
         named: Any = request
         return ((named.topic, named.partition),) if hasattr(named, "partition") else ()
-    return {(topic, partition) for topic, partition, *_ in getattr(request, request.rows)}
+    found = (row for member in request.rows for row in getattr(request, member))
+    return {(topic, partition) for topic, partition, *_ in found}
 
 
 NEEDS: Final[dict[type[Request], Need]] = {

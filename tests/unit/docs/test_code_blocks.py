@@ -86,8 +86,20 @@ EXEMPT = {
 """Blocks of which nothing is run but the commands behind a dollar sign, and why."""
 
 PROGRAMS = {
-    *("cat", "echo", "head", "pip", "printf", "pytest", "python", "python3.11", "rm", "seq"),
-    *("jupyter", "spark-submit", "tar"),
+    *(
+        "cat",
+        "echo",
+        "export",
+        "head",
+        "pip",
+        "printf",
+        "pytest",
+        "python",
+        "python3.11",
+        "rm",
+        "seq",
+    ),
+    *("export", "jupyter", "spark-submit", "tar"),
     *("cp", "docker", "install", "kubectl", "systemctl", "systemd-sysusers"),
 }
 """What else is run in lines for a shell; of these the files that they name must be there."""
