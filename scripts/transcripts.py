@@ -105,6 +105,7 @@ STEPS = {
         "dafka keys new tower --role tower",
         "dafka keys renew tower",
         "dafka keys show",
+        "dafka keys token token",
         "echo 'wonder land' | dafka kafka-user add alice --kafka-users users",
         "dafka kafka-user change alice --produce 'orders.*' --kafka-users users",
         "dafka kafka-user show --kafka-users users",

@@ -130,6 +130,7 @@ keys_group = ConfiguredTyper(
 keys_group.command()(keys_command.new)
 keys_group.command()(keys_command.renew)
 keys_group.command()(keys_command.show)
+keys_group.command()(keys_command.token)
 app.add_typer(keys_group, name="keys")
 kafka_user_group = ConfiguredTyper(
     help="Say who may use a gateway for Kafka's clients, and what each may do.",

@@ -110,6 +110,25 @@ def renew(
     output.say(f"wrote its {what} into {path}.key: copy it to where others let it in")
 
 
+def token(
+    file: Annotated[str, typer.Argument(metavar="FILE", show_default=False)],
+) -> None:
+    """Make a file with a token that who asks the console, or for metrics, has to say.
+
+    It is for options --token-file of the console and --metrics-token-file of nodes. A file that is
+    there is kept.
+    """
+    from dafka_core.web_access import write_token
+
+    try:
+        write_token(Path(file))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no path"
+        why = f"cannot be made ({reason}); one that is there is kept as it is"
+        raise ConfigError("file", escape(file), why, "argument") from None
+    output.say(f"{escape(file)} has a token: its owner alone can read it")
+
+
 def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
     """List the keys in a directory: what each may be, and whether its secret is there and safe."""
     from dafka_core.keys import PUBLIC, SECRET, read_public, read_secret

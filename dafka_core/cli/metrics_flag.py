@@ -50,7 +50,12 @@ def watching(what: str, options: Mapping[str, Any]) -> Iterator[Watch]:
         return
     from dafka_core.metrics.endpoint import MetricsEndpoint
 
-    with MetricsEndpoint(config.metrics, topics=config.metrics_topics) as endpoint:
+    with MetricsEndpoint(
+        config.metrics,
+        topics=config.metrics_topics,
+        token_file=config.metrics_token_file,
+        insecure=bool(options.get("insecure")),
+    ) as endpoint:
         endpoint.expect(what)
         output.say(f"metrics at {endpoint.url}/metrics")
         yield Watch(endpoint)

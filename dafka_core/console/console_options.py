@@ -36,10 +36,13 @@ class ConsoleOptions(Options):
         kind="HOST[:PORT]",
         parse=_parse_listen,
     )
-    allow_remote: bool = option(
-        False,
-        "let `listen` be an address that other machines reach: whoever reaches it reads every "
-        "record, and writes some, without a password",
+    token_file: str = option(
+        "",
+        "a file with the token that who looks has to say, as `dafka keys token FILE` makes it. "
+        "Without one anybody on this machine may look; where `listen` is an address that other "
+        "machines reach a token is made and printed at the start, unless `insecure` says that "
+        "everybody there may look",
+        kind="FILE",
     )
     names: tuple[str, ...] = option(
         (),

@@ -14,12 +14,15 @@ from dafka_core.console.access import Access
 from dafka_core.console.api import Api
 from dafka_core.console.cluster_view import ClusterView
 from dafka_core.console.console_options import ConsoleOptions
+from dafka_core.console.login import Login
 from dafka_core.console.producing import Producers
 from dafka_core.errors import ConfigError, NodeFailedError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.kafka.kafka_options import host_port
 from dafka_core.nodes.addresses import is_loopback
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
+from dafka_core.security_options import SecurityOptions
+from dafka_core.web_access import Door
 
 START_S: Final = 30.0
 MOST_CONNECTIONS: Final = 256
@@ -55,12 +58,13 @@ class Console(ProcessBound):
     ) -> None:
         config = ConsoleOptions.build(console)
         host, port = host_port(config.listen)
-        if not (config.allow_remote or is_loopback(host)):
-            why = (
-                "is reached from other machines, and whoever reaches it reads every record: say "
-                "--allow-remote if that is meant, or listen at 127.0.0.1"
-            )
-            raise ConfigError("listen", config.listen, why)
+        is_here = is_loopback(host)
+        is_open = not config.token_file and (is_here or _security(options).may_be_open)
+        self.is_open = is_open and not is_here
+        """Whether other machines may look without a token."""
+        door = None if is_open else Door("the console", "token_file", config.token_file)
+        self.token = "" if door is None or config.token_file else door.token
+        """What has been made up for it: nobody else knows it."""
         self._socket = _listening(host, port, config.listen)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
@@ -77,12 +81,19 @@ class Console(ProcessBound):
         self._server = _Server(
             self._changed,
             uvicorn.Config(
-                Access(app, host, config.names, read_only=config.read_only),
+                Access(
+                    app,
+                    host,
+                    config.names,
+                    read_only=config.read_only,
+                    login=None if door is None else Login(door, self.port),
+                ),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 server_header=False,
                 date_header=False,
+                proxy_headers=False,  # who asks is who is connected, whatever it says
                 ws="none",
                 http="h11",
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
@@ -152,6 +163,11 @@ def _listening(host: str, port: int, text: str) -> socket.socket:
         why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
         raise ConfigError("listen", text, why) from error
     return made
+
+
+def _security(options: Mapping[str, Any]) -> SecurityOptions:
+    names = {row.name for row in SecurityOptions.table()}
+    return SecurityOptions.build({name: options[name] for name in names & options.keys()})
 
 
 def _of_producers(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -23,8 +24,10 @@ from dafka_core.errors import ConfigError
 from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.metrics.health import is_alive, is_ready
 from dafka_core.metrics.options import MetricsOptions, listen_address
+from dafka_core.metrics.visitors import Visitors
 from dafka_core.metrics.watched import WatchedNodes
 from dafka_core.nodes.threads import NodeThread
+from dafka_core.security_options import SecurityOptions
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -46,6 +49,11 @@ HELP: Final = """Dafka
 /readyz   200 when they do what they are there for, else 503; both say why, as JSON with ?json
 """
 
+_HEALTH: Final = MappingProxyType(
+    {"/healthz": (is_alive, ("ok", "failed")), "/readyz": (is_ready, ("ready", "not ready"))}
+)
+_CHALLENGE: Final = (("WWW-Authenticate", "Bearer"),)
+
 _log = logging.getLogger("dafka.metrics")
 
 
@@ -55,18 +63,28 @@ class MetricsEndpoint(ProcessBound):
     Args:
         listen: ``[HOST:]PORT``; loopback without a host, and port 0 lets the system choose.
         topics: how many of a store's topics have numbers of their own.
+        token_file: has the token that who asks has to say; needed where other machines reach it.
+        insecure: they may read all without one.
 
     Raises:
         ConfigError: it cannot listen there, or extra ``metrics`` is not installed.
     """
 
-    def __init__(self, listen: str = "0", *, topics: int | None = None) -> None:
-        given: dict[str, Any] = {"metrics": listen}
-        if topics is not None:
-            given["metrics_topics"] = topics
-        config = MetricsOptions.build(given)
+    def __init__(
+        self,
+        listen: str = "0",
+        *,
+        topics: int | None = None,
+        token_file: str = "",
+        insecure: bool = False,
+    ) -> None:
+        given = {"metrics_topics": topics, "metrics_token_file": token_file or None}
+        said = {name: value for name, value in given.items() if value is not None}
+        config = MetricsOptions.build({"metrics": listen, **said})
+        where = listen_address(str(config.metrics))
+        visitors = Visitors(where.host, config, SecurityOptions(insecure=insecure))
         self._nodes = WatchedNodes(config.metrics_topics)
-        self._server = _listening(listen_address(str(config.metrics)), self._nodes, listen)
+        self._server = _listening(where, self._nodes, visitors, listen)
         host, port = self._server.server_address[:2]
         self.address = HostPort(str(host), int(port))
         """Where it listens."""
@@ -101,19 +119,27 @@ class MetricsEndpoint(ProcessBound):
             self._server.socket.close()
 
 
-def serve_metrics(*nodes: Node, listen: str = "0", topics: int | None = None) -> MetricsEndpoint:
+def serve_metrics(
+    *nodes: Node,
+    listen: str = "0",
+    topics: int | None = None,
+    token_file: str = "",
+    insecure: bool = False,
+) -> MetricsEndpoint:
     """Serves numbers of nodes for Prometheus, until the endpoint that it returns is closed.
 
     Args:
         nodes: towers, stores, producers, consumers or gateways of this process.
         listen: see ``MetricsEndpoint``.
         topics: see ``MetricsEndpoint``.
+        token_file: see ``MetricsEndpoint``.
+        insecure: see ``MetricsEndpoint``.
 
     Raises:
         ConfigError: it cannot listen there, a node cannot be watched, or extra ``metrics`` is not
             installed.
     """
-    endpoint = MetricsEndpoint(listen, topics=topics)
+    endpoint = MetricsEndpoint(listen, topics=topics, token_file=token_file, insecure=insecure)
     try:
         endpoint.add(*nodes)
     except BaseException:
@@ -122,7 +148,7 @@ def serve_metrics(*nodes: Node, listen: str = "0", topics: int | None = None) ->
     return endpoint
 
 
-def _listening(where: HostPort, nodes: WatchedNodes, listen: str) -> _Server:
+def _listening(where: HostPort, nodes: WatchedNodes, visitors: Visitors, listen: str) -> _Server:
     try:
         from prometheus_client import make_wsgi_app  # noqa: PLC0415 -- an extra
 
@@ -135,7 +161,11 @@ def _listening(where: HostPort, nodes: WatchedNodes, listen: str) -> _Server:
             *where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return _Server(
-            family, (str(address[0]), int(address[1])), nodes, make_wsgi_app(registry_of(nodes))
+            family,
+            (str(address[0]), int(address[1])),
+            nodes,
+            visitors,
+            make_wsgi_app(registry_of(nodes)),
         )
     except OSError as error:
         why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
@@ -154,11 +184,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         family: socket.AddressFamily,
         address: tuple[str, int],
         nodes: WatchedNodes,
+        visitors: Visitors,
         numbers: WSGIApplication,
     ) -> None:
         self.address_family = family
         self._room = threading.BoundedSemaphore(MAX_REQUESTS)
         self._nodes = nodes
+        self._visitors = visitors
         self._numbers = numbers
         self._scrape = threading.Lock()
         self._wanted = True
@@ -207,14 +239,16 @@ class _Server(ThreadingMixIn, WSGIServer):
         path, method = environ.get("PATH_INFO", ""), environ.get("REQUEST_METHOD", "")
         if method != "GET":
             return _respond(start, HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered\n")
+        refusal = self._visitors.refusal(environ)
+        judged = _HEALTH.get(path)
+        if judged is not None and (refusal is None or refusal[0] is HTTPStatus.UNAUTHORIZED):
+            return self._tell(environ, start, *judged, in_full=refusal is None)
+        if refusal is not None:
+            return _respond(start, refusal[0], f"{refusal[1]}\n", TEXT, _CHALLENGE)
         match path:
             case "/metrics":
                 with self._scrape:  # two at a time would cost twice as much, and gain nothing
                     return self._numbers(environ, start)
-            case "/healthz":
-                return self._tell(environ, start, is_alive, ("ok", "failed"))
-            case "/readyz":
-                return self._tell(environ, start, is_ready, ("ready", "not ready"))
             case "/":
                 return _respond(start, HTTPStatus.OK, HELP)
         return _respond(start, HTTPStatus.NOT_FOUND, HELP)
@@ -225,11 +259,16 @@ class _Server(ThreadingMixIn, WSGIServer):
         start: StartResponse,
         judge: Callable[[list[Finding]], bool],
         words: tuple[str, str],
+        *,
+        in_full: bool,
     ) -> Iterable[bytes]:
+        """Whether all is well; in full also what has been found, which names nodes and topics."""
         found = self._nodes.findings()
         good = judge([finding for _, _, finding in found])
         code = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
         status = words[not good]
+        if not in_full:
+            return _respond(start, code, f"{status}\n")
         accepts = environ.get("HTTP_ACCEPT", "")
         if "json" in environ.get("QUERY_STRING", "") or JSON in accepts:
             facts = [
@@ -259,9 +298,13 @@ class _Handler(WSGIRequestHandler):
 
 
 def _respond(
-    start: StartResponse, status: HTTPStatus, text: str, content_type: str = TEXT
+    start: StartResponse,
+    status: HTTPStatus,
+    text: str,
+    content_type: str = TEXT,
+    more: Iterable[tuple[str, str]] = (),
 ) -> Iterable[bytes]:
     content = text.encode("utf-8", "replace")
-    headers = [("Content-Type", content_type), ("Content-Length", str(len(content)))]
+    headers = [("Content-Type", content_type), ("Content-Length", str(len(content))), *more]
     start(f"{status.value} {status.phrase}", headers)
     return [content]

@@ -42,6 +42,13 @@ class MetricsOptions(Options):
         kind="[HOST:]PORT",
         parse=_parse,
     )
+    metrics_token_file: str = option(
+        "",
+        "a file with the token that who asks for numbers has to say (`Authorization: Bearer`), as "
+        "`dafka keys token FILE` makes it. Needed where other machines reach `metrics`, unless "
+        "`insecure` says that everybody there may read them",
+        kind="FILE",
+    )
     metrics_topics: int = option(
         100,
         "topics that have numbers of their own at `/metrics`; all further ones are counted "

@@ -9,6 +9,7 @@ async function answer(promise) {
     throw new Error("the console does not answer: is it still running?");
   }
   const body = await found.json().catch(() => ({ error: `the console answered with ${found.status}` }));
+  if (found.status === 401) location.reload(); // it asks for the token
   if (!found.ok) throw new Error(body.error || `the console answered with ${found.status}`);
   return body;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import urllib.error
 import urllib.request
 
 import pytest
@@ -22,10 +23,25 @@ def test_it_serves_until_it_is_stopped(tower: str) -> None:
             assert b"<title>Dafka</title>" in found.read()
 
 
+def test_where_other_machines_reach_it_a_token_is_printed_once(tower: str) -> None:
+    with Dafka("console", "--tower", tower, "--listen", "0.0.0.0:0") as console:
+        ready = console.ready()
+        assert "token" not in json.dumps(ready)
+        line = next(line for line in iter(console.err.next, None) if b"needs its token" in line)
+        token = line.decode().split("?token=")[1].strip()
+        asked = urllib.request.Request(f"http://127.0.0.1:{ready['port']}/api/overview")
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            urllib.request.urlopen(asked, timeout=PATIENCE_S)
+        refused.value.close()
+        asked.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as found:
+            assert found.status == 200
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--listen", "0.0.0.0:0"), "whoever reaches it reads every record"),
+        (("--token-file", "/nowhere"), "dafka keys token FILE"),
         (("--listen", "nowhere:x"), "must be HOST:PORT, as 127.0.0.1:8046"),
         (("--stores", "here"), "must be like grpc://HOST:PORT"),
         (("--interval-ms", "1"), "at least 100"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shlex
 import tomllib
@@ -42,6 +43,7 @@ TABLES: dict[str, list[type[Options]]] = {
     "store": [StoreOptions, MetricsOptions],
     "console": [ConsoleOptions, ReaderOptions],
 }
+COMPONENT = "app.kubernetes.io/component"
 PATHS = ("/metrics", "/healthz", "/readyz")
 
 
@@ -160,6 +162,42 @@ def test_kubernetes_names_ports_that_containers_listen_at() -> None:
             ]
         mounts = {each["name"] for each in container["volumeMounts"]}
         assert mounts >= {each["name"] for each in pod["spec"]["volumes"]}
+
+
+def test_a_token_for_metrics_is_where_nodes_of_kubernetes_look_for_it() -> None:
+    directory = DEPLOY / "metrics-token"
+    component = yaml.safe_load((directory / "kustomization.yaml").read_text("utf-8"))
+    patch = yaml.safe_load((directory / "patch.yaml").read_text("utf-8"))
+    patched = [
+        each
+        for target in (entry["target"] for entry in component["patches"])
+        for each in copy.deepcopy(OBJECTS)
+        if each["kind"] == target["kind"]
+        and "=".join([COMPONENT, each["metadata"]["labels"].get(COMPONENT, "")])
+        == target["labelSelector"]
+    ]
+    assert {each["metadata"]["labels"][COMPONENT] for each in patched} == {"tower", "store"}
+    for each in patched:
+        for step in patch:
+            place: Any = each
+            *names, last = step["path"].removeprefix("/").split("/")
+            for name in names:
+                place = place[int(name) if name.isdecimal() else name]
+            assert (step["op"], last) == ("add", "-")
+            place.append(step["value"])
+        pod = each["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        variables = {one["name"]: one["value"] for one in container["env"]}
+        file = Path(variables["DAFKA_METRICS_TOKEN_FILE"])
+        (mount,) = [
+            one for one in container["volumeMounts"] if one["mountPath"] == str(file.parent)
+        ]
+        (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
+        secret = f"create secret generic {volume['secret']['secretName']} --from-file={file.name}"
+        assert secret in PAGE
+        # What Kubernetes gives a pod's group to read is nobody else's.
+        assert volume["secret"]["defaultMode"] == 0o440
+        assert "fsGroup" in pod["securityContext"]
 
 
 def test_each_service_of_kubernetes_has_a_pod_with_its_ports() -> None:

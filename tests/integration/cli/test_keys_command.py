@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,16 @@ def test_what_cannot_be_is_said(arguments: tuple[str, ...], expected: str) -> No
     refused = run("keys", *arguments)
     assert refused.returncode == 2
     assert expected in sentence(refused)
+
+
+def test_a_token_is_made_for_its_owner_alone_and_one_that_is_there_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    made = run("keys", "token", str(file))
+    assert made.returncode == 0
+    token = file.read_text().strip()
+    assert token not in made.stderr.decode() + made.stdout.decode()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    again = run("keys", "token", str(file))
+    assert again.returncode == 2
+    assert "File exists" in sentence(again)
+    assert file.read_text().strip() == token

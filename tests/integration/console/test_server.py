@@ -55,9 +55,8 @@ def test_it_ends_while_pages_wait_for_news(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"listen": "0.0.0.0:0"}, "--allow-remote"),
-        ({"listen": "192.0.2.1:0"}, "--allow-remote"),
-        ({"listen": "192.0.2.1:0", "allow_remote": True}, "cannot listen there"),
+        ({"listen": "192.0.2.1:0"}, "cannot listen there"),
+        ({"token_file": "/nowhere"}, "dafka keys token FILE"),
         ({"listen": "nowhere:x"}, "must be HOST:PORT, as 127.0.0.1:8046"),
         ({"names": "a b"}, "names of hosts"),
         ({"interval_ms": 1}, "at least 100"),
@@ -68,16 +67,25 @@ def test_where_it_cannot_listen_is_said(options: dict[str, Any], expected: str) 
         Console({}, **options)
 
 
-def test_from_other_machines_only_if_that_is_meant(tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "listen": "0.0.0.0:0",
-        "allow_remote": True,
-        "names": "console.example",
-    }
+def test_from_other_machines_a_token_is_needed(tmp_path: Path) -> None:
     with (
         StoreDouble(tmp_path) as store,
-        Console({}, [store.location], **options) as console,
+        Console({}, [store.location], listen="0.0.0.0:0") as console,
     ):
+        assert not console.is_open
+        assert ask(console, "/api/overview").status == 401
+        said = {"Authorization": f"Bearer {console.token}"}
+        assert ask(console, "/api/overview", headers=said).status == 200
+
+
+def test_from_other_machines_without_a_token_only_if_that_is_meant(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"listen": "0.0.0.0:0", "names": "console.example"}
+    with (
+        StoreDouble(tmp_path) as store,
+        Console({"insecure": True}, [store.location], **options) as console,
+    ):
+        assert console.is_open
+        assert not console.token
         for name, status in (
             ("console.example", 200),
             ("192.0.2.7", 200),

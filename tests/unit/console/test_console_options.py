@@ -13,7 +13,7 @@ def test_where_it_listens_and_its_names() -> None:
     assert (made.listen, made.names) == ("localhost:8046", ("a.example", "b"))
     assert ConsoleOptions.build({"names": ["x"]}).names == ("x",)
     assert ConsoleOptions().listen == "127.0.0.1:8046"
-    assert not ConsoleOptions().allow_remote
+    assert not ConsoleOptions().token_file
 
 
 @pytest.mark.parametrize(

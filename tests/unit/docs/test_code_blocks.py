@@ -190,8 +190,10 @@ def test_a_line_for_a_shell_is_one_that_its_program_takes(line: str) -> None:
 def test_an_object_of_a_page_can_be_read() -> None:
     [log] = [json.loads(each.text) for each in BLOCKS if each[::2] == ("docs/metrics.md", "json")]
     assert list(log) == ["time", "level", "logger", "event", "message", "facts"]
-    [scrape] = [yaml.safe_load(each.text) for each in BLOCKS if each.language == "yaml"]
-    assert scrape["scrape_configs"][0]["static_configs"][0]["targets"] == ["127.0.0.1:9108"]
+    scrapes = [yaml.safe_load(each.text) for each in BLOCKS if each.language == "yaml"]
+    plain, locked = (each["scrape_configs"][0] for each in scrapes)
+    assert plain["static_configs"][0]["targets"] == ["127.0.0.1:9108"]
+    assert [*locked["authorization"]] == ["credentials_file"]  # its type is Bearer without a word
 
 
 def test_a_settings_file_of_a_page_is_one_that_dafka_takes(tmp_path: Path) -> None:
