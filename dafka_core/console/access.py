@@ -108,6 +108,8 @@ class Access:
         if path == LOGIN and scope["method"] == "POST":
             form = (await _body(receive, MAX_FORM_BYTES)).decode("latin-1")
             return _html(login.enter(form, address) or login.form())
+        if path == LOGIN:  # again, as where a form has led to
+            return _html(Page(303, "", [("location", "/")]))
         if path in OPEN_FILES:
             return None
         if path == "/" and OWN_SITES.issuperset(headers.get("sec-fetch-site", ())):

@@ -75,6 +75,11 @@ def test_a_form_becomes_a_cookie(locked: Locked) -> None:
         assert ask(locked.console, path, headers={"Cookie": f"other=1; {cookie}"}).status == 200
 
 
+def test_where_a_form_has_led_to_may_be_asked_for_again(locked: Locked) -> None:
+    found = ask(locked.console, "/login")
+    assert (found.status, found.headers["location"]) == (303, "/")
+
+
 def test_a_link_becomes_a_cookie(locked: Locked) -> None:
     found = ask(locked.console, "/", token=locked.token)
     assert (found.status, found.headers["location"]) == (303, "/")

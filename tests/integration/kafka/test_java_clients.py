@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 
 from benchmarks import kafka_broker
 from dafka_core import EmbeddedCluster
+from dafka_core.permissions import Permissions
+from tests.integration.kafka.locked import NAME, PASSWORD, Locked
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = "consumer.group.ConsumerGroupCommand"
@@ -127,3 +130,39 @@ def test_sparks_kafka_connector_writes_and_reads(servers: str, jars: Path, tmp_p
     assert found["first"][0] == found["second"][0] == whole
     for partitions in (found["first"][1:], found["second"][1:]):
         assert all(each[1:] == [0, 0] for each in partitions)  # from 0 on, and without holes
+
+
+def as_user(locked: Locked, directory: Path, name: str, program: str, *arguments: str) -> str:
+    """What one of Kafka's programs prints, whatever becomes of it."""
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    settings = directory / f"{name}.properties"
+    settings.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
+        f'sasl.jaas.config={module} required username="{name}" password="{PASSWORD}";\n'
+        f"ssl.truststore.type=PEM\nssl.truststore.location={locked.authority}\n"
+    )
+    to = ("--bootstrap-server", locked.servers, "--command-config", str(settings))
+    command = kafka_broker.java(TOOLS + program, [*to, *arguments], pom=kafka_broker.NEWEST)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+    return done.stdout + done.stderr
+
+
+def test_tools_list_what_users_may_do_and_say_what_they_may_not(
+    locked: Locked, tmp_path: Path
+) -> None:
+    bob = Permissions("bob", frozenset({"produce", "consume"}), ("orders.*",), ("news",))
+    locked.permit(NAME, bob)
+    admin, user = (partial(as_user, locked, tmp_path, name) for name in (NAME, "bob"))
+    listed = admin("AclCommand", "--list", "--principal", "User:bob")
+    assert "resourceType=TOPIC, name=orders., patternType=PREFIXED" in listed
+    assert "principal=User:bob, host=*, operation=WRITE, permissionType=ALLOW" in listed
+    allowed = ("--allow-principal", "User:bob", "--operation", "Read", "--topic", "x")
+    assert "'dafka kafka-user change NAME" in admin("AclCommand", "--add", *allowed)
+    assert "ClusterAuthorizationException" in user("AclCommand", "--list")
+    for topic in ("orders.made", "secret"):
+        assert f"Created topic {topic}." in admin("TopicCommand", "--create", "--topic", topic)
+    seen = user("TopicCommand", "--list").split()
+    assert "orders.made" in seen
+    assert "secret" not in seen
+    for change in ("--create", "--delete"):
+        assert "may not do this" in user("TopicCommand", change, "--topic", "orders.made")
