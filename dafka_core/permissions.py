@@ -10,6 +10,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
+from dafka_core.names import AUDIT_TOPIC, INTERNAL, QUERIES_TOPIC
 from dafka_core.near_names import nearest_name
 
 TOWER: Final = "tower"
@@ -22,6 +23,12 @@ ROLES: Final = (TOWER, STORE, PRODUCE, CONSUME, ADMIN)
 """What somebody may be."""
 
 ALL_TOPICS: Final = ("*",)
+
+REPORTS: Final = {QUERIES_TOPIC: CONSUME, AUDIT_TOPIC: PRODUCE}
+"""Topics in which queries say what they do, and who may."""
+
+SHARED_BY_STORES: Final = "6461666B61206B61666B61206C697374"
+"""The partition of a list that gateways of all stores append to in turn."""
 
 PREFIX_DIGITS: Final = 12
 """Hexadecimal digits of an address that are its owner's key's: the other 80 bits tell the addresses
@@ -47,8 +54,20 @@ class Permissions:
     prefix: str = ""
 
     def may_produce(self, topic: str) -> bool:
-        """Whether it may publish records of a topic; a store publishes those that it has."""
+        """Whether it may publish records of a topic; a store publishes those that it has.
+
+        What stores tell each other by internal topics is theirs, whatever the patterns are.
+        """
+        if topic.startswith(INTERNAL):
+            return self.is_store or self.is_admin or REPORTS.get(topic) in self.roles
         return self.is_store or (PRODUCE in self.roles and _any(self._produce, topic))
+
+    def may_write(self, topic: str, partition: str) -> bool:
+        """Whether records of a partition may come from it.
+
+        Reports of queries go to partitions that are named after these, and may be anybody's.
+        """
+        return self.may_produce(topic) and (topic in REPORTS or self.owns(partition))
 
     def may_consume(self, topic: str) -> bool:
         """Whether it may have records of a topic, and know of them."""
@@ -66,7 +85,8 @@ class Permissions:
     def is_own(self, address: str) -> bool:
         """Whether a node of that address is its own."""
         is_made = bool(self.prefix) and address.startswith(self.prefix)
-        return is_made or _any(self._addresses, address)
+        is_shared = self.is_store and address == SHARED_BY_STORES
+        return is_made or is_shared or _any(self._addresses, address)
 
     def made_own(self, address: str) -> str:
         """An address that is made of what lasts, such that it is its own."""

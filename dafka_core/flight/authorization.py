@@ -34,7 +34,7 @@ from dafka_core.flight.requests import (
 )
 from dafka_core.flight.retention_actions import DeleteRequest, RetentionRequest, TrimRequest
 from dafka_core.flight.where_get import GetWhereRequest
-from dafka_core.names import DELETIONS_TOPIC, escape, quoted
+from dafka_core.names import escape, quoted
 from dafka_core.permissions import ADMIN, ALL_TOPICS, CONSUME, PRODUCE, ROLES, Permissions
 
 Need = Callable[[Permissions, Any], str]
@@ -86,9 +86,7 @@ def _writes(owner: Permissions, request: Request) -> str:
     for topic, partition in _partitions(request):
         if not owner.may_produce(topic):
             return f"produce to {quoted(topic)}"
-        if topic == DELETIONS_TOPIC and not _may_administer(owner):
-            return f"produce to {quoted(topic)} without role {ADMIN}"
-        if not owner.owns(partition):
+        if not owner.may_write(topic, partition):
             return f"write partition {escape(partition)}, which is not its own"
     return ""
 

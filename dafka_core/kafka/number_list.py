@@ -9,10 +9,11 @@ from typing import Final
 from dafka_core.epochs import NO_LIFE, EpochId, History, last_life, parting
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable, agreed, parsed
 from dafka_core.names import INTERNAL
+from dafka_core.permissions import SHARED_BY_STORES
 from dafka_core.records import TopicPartition
 from dafka_core.storage import Log
 
-LIST: Final = TopicPartition(f"{INTERNAL}kafka.partitions", "6461666B61206B61666B61206C697374")
+LIST: Final = TopicPartition(f"{INTERNAL}kafka.partitions", SHARED_BY_STORES)
 """The one partition with the list.  Its address says "dafka kafka list"."""
 
 

@@ -223,8 +223,7 @@ class Security:
 
     def shown(self, message: Message) -> Message | None:
         """What of an answer is for whoever is to have it; None if nothing."""
-        requestor = getattr(message, "requestor", None)
-        if self.own is None or requestor is None:
+        if self.own is None or (requestor := getattr(message, "requestor", None)) is None:
             return message
         known = self._allowed.owner(requestor)
         who = self._self if self._self.is_own(requestor) else known and known.permissions

@@ -29,7 +29,7 @@ def may_write(who: Permissions, tp: TopicPartition) -> bool:
 
     RFC 46: "only one producer SHALL ever publish to the same partition"; and stores forward.
     """
-    return who.may_produce(tp.topic) and who.owns(tp.partition)
+    return who.may_write(*tp)
 
 
 def _writes(who: Permissions, message: Any) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.names import AUDIT_TOPIC, DELETIONS_TOPIC, INTERNAL, QUERIES_TOPIC
 from dafka_core.permissions import (
     EVERYBODY,
+    SHARED_BY_STORES,
     Permissions,
     address_prefix,
     parse_patterns,
@@ -73,6 +75,34 @@ def test_an_address_proves_whose_it_is() -> None:
         False,
     ]
     assert not Permissions("user", frozenset({"produce"})).owns("")
+
+
+def test_internal_topics_are_stores_own() -> None:
+    writer = Permissions("w", frozenset({"produce"}), prefix="A")
+    reader = Permissions("r", frozenset({"consume"}), prefix="A")
+    both = Permissions("b", frozenset({"produce", "consume"}), prefix="A")
+    store = Permissions("s", frozenset({"store"}))
+    for topic in (DELETIONS_TOPIC, f"{INTERNAL}kafka.partitions", f"{INTERNAL}anything"):
+        assert not both.may_produce(topic)
+        assert not both.may_write(topic, "A1")
+        assert store.may_write(topic, "A1")
+        assert Permissions("a", frozenset({"admin"})).may_produce(topic)
+    # Reports of queries are for those who read, and for those who write.
+    assert [each.may_write(QUERIES_TOPIC, "Q") for each in (writer, reader, store)] == [
+        False,
+        True,
+        True,
+    ]
+    assert [each.may_write(AUDIT_TOPIC, "Q") for each in (writer, reader)] == [True, False]
+    assert not both.may_write("t", "Q")
+    assert both.may_write("t", "A1")
+
+
+def test_stores_take_turns_at_one_partition() -> None:
+    store = Permissions("s", frozenset({"store"}), prefix="A")
+    assert store.is_own(SHARED_BY_STORES)
+    assert not store.is_own("B1")
+    assert not Permissions("p", frozenset({"produce"}), prefix="A").is_own(SHARED_BY_STORES)
 
 
 def test_what_is_made_for_somebody_is_his() -> None:
