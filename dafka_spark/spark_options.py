@@ -17,6 +17,7 @@ from dafka_core.flight.store_location import parse_locations
 from dafka_core.keys import own_permissions
 from dafka_core.options import DEFAULT_TOWER, Options, option, unknown
 from dafka_core.permissions import Permissions
+from dafka_core.security_options import KeyFiles, keys_in
 from dafka_spark import kafka_options
 from dafka_spark import option_values as values
 from dafka_spark.node_settings import PREFIX, NodeSettings, settings_of, taken_out
@@ -38,6 +39,11 @@ class MeshAddress(NamedTuple):
     def name(self) -> str:
         """What its stores are found by."""
         return ",".join(self.stores) or self.tower
+
+    @property
+    def keys(self) -> KeyFiles:
+        """By which stores and these processes know each other: the names of files."""
+        return keys_in(dict(self.node))
 
     @property
     def owner(self) -> Permissions:
@@ -114,6 +120,11 @@ class SparkOptions(Options):
         node = tuple(settings_of(nodes.ReaderOptions, self.node).items())
         return MeshAddress(self.tower, self.host, self.port, self.stores, node)
 
+    @property
+    def keys(self) -> KeyFiles:
+        """See ``MeshAddress``."""
+        return keys_in(dict(self.node))
+
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
         """The options as Spark hands them over.
@@ -134,9 +145,10 @@ class SparkOptions(Options):
         if "tower" not in folded:
             folded["tower"] = nodes.towers_of_environment()
         options = dataclasses.replace(cls.build(folded), node=node)
-        if node and options.stores:
+        of_mesh = [each for each in node if each[0] not in KeyFiles._fields]
+        if of_mesh and options.stores:
             why = "nobody joins a mesh with option stores; leave one of them out"
-            raise ConfigError(PREFIX + node[0][0], node[0][1], why)
+            raise ConfigError(PREFIX + of_mesh[0][0], of_mesh[0][1], why)
         return options
 
     @classmethod

@@ -24,6 +24,7 @@ from dafka_core.errors import DafkaError, DataLossError, TowerNotFoundError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.known_stores import TowerlessReader, remembered
 from dafka_spark.cluster.named_stores import NamedStoresReader
@@ -155,7 +156,7 @@ class Connections(Generic[K, C]):
 
 def _join(address: MeshAddress) -> Reader:
     if address.stores:
-        return NamedStoresReader(address.stores)
+        return NamedStoresReader(address.stores, address.keys)
     known = remembered(address.name)
     patience = {"tower_timeout_s": timing.TOWER_S} if known else {}
     try:
@@ -163,13 +164,15 @@ def _join(address: MeshAddress) -> Reader:
         given = {"tower": address.tower, "host": address.host, "port": address.port}
         return preflight.join(partial(Reader, **given), address.tower, settings)
     except TowerNotFoundError as error:
-        return TowerlessReader(known, error)
+        return TowerlessReader(known, error, address.keys)
 
 
 _readers: Connections[MeshAddress, Reader] = Connections(
     _join, is_old=lambda reader: isinstance(reader, TowerlessReader) and reader.is_old
 )
-_clients: Connections[StoreLocation, StoreClient] = Connections(StoreClient)
+_clients: Connections[tuple[StoreLocation, KeyFiles], StoreClient] = Connections(
+    lambda key: StoreClient(*key)
+)
 _logs: Connections[None, LocalLogs] = Connections(lambda _: LocalLogs())
 for _kept in (_readers, _clients, _logs):
     atexit.register(_kept.close)
@@ -186,9 +189,11 @@ def lend_kept(address: MeshAddress) -> AbstractContextManager[Reader]:
     return _readers.lend(address, keep=True)
 
 
-def lend_client(location: StoreLocation) -> AbstractContextManager[StoreClient]:
+def lend_client(
+    location: StoreLocation, keys: KeyFiles = NO_KEYS
+) -> AbstractContextManager[StoreClient]:
     """A client of one store, from this process's own."""
-    return _clients.lend(location)
+    return _clients.lend((location, keys))
 
 
 def lend_logs() -> AbstractContextManager[LocalLogs]:

@@ -23,6 +23,7 @@ from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import KnownStore, PartitionInfo, merge_heads
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.meshless_reader import MeshlessReader
 
@@ -73,11 +74,11 @@ def remembered(tower: str) -> list[StoreLocation]:
     return []
 
 
-def told_by(stores: Sequence[StoreLocation]) -> dict[str, StoreLocation]:
+def told_by(stores: Sequence[StoreLocation], keys: KeyFiles = NO_KEYS) -> dict[str, StoreLocation]:
     """The stores that these tell of, themselves included, by name; of those that answer."""
 
     def ask(location: StoreLocation) -> list[StoreLocation]:
-        with suppress(DafkaError), StoreClient(location) as client:
+        with suppress(DafkaError), StoreClient(location, keys) as client:
             return client.stores(timeout_s=timing.ANSWER_S)
         return []
 
@@ -94,7 +95,13 @@ class TowerlessReader(MeshlessReader):
         TowerNotFoundError: none of the stores that are known answers, either.
     """
 
-    def __init__(self, known: Sequence[StoreLocation], missing: TowerNotFoundError) -> None:
+    def __init__(
+        self,
+        known: Sequence[StoreLocation],
+        missing: TowerNotFoundError,
+        keys: KeyFiles = NO_KEYS,
+    ) -> None:
+        self._keys = keys
         self._missing = missing
         self._since = time.monotonic()
         self._known = list(known)
@@ -115,7 +122,7 @@ class TowerlessReader(MeshlessReader):
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """See ``Reader``: where the stores say that they all are."""
-        told = told_by(self._known)
+        told = told_by(self._known, self._keys)
         if told:
             self._known = [told[store] for store in sorted(told)]
         return {store: each.locations for store, each in told.items()}
@@ -126,7 +133,7 @@ class TowerlessReader(MeshlessReader):
         """See ``Reader``: what the stores that answer have together."""
         infos: list[PartitionInfo] = []
         for location in self._known:
-            with suppress(DafkaError), StoreClient(location) as client:
+            with suppress(DafkaError), StoreClient(location, self._keys) as client:
                 infos += client.heads(topics, timeout_s=timeout_s)
         return [*merge_heads(infos).values()]
 

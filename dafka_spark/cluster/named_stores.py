@@ -13,6 +13,7 @@ from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import KnownStore, PartitionInfo, merge_heads
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import MAX_ASKED
 from dafka_spark.cluster.meshless_reader import MeshlessReader
@@ -29,9 +30,11 @@ class NamedStoresReader(MeshlessReader):
 
     Args:
         uris: where they are.
+        keys: by which they let this process in.
     """
 
-    def __init__(self, uris: Sequence[str]) -> None:
+    def __init__(self, uris: Sequence[str], keys: KeyFiles = NO_KEYS) -> None:
+        self._keys = keys
         self._uris = uris
         self._found: dict[str, StoreLocation] = {}  # by URI
         self._failure = ""
@@ -63,7 +66,7 @@ class NamedStoresReader(MeshlessReader):
             infos: list[PartitionInfo] = []
             answered = False
             for location in self._found.values():
-                with suppress(DafkaError), StoreClient(location) as client:
+                with suppress(DafkaError), StoreClient(location, self._keys) as client:
                     infos += client.heads(topics, timeout_s=timing.ANSWER_S)
                     answered = True
             if answered:
@@ -78,7 +81,7 @@ class NamedStoresReader(MeshlessReader):
         found = self._locations()
         missing = [KnownStore(uri, uri) for uri in self._uris if uri not in self._found]
         for location in self._found.values():
-            with suppress(DafkaError), StoreClient(location) as client:
+            with suppress(DafkaError), StoreClient(location, self._keys) as client:
                 told = client.stores(timeout_s=timeout_s)
                 others = {each.store: each for each in told if each.store not in found}
                 missing += [
@@ -107,7 +110,7 @@ class NamedStoresReader(MeshlessReader):
 
     def _describe(self, uri: str) -> StoreLocation | None:
         try:
-            with StoreClient(StoreLocation("", (uri,))) as client:
+            with StoreClient(StoreLocation("", (uri,)), self._keys) as client:
                 return client.describe(timeout_s=timing.ANSWER_S).found_at([uri])
         except DafkaError as error:
             self._failure = f"{uri}: {error}"

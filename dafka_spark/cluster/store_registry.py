@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_spark.cluster import connections, timing
 
 MAX_ASKED: Final = 16
@@ -51,7 +52,8 @@ class StoreRegistry:
         updated_at: when the mesh was asked last, on the clock ``time.monotonic``.
     """
 
-    def __init__(self, locations: Sequence[StoreLocation] = ()) -> None:
+    def __init__(self, locations: Sequence[StoreLocation] = (), keys: KeyFiles = NO_KEYS) -> None:
+        self._keys = keys
         self.others: list[str] = []
         self.updated_at = -math.inf
         self._stores = {each.store: _Store(each.locations, each) for each in locations}
@@ -91,7 +93,7 @@ class StoreRegistry:
         due = [each for each in sorted(self._stores.items()) if again or now >= each[1].retry_at]
 
         def ask_one(named: tuple[str, _Store]) -> Answer[T] | None:
-            return _ask_one(*named, work, timeout_s, max_age_s)
+            return _ask_one(*named, self._keys, work, timeout_s, max_age_s)
 
         if len(due) < 2:
             found = [ask_one(each) for each in due]
@@ -120,6 +122,7 @@ class StoreRegistry:
 def _ask_one(
     name: str,
     store: _Store,
+    keys: KeyFiles,
     work: Callable[[StoreClient], T],
     timeout_s: float,
     max_age_s: float,
@@ -128,9 +131,9 @@ def _ask_one(
     try:
         location = store.location
         if location is None or now >= store.described_at + max_age_s:
-            location = store.location = _described(name, store.announced, timeout_s)
+            location = store.location = _described(name, store.announced, keys, timeout_s)
             store.described_at = now
-        with connections.lend_client(location) as client:
+        with connections.lend_client(location, keys) as client:
             answer = location, work(client)
     except (StoreUnreachableError, ConfigError) as error:
         if isinstance(error, ConfigError):  # what it announces is no location
@@ -146,8 +149,10 @@ def _ask_one(
     return answer
 
 
-def _described(store: str, announced: tuple[str, ...], timeout_s: float) -> StoreLocation:
-    with connections.lend_client(StoreLocation(store, announced)) as client:
+def _described(
+    store: str, announced: tuple[str, ...], keys: KeyFiles, timeout_s: float
+) -> StoreLocation:
+    with connections.lend_client(StoreLocation(store, announced), keys) as client:
         location = client.describe(timeout_s=timeout_s)
     if location.store != store:
         raise StoreUnreachableError(store, f"store {location.store} answers at {announced[0]}")

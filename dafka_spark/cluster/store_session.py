@@ -53,7 +53,7 @@ class StoreSession(Closing):
         if registry is None or not _where(picked) <= _where(registry.locations):
             # When anyone looked is not known, so ``current`` does not trust it.
             found = picked or hints or remembered(address.name)
-            registry = _registries[address] = StoreRegistry(found)
+            registry = _registries[address] = StoreRegistry(found, address.keys)
         self._registry = registry
 
     def close(self) -> None:
@@ -254,8 +254,8 @@ class StoreSession(Closing):
             self.wait_for_acks(tp, transaction, known, acks, stores, deadline)
 
     def _clients(self, locations: Sequence[StoreLocation]) -> list[StoreClient]:
-        lend = connections.lend_client
-        return [self._stack.enter_context(lend(location)) for location in locations]
+        lend, keys = connections.lend_client, self._address.keys
+        return [self._stack.enter_context(lend(location, keys)) for location in locations]
 
 
 def choose_host(

@@ -146,7 +146,7 @@ class BatchLimit:
         timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
         for location, ranges in stores.items():
             try:
-                with connections.lend_client(location) as client:
+                with connections.lend_client(location, self._options.keys) as client:
                     sizes = client.record_sizes(ranges, timeout_s=timeout_s).sizes
             except InvalidRequestError as error:
                 if error.member != "action":

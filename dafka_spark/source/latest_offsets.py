@@ -20,6 +20,7 @@ from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.known_stores import remember
@@ -48,6 +49,7 @@ class OffsetsSnapshot(NamedTuple):
         answers: what each store has answered by Flight, if the mesh was not asked, too.
         archived: the files of the archive, of which ``heads`` tell, too.
         archive: its directory.
+        keys: by which these stores let this process in.
     """
 
     heads: Heads
@@ -57,6 +59,7 @@ class OffsetsSnapshot(NamedTuple):
     answers: Sequence[Answer[Infos]] = ()
     archived: Archived = NOT_ARCHIVED
     archive: str = ""
+    keys: KeyFiles = NO_KEYS
 
     def is_of(self, answers: Sequence[Answer[Infos]], silent: Sequence[str]) -> bool:
         """Whether it was made of these answers: what has not changed is the same list."""
@@ -99,7 +102,7 @@ def fetch_latest_offsets(
             over_mesh = _meet(reader, options)
         elif thorough:
             _hear_stores(reader)
-        registry = _registries.setdefault(reader, StoreRegistry())
+        registry = _registries.setdefault(reader, StoreRegistry(keys=options.keys))
         answers = _ask_stores(registry, reader, options, watch)
         if not answers and over_mesh is None:
             # No store that was there answers: this waits for one that comes back.
@@ -129,7 +132,7 @@ def fetch_latest_offsets(
         _check_possible(options, locations, missing)
     answered = frozenset(location.store for location in locations)
     alone = answers if over_mesh is None else ()
-    return OffsetsSnapshot(merge_heads(infos), holders, answered, silent, alone)
+    return OffsetsSnapshot(merge_heads(infos), holders, answered, silent, alone, keys=options.keys)
 
 
 def ask_known(

@@ -140,7 +140,8 @@ def _lags(
     _look(options, connect)
     found = ask_known(options, connect, lambda client: client.location)
     with ExitStack() as lent:
-        clients = [lent.enter_context(connections.lend_client(each)) for each, _ in found]
+        lend, keys = connections.lend_client, options.keys
+        clients = [lent.enter_context(lend(each, keys)) for each, _ in found]
         queries = query_lags(clients, options.progress_topic, timeout_s=options.fetch_timeout_s)
     has = options.selection.has
     narrowed = [

@@ -98,7 +98,8 @@ class Narrowing:
             times_us = [None if each in _ALL else each for each in self.times_us]
             holders = snapshot.holders
             heads, archived = snapshot.heads, snapshot.archived
-            told = spans_of_times(times_us, found, heads, holders, timeout_s, archived)
+            known = holders, timeout_s, archived, snapshot.keys
+            told = spans_of_times(times_us, found, heads, *known)
             for tp, (start, end) in told.items():
                 found[tp] = max(found[tp][0], start), min(found[tp][1], end)
         return {tp: span for tp, span in found.items() if span[0] < span[1]}

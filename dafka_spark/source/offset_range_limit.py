@@ -77,7 +77,7 @@ def _told(
     answers, waiting = TimeOffsets(), asked
     answer_s = min(timeout_s, timing.ANSWER_S)
     for _ in Deadline(timeout_s).attempts() if asked else ():
-        now = offsets_of_times(waiting, snapshot.heads, snapshot.holders, answer_s)
+        now = offsets_of_times(waiting, snapshot.heads, snapshot.holders, answer_s, snapshot.keys)
         answers.found |= now.found
         answers.failures = now.failures
         answers.ahead_us = now.ahead_us if answers.ahead_us is None else answers.ahead_us

@@ -127,7 +127,8 @@ class ProgressPublisher:
         if not found:
             raise NoStoreError((self._options.mesh_address.name,), 0)
         with ExitStack() as lent:
-            clients = [lent.enter_context(connections.lend_client(each)) for each, _ in found]
+            lend, keys = connections.lend_client, self._options.keys
+            clients = [lent.enter_context(lend(each, keys)) for each, _ in found]
             publish(clients, self._options.progress_topic, report, timeout_s=timing.ANSWER_S)
         return size
 

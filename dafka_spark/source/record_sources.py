@@ -64,7 +64,7 @@ class _StoreSource:
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``; the store itself says it."""
-        with connections.lend_client(self._location) as client:
+        with connections.lend_client(self._location, self._options.keys) as client:
             return client.heads([topic], timeout_s=self._options.fetch_timeout_s)
 
 
@@ -79,7 +79,7 @@ class LocalLogSource(_StoreSource):
             log = logs.open(self._location)
             if log is None:
                 raise NotHereError(_why_not_here(self._location))
-            with connections.lend_client(self._location) as client:
+            with connections.lend_client(self._location, self._options.keys) as client:
                 yield from log.read(client, **_asked(wanted), **self._limits)
 
 
@@ -90,7 +90,7 @@ class FlightSource(_StoreSource):
 
     def read(self, wanted: OffsetRange) -> Iterator[Records]:
         """See ``RecordSource``."""
-        with connections.lend_client(self._location) as client:
+        with connections.lend_client(self._location, self._options.keys) as client:
             if (where := self._options.where) is not None:
                 try:
                     yield from self._kept(client, where, wanted)

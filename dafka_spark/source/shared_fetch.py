@@ -81,7 +81,7 @@ class SharedFetch:
         asked = [_asked(self._left[number]) for number in numbers]
         checks = [CompletenessCheck(self._left[number]) for number in numbers]
         try:
-            with connections.lend_client(location) as client:
+            with connections.lend_client(location, self._options.keys) as client:
                 try:
                     for parts in self._parts(client, asked):
                         for number, batch in parts:

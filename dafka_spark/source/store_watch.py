@@ -19,6 +19,7 @@ from dafka_core.flight import limits
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_spark.cluster import connections, timing
 from dafka_spark.topic_selection import TopicSelection
 
@@ -47,7 +48,8 @@ class StoreWatch:
     Looks are made by one thread, which may ask several stores at the same time.
     """
 
-    def __init__(self, selection: TopicSelection) -> None:
+    def __init__(self, selection: TopicSelection, keys: KeyFiles = NO_KEYS) -> None:
+        self._keys = keys
         self._selection = selection
         self._asked = selection.asked
         self._known: dict[str, _Known] = {}
@@ -111,7 +113,7 @@ class StoreWatch:
     def _watch(self, known: _Known, cursor: str) -> None:
         waiting = {"wait_s": timing.WATCH_S, "timeout_s": timing.ANSWER_S}
         try:
-            with connections.lend_client(known.location) as client:
+            with connections.lend_client(known.location, self._keys) as client:
                 client.watch(self._asked, cursor, **waiting)
         except DafkaError as error:
             _log.debug("%s", error)  # the next look finds out what it means

@@ -264,7 +264,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
 
     @cached_property  # it does not travel
     def _watch(self) -> StoreWatch:
-        return StoreWatch(self._options.selection)
+        return StoreWatch(self._options.selection, self._options.keys)
 
     def _look(self, *, thorough: bool = False) -> Heads:
         # The first look is thorough also if the query goes on from its checkpoint: it fails at

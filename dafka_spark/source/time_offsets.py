@@ -18,6 +18,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_spark.cluster import connections
 from dafka_spark.source.range_planner import NOT_ARCHIVED, Archived, HeldRange, Holders
 
@@ -56,6 +57,7 @@ def offsets_of_times(
     heads: Mapping[TopicPartition, PartitionInfo],
     holders: Holders,
     timeout_s: float,
+    keys: KeyFiles = NO_KEYS,
 ) -> TimeOffsets:
     """The offsets of these times, each between the partition's earliest offset and its end.
 
@@ -71,7 +73,7 @@ def offsets_of_times(
                 stores.setdefault(order[choice].location, []).append((tp, order[choice]))
         for location, wanted in stores.items():
             try:
-                with connections.lend_client(location) as client:
+                with connections.lend_client(location, keys) as client:
                     offsets = _ask(
                         client, answers, [asked[tp] for tp, _ in wanted], wanted, timeout_s
                     )
@@ -139,6 +141,7 @@ def spans_of_times(
     holders: Holders,
     timeout_s: float,
     archived: Archived = NOT_ARCHIVED,
+    keys: KeyFiles = NO_KEYS,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Offsets that have every record from a time on and before another one, at any store.
 
@@ -156,7 +159,7 @@ def spans_of_times(
     for location, wanted in stores.items():
         rows = [(*tp, us) for tp, _ in wanted for us in times_us if us is not None]
         try:
-            with connections.lend_client(location) as client:
+            with connections.lend_client(location, keys) as client:
                 offsets = iter(client.offset_for_times(rows, timeout_s=timeout_s))
         except DafkaError as error:
             _log.warning("%s; what it has is not narrowed by time", error)

@@ -133,7 +133,7 @@ def test_nobody_writes_into_another_ones_partition() -> None:
 
 def test_who_may_produce_everything_deletes_nothing() -> None:
     owner = Permissions("p", frozenset({"produce"}), prefix=OWN[:16])
-    with pytest.raises(NotAllowedError, match="and not produce to .__dafka.deletions"):
+    with pytest.raises(NotAllowedError, match=r"and not produce to .__dafka\.deletions"):
         authorize(owner, r.PutRequest(DELETIONS_TOPIC, OWN, 0))
 
 

@@ -1,0 +1,120 @@
+"""Spark in a cluster with keys: it reads and writes as without, and no secret goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from dafka_core import EmbeddedCluster
+from dafka_core.credentials import token
+from dafka_core.keys import read_secret
+from tests.forked import ForkedCluster
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[EmbeddedCluster]:
+    with ForkedCluster(2, keys=True) as running:
+        running.key("logs", ("consume",), consume=("logs.*",))
+        yield running
+
+
+def options(cluster: EmbeddedCluster, name: str = "client") -> dict[str, str]:
+    keys = {f"dafka.{option}": value for option, value in cluster.key(name).items()}
+    return {"tower": cluster.tower, **keys}
+
+
+def write(spark: SparkSession, cluster: EmbeddedCluster, topic: str, start: int, end: int) -> None:
+    rows = spark.range(start, end, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("dafka").mode("append").options(**options(cluster)).option(
+        "topic", topic
+    ).save()
+
+
+def numbers(rows: DataFrame) -> list[int]:
+    return sorted(int(row.value) for row in rows.select("value").collect())
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"fetch": "flight"}, {"fetch": "mesh"}, {"where": "offset >= 0"}]
+)
+def test_a_topic_is_written_and_read(
+    how: dict[str, str], spark: SparkSession, locked: EmbeddedCluster, topic: str
+) -> None:
+    write(spark, locked, topic, 0, 500)
+    rows = spark.read.format("dafka").options(**options(locked), **how, subscribe=topic).load()
+    assert numbers(rows) == list(range(500))
+
+
+def test_stores_may_be_named(spark: SparkSession, locked: EmbeddedCluster, topic: str) -> None:
+    write(spark, locked, topic, 0, 20)
+    stores = ",".join(locked.locations(index)[-1] for index in range(2))
+    given = options(locked) | {"stores": stores, "subscribe": topic}
+    del given["tower"]
+    assert numbers(spark.read.format("dafka").options(**given).load()) == list(range(20))
+
+
+def test_a_query_goes_on_from_its_checkpoint_and_keeps_no_secret(
+    spark: SparkSession, locked: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    own = read_secret(locked.key()["secret_key_file"]).secret
+    shown: list[str] = []
+
+    def copy() -> None:
+        rows = (
+            spark.readStream.format("dafka")
+            .options(**options(locked))
+            .option("startingOffsets", "earliest")
+            .option("subscribe", topic)
+            .option("queryName", f"q-{topic}")
+            .load()
+            .select("value")
+        )
+        shown.append(rows._jdf.queryExecution().toString())
+        writing = (
+            rows.writeStream.format("dafka")
+            .options(**options(locked))
+            .option("topic", f"{topic}-copy")
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+        )
+        query = writing.start()
+        assert query.awaitTermination(120)
+        shown.append(str(query.lastProgress))
+
+    for end in (100, 300):
+        write(spark, locked, topic, end - 100 if end == 100 else 100, end)
+        copy()
+    copied = spark.read.format("dafka").options(**options(locked), subscribe=f"{topic}-copy").load()
+    assert numbers(copied) == list(range(300))
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for secret in (own, token(own).encode()):
+        assert secret not in kept
+        assert not any(secret.decode() in each for each in shown)
+
+
+@pytest.mark.parametrize("fetch", ["auto", "flight"])
+def test_a_key_reads_its_topics_only(
+    fetch: str, spark: SparkSession, locked: EmbeddedCluster, topic: str
+) -> None:
+    write(spark, locked, f"logs.{topic}", 0, 10)
+    write(spark, locked, topic, 0, 10)
+    given: dict[str, Any] = options(locked, "logs") | {"fetch": fetch}
+    pattern = given | {"subscribePattern": f".*{topic}"}
+    found = spark.read.format("dafka").options(**pattern).load()
+    assert numbers(found) == list(range(10))
+    reading = spark.read.format("dafka").options(**given)
+    with pytest.raises(Exception, match="key logs may consume 'logs\\.\\*', and not know of"):
+        reading.option("subscribe", topic).load().collect()
+
+
+def test_without_a_key_it_is_said_what_is_missing(
+    spark: SparkSession, locked: EmbeddedCluster, topic: str
+) -> None:
+    given = {"stores": locked.locations()[-1], "fetchTimeoutMs": "2000"}
+    reading = spark.read.format("dafka").options(**given, subscribe=topic)
+    with pytest.raises(Exception, match="lets in owners of keys only"):
+        reading.load().collect()
