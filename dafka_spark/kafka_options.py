@@ -56,8 +56,8 @@ def _refused(why: str, *names: str) -> list[KafkaOption]:
 
 
 _SECURITY: Final = (
-    "there is no authentication and no encryption here (SECURITY.md): keep nodes to a network that "
-    "you trust, and leave it out"
+    "a key says who this is, and encrypts (docs/security.md): set dafka.secret_key_file and "
+    "dafka.allowed_keys instead"
 )
 _CAST: Final = "keys and values are binary columns: leave it out, and cast them in the query"
 _GROUPS: Final = "each query keeps its own offsets, and is in no consumer group"
