@@ -39,6 +39,8 @@ from dafka_core.queries.audit_record import (
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
+from dafka_core.testing import StoreDouble
+from dafka_core.web_access import write_token
 from scripts.browser import PATIENCE_S, Browser
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
@@ -261,6 +263,37 @@ def look_at_many(browser: Browser, folder: Path) -> None:
                 browser.picture(folder / f"many_{page.replace('/', '_')}.png")
 
 
+def look_at_login(browser: Browser, folder: Path) -> None:
+    """A console asks for a token: by a form, by a link, and again when there is another one."""
+    with tempfile.TemporaryDirectory(prefix="dafka-login-") as directory:
+        file = Path(directory) / "token"
+        write_token(file)
+        with (
+            StoreDouble(Path(directory) / "store") as store,
+            Console({}, [store.location], listen="127.0.0.1:0", token_file=str(file)) as console,
+        ):
+            check = Checks(browser, console.url)
+            browser.size(1280, 800)
+            form, inside = "document.querySelector('#token')", "document.querySelector('.map')"
+            check.open("", form)
+            browser.picture(folder / "login.png")
+            for token, seen in (
+                ("wrong", "document.querySelector('[role=alert]')?.textContent"),
+                (file.read_text().strip(), inside),
+            ):
+                browser.run(f"{form}.value = '{token}'; {form}.form.requestSubmit()")
+                check.sees(seen, "a form is answered")
+            check.sees("document.cookie === ''", "no script sees the cookie")
+            file.unlink()
+            write_token(file)
+            browser.run("location.hash = '#/topics'")
+            check.sees(form, "another token ends the session")
+            link = f"{console.url}?token={file.read_text().strip()}"
+            browser.call("Page.navigate", url=link)
+            check.sees(f"{inside} && !location.search", "a link lets in, and is left")
+    browser.errors = [each for each in browser.errors if "401 (Unauthorized)" not in each]
+
+
 class Checks:
     """What pages must have."""
 
@@ -321,6 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.all:
             steps.append(lambda: look_further(browser, url, given.all))
             steps.append(lambda: look_at_many(browser, given.all))
+            steps.append(lambda: look_at_login(browser, given.all))
         for step in steps:
             step()
         if browser.errors:
