@@ -37,7 +37,7 @@ def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> No
 def tamper(directory: Path, old: bytes, new: bytes) -> None:
     """Replaces a value in every block that has it, and computes the block's checksum anew."""
     found = 0
-    with lmdb.Environment(str(directory), max_dbs=3) as env:
+    with lmdb.Environment(str(directory), max_dbs=3, map_size=1 << 30) as env:
         blocks = env.open_db(b"blocks", create=False)
         with env.begin(write=True, db=blocks) as txn:
             for key, packed in list(txn.cursor()):
