@@ -33,6 +33,7 @@ ROWS = {
     "compression": "bench_compression",
     "console": "bench_console",
     "links": "bench_links",
+    "keys": "bench_keys",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

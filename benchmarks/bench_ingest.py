@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.figures import Figure, compared, in_turns
@@ -42,16 +43,19 @@ def run(bench: Bench) -> Iterator[Figure]:
             )
 
 
-def ingest(count: int, size_bytes: int) -> float:
+def ingest(count: int, size_bytes: int, *, keys: bool = False) -> float:
     """Millions of records a second that a new store has on disk and acknowledged."""
-    with empty() as cluster:
-        return in_child(publish_acknowledged, cluster.tower, count, size_bytes)
+    with empty(keys=keys) as cluster:
+        arguments = (cluster.tower, count, size_bytes, cluster.key())
+        return in_child(publish_acknowledged, *arguments)
 
 
-def publish_acknowledged(tower: str, count: int, size_bytes: int) -> float:
+def publish_acknowledged(
+    tower: str, count: int, size_bytes: int, key: Mapping[str, str] = MappingProxyType({})
+) -> float:
     """Millions of records a second that one producer has acknowledged."""
     values = values_of(count, size_bytes)
-    with Producer("bench", tower=tower) as producer:
+    with Producer("bench", tower=tower, **key) as producer:
         producer.publish(b"first")
         producer.flush(FLUSH_TIMEOUT_S)
         started = time.perf_counter()
@@ -60,12 +64,15 @@ def publish_acknowledged(tower: str, count: int, size_bytes: int) -> float:
         return count / (time.perf_counter() - started) / 1e6
 
 
-def live(count: int, size_bytes: int) -> float:
+def live(count: int, size_bytes: int, *, keys: bool = False) -> float:
     """Millions of records a second that reach a consumer while they are published."""
     topic = f"live-{uuid.uuid4().hex}"
-    with EmbeddedCluster(stores=0) as cluster, Consumer(tower=cluster.tower) as consumer:
+    with (
+        EmbeddedCluster(stores=0, keys=keys) as cluster,
+        Consumer(tower=cluster.tower, **options(cluster)) as consumer,
+    ):
         consumer.subscribe(topic)
-        producer = Child(_publish, cluster.tower, topic, count, size_bytes)
+        producer = Child(_publish, cluster.tower, topic, count, size_bytes, cluster.key())
         records: Iterator[object] = iter(consumer)
         next(records)
         producer.pipe.send("begin")
@@ -78,7 +85,14 @@ def live(count: int, size_bytes: int) -> float:
     return count / elapsed_s / 1e6
 
 
-def _publish(pipe: Connection, tower: str, topic: str, count: int, size_bytes: int) -> None:
+def options(cluster: EmbeddedCluster) -> dict[str, Any]:
+    """Those of a key, where the cluster has some."""
+    return {**cluster.key()}
+
+
+def _publish(
+    pipe: Connection, tower: str, topic: str, count: int, size_bytes: int, key: dict[str, str]
+) -> None:
     values = values_of(count, size_bytes)
     keeps_all: dict[str, Any] = {
         "max_unacked_records": count + 1,
@@ -88,7 +102,7 @@ def _publish(pipe: Connection, tower: str, topic: str, count: int, size_bytes: i
     # Nobody acknowledges where there is no store.
     with (
         contextlib.suppress(NotAcknowledgedError),
-        Producer(topic, tower=tower, **keeps_all) as producer,
+        Producer(topic, tower=tower, **keeps_all, **key) as producer,
     ):
         producer.publish(b"first")
         pipe.recv()

@@ -84,6 +84,7 @@ def filled(
     *,
     partitions: int = 1,
     content: Content = bare,
+    keys: bool = False,
 ) -> Iterator[EmbeddedCluster]:
     """A cluster whose store has ``records`` of topic ``TOPIC``; they stay in the directory.
 
@@ -92,7 +93,7 @@ def filled(
     store = directory / "store-0"
     if not store.exists():
         fill(store, records, size_bytes, partitions, content)
-    with EmbeddedCluster(directory=directory) as cluster, kept(store / DATA_FILE):
+    with EmbeddedCluster(directory=directory, keys=keys) as cluster, kept(store / DATA_FILE):
         yield cluster
 
 
@@ -121,12 +122,12 @@ def fill(
 
 
 @contextlib.contextmanager
-def empty() -> Iterator[EmbeddedCluster]:
+def empty(*, keys: bool = False) -> Iterator[EmbeddedCluster]:
     """A cluster with nothing in it; what is written to it is removed.
 
     What the disk has to do for that is done when this returns, so that it is part of nobody's
     time.
     """
-    with EmbeddedCluster() as cluster:
+    with EmbeddedCluster(keys=keys) as cluster:
         yield cluster
     os.sync()

@@ -98,11 +98,6 @@ NAMES = {
         "ingest, retain *=32MiB, {}",
         "ingest, retain *=32MiB, {}, processor",
     ],
-    "links": [
-        "ingest, tamper evidence, {}",
-        "ingest, tamper evidence, {}, processor",
-        "links, {}",
-    ],
     "archive": ["archive: writing", "archive: reading"],
     "compression": [
         f"{what} of {kind}, {codec}"
@@ -111,6 +106,18 @@ NAMES = {
         for codec in ("zstd", "lz4")
     ],
     "console": ["an answer of the console of 1,000 partitions"],
+    "links": [
+        "ingest, tamper evidence, {}",
+        "ingest, tamper evidence, {}, processor",
+        "links, {}",
+    ],
+    "keys": [
+        "ingest with keys, {}",
+        "live delivery with keys, {}",
+        "batch read with keys, {}, flight",
+        "batch read with keys, {}, local",
+        "one micro-batch with keys, {}",
+    ],
 }
 
 TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")
