@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StoreError,
         TowerNotFoundError,
     )
+    from dafka_core.limit_options import StoreLimitError
     from dafka_core.metrics.endpoint import MetricsEndpoint, serve_metrics
     from dafka_core.nodes.consumer import Consumer
     from dafka_core.nodes.producer import Producer
@@ -62,6 +63,7 @@ __all__ = [
     "RecordTooLargeError",
     "Store",
     "StoreError",
+    "StoreLimitError",
     "TopicDeletedError",
     "Tower",
     "TowerNotFoundError",
@@ -78,6 +80,7 @@ _HOMES: Final = {
     "Record": "records",
     "RecordBatch": "records",
     "Store": "nodes.store",
+    "StoreLimitError": "limit_options",
     "TopicDeletedError": "deletions",
     "Tower": "nodes.tower",
     "serve_metrics": "metrics.endpoint",

@@ -11,6 +11,7 @@ from typing import Any, Final
 from dafka_core.compression_rules import COMPRESSION, CompressionRule, parse_compression
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
+from dafka_core.limit_options import StoreLimitOptions
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
@@ -230,10 +231,6 @@ class NodeOptions(SecurityOptions):
         return max_taken_bytes(self.max_record_bytes)
 
 
-def _envelope() -> str:
-    return option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
-
-
 @dataclass(frozen=True)
 class ProducerOptions(NodeOptions):
     """What a producer takes."""
@@ -246,7 +243,7 @@ class ProducerOptions(NodeOptions):
         "publish to a topic whose name has control characters, or octets that are not UTF-8 "
         "(reading never needs it)",
     )
-    envelope: str = _envelope()
+    envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
     max_unacked_records: int = option(
         500_000, "publish waits while this many are not acknowledged", unit="records", minimum=1
     )
@@ -287,7 +284,7 @@ class ProducerOptions(NodeOptions):
 class ConsumerOptions(NodeOptions):
     """What a consumer takes."""
 
-    envelope: str = _envelope()
+    envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
     max_queued_records: int = option(
         200_000,
         "records waiting for the application; no more are taken beyond it",
@@ -319,7 +316,7 @@ class ReaderOptions(NodeOptions):
 
 
 @dataclass(frozen=True)
-class StoreOptions(NodeOptions):
+class StoreOptions(StoreLimitOptions, NodeOptions):
     """What a store takes."""
 
     sync_interval_ms: int = option(

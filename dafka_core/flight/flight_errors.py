@@ -30,6 +30,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.json_messages import VERSION, pack
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
+from dafka_core.limit_options import StoreLimitError
 
 _KINDS: Final[dict[str, type[DafkaError]]] = {
     "bad-request": InvalidRequestError,
@@ -39,6 +40,7 @@ _KINDS: Final[dict[str, type[DafkaError]]] = {
     "fenced": FencedError,
     "transaction-exists": TransactionExistsError,
     "not-allowed": NotAllowedError,
+    "limit-reached": StoreLimitError,
 }
 _CODES: Final[dict[type[BaseException], str]] = {kind: code for code, kind in _KINDS.items()}
 BEHIND, BUSY, CLOSING, IDLE, OTHER_STORE = "behind", "busy", "closing", "idle", "other-store"

@@ -16,6 +16,7 @@ from dafka_core.kafka.number_table import NumberedPartition
 from dafka_core.kafka.produced_records import ProducedRecords, joined
 from dafka_core.kafka.producer_states import ProducerKey, ProducerStates, WrittenBatch, notes_of
 from dafka_core.kafka.refusal import RefusedError
+from dafka_core.limit_options import StoreLimitError
 from dafka_core.log_entries import Notes
 from dafka_core.records import RecordBatch, TopicPartition
 
@@ -287,6 +288,8 @@ def _refusal(error: BaseException | None) -> RefusedError:
         return error
     if isinstance(error, OffsetConflictError | InvalidRequestError):
         return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, str(error))
+    if isinstance(error, StoreLimitError):
+        return RefusedError(KafkaError.POLICY_VIOLATION, str(error))
     if isinstance(error, DafkaError):
         return RefusedError(KafkaError.KAFKA_STORAGE_ERROR, str(error))
     return RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, repr(error))

@@ -209,6 +209,13 @@ REQUESTS: Final = _gauge(
 REQUESTS_REFUSED: Final = _counter(
     "store_refused_requests", "requests", STORE, "requests for which there was no room"
 )
+LIMITS_REACHED: Final = _counter(
+    "store_limit_refusals",
+    "refusals",
+    STORE,
+    "how often records were not taken, by the option that is their limit (docs/security.md#limits)",
+    "limit",
+)
 SMALL_BLOCKS: Final = _gauge(
     "store_small_blocks", "blocks", STORE, "small blocks that merging has not looked at yet"
 )

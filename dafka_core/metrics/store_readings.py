@@ -48,6 +48,8 @@ class StoreReadings:
         yield Sample(d.PUTS, store.append_queue.size_bytes)
         yield Sample(d.REQUESTS, len(role.requests))
         yield Sample(d.REQUESTS_REFUSED, role.requests.refused_count)
+        for limit, count in role.admitted.limits.refused.items():
+            yield Sample(d.LIMITS_REACHED, count, (limit,))
         yield Sample(d.MERGES, merge_thread.merged_count)
         yield Sample(d.MERGE_SECONDS, merge_thread.merged_s)
         yield Sample(d.MERGES_FAILED, merge_thread.failed_count)

@@ -17,7 +17,6 @@ from dafka_core.errors import (
     DafkaError,
     InvalidRequestError,
     OffsetConflictError,
-    StoreUnreachableError,
 )
 from dafka_core.log_entries import (
     MAX_NOTE_BYTES,
@@ -299,10 +298,16 @@ class AppendQueue(ProcessBound):
         why = f"a record has at most {limit_bytes} bytes {at} (option max_record_bytes)"
         return InvalidRequestError("value", f"{largest_bytes} bytes", why)
 
+    def _refused(self, entry: RecordBatch | Stage) -> DafkaError | None:
+        tp = entry.batch.tp if isinstance(entry, Stage) else entry.tp
+        return self._role.admitted.refusal(tp)
+
     def _give(self, now: float, entry: LogEntry) -> LogEntry | DafkaError:
         """Gives the role an entry; returns it as the role has taken it, or why it has not."""
         taken: LogEntry | None
         match entry:
+            case RecordBatch() | Stage() if (refused := self._refused(entry)) is not None:
+                return refused
             case RecordBatch():
                 # Now and not by the log: other stores are to be told the same.
                 times = taken_times(entry.times, entry.count, self._log.now_us())
@@ -310,9 +315,9 @@ class AppendQueue(ProcessBound):
             case Stage():
                 taken, batch = self._role.stage(entry), entry.batch
             case Commit():
-                why = "it keeps track of as many partitions as it may"
                 taken = self._role.commit(now, entry)
-                return taken or StoreUnreachableError(self._role.address, why)
+                refusals = (self._role.admitted.refusal(each.tp) for each in entry.transactions)
+                return taken or next(filter(None, refusals))
             case Forget() if not self._role.known.forget(entry.store):
                 return InvalidRequestError("address", entry.store, "is there: stop it first")
             case _:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from dafka_core.closing import ProcessBound
-from dafka_core.errors import ClosedError, DafkaError
+from dafka_core.errors import ClosedError, DafkaError, NodeFailedError
 from dafka_core.nodes.deletions import Deletions
+from dafka_core.nodes.held_look import HeldLook
 from dafka_core.nodes.merge_thread import QUIET_S, RETRY_S
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.retention_rules import RetentionRule, parse_rules
@@ -34,13 +36,22 @@ class RetentionThread(ProcessBound):
         log: open for writing, until the thread is closed.
         retention: that of the log; nobody else has its steps done.
         deletions: those of the log, done first.
+        look: at what is left then.
     """
 
-    def __init__(self, log: Log, retention: Retention, deletions: Deletions | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        retention: Retention,
+        deletions: Deletions | None = None,
+        look: HeldLook | None = None,
+    ) -> None:
         self._log = log
         self._retention = retention
         # Each whether the other can be done or not: a disk must not fill for a damaged deletion.
         self._works = [self._pass] if deletions is None else [deletions.apply, self._pass]
+        if look is not None:
+            self._works.append(lambda: self._do(look.steps()))
         self._started_with = retention.rules
         kept = log.retention.kept_rules()
         self.is_set = kept is not None
@@ -90,7 +101,7 @@ class RetentionThread(ProcessBound):
             for work in self._works:
                 try:
                     work()
-                except ClosedError:
+                except (ClosedError, NodeFailedError):
                     return
                 except DafkaError as error:
                     _log.error("retention: %s", error, extra={"event": "retention_failed"})
@@ -102,19 +113,24 @@ class RetentionThread(ProcessBound):
         if not self._retention.rules:
             return
         counts = self._retention.counts
-        records, started_s = counts.records, time.monotonic()
-        for _ in self._retention.steps():
-            if self._closed.is_set():
-                return
-            if self._log.quiet_s < QUIET_S:
-                self._closed.wait((time.monotonic() - started_s) * (1 / BUSY_SHARE - 1))
-            started_s = time.monotonic()
-        if counts.records > records:
+        records = counts.records
+        self._do(self._retention.steps())
+        if counts.records > records and not self._closed.is_set():
             _log.info(
                 "retention: gave up %(records)d records",
                 {"records": counts.records - records},
                 extra={"event": "records_given_up"},
             )
+
+    def _do(self, steps: Iterable[None]) -> None:
+        """Has steps done, with pauses while records come in."""
+        started_s = time.monotonic()
+        for _ in steps:
+            if self._closed.is_set():
+                return
+            if self._log.quiet_s < QUIET_S:
+                self._closed.wait((time.monotonic() - started_s) * (1 / BUSY_SHARE - 1))
+            started_s = time.monotonic()
 
 
 def _parsed(kept: str) -> tuple[RetentionRule, ...]:

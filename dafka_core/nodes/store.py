@@ -18,6 +18,7 @@ from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.disk_watch import DiskWatch
+from dafka_core.nodes.held_look import HeldLook
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.memory_limit import memory_limit, say_if_low
 from dafka_core.nodes.merge_thread import MergeThread
@@ -29,6 +30,7 @@ from dafka_core.nodes.store_identity import check_directory, copied, kept_addres
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.beacons import endpoint_of
+from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
@@ -89,17 +91,7 @@ class Store(Node):
             self.log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(self.log.directory, config)
             """The store's UUID.  It lasts as long as the directory."""
-            sync_interval_s = config.sync_interval_ms / 1000
-            self._role = StoreRole(
-                self.address,
-                self.log.lives,
-                sync_interval_s=sync_interval_s,
-                limit_bytes=config.limit_bytes,
-                hosting_id=secrets.randbits(LIFE_ID_BITS),
-                least_number=int(time.time()),
-                met=self.log.met(),
-                wall_us=lambda: time.time_ns() // 1000,
-            )
+            self._role = _role(self.address, self.log, config)
             self._log_writer = undo.enter_context(
                 LogWriter(self.log, weakly(self._on_written, None))
             )
@@ -109,16 +101,20 @@ class Store(Node):
             """What it gives up, and has given up."""
             self.deletions = Deletions(self.log, self.address)
             """What was deleted, here and elsewhere."""
-            self._retention_thread = undo.enter_context(
-                RetentionThread(self.log, self.retention, self.deletions)
-            )
             self.compressor = self.log.compressor(config.compress, config.compress_after_s)
             """What it compresses, and has compressed."""
+            admitted = self._role.admitted
+            look = HeldLook(self.log, admitted.limits, self.compressor, admitted.on_held)
+            admitted.on_held(look.count())
             linker = self.log.linker if config.tamper_evidence else None
             self._merge_thread = undo.enter_context(
                 MergeThread(self.log, config.staged_hours, self.compressor, linker)
             )
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
+            look.tell = self._mesh.call_soon
+            self._retention_thread = undo.enter_context(
+                RetentionThread(self.log, self.retention, self.deletions, look)
+            )
             self.append_queue = AppendQueue(
                 self._mesh, self._role, self.log, config.max_record_bytes
             )
@@ -270,6 +266,20 @@ class Store(Node):
         # A loop that has ended acknowledges nothing; the records are stored all the same.
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call_soon(acknowledge)
+
+
+def _role(address: str, log: Log, config: StoreOptions) -> StoreRole:
+    return StoreRole(
+        address,
+        log.lives,
+        sync_interval_s=config.sync_interval_ms / 1000,
+        limit_bytes=config.limit_bytes,
+        hosting_id=secrets.randbits(LIFE_ID_BITS),
+        least_number=int(time.time()),
+        met=log.met(),
+        wall_us=lambda: time.time_ns() // 1000,
+        limits=StoreLimits(config.store_limits, by_key=bool(config.secret_key_file)),
+    )
 
 
 def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> Retention:

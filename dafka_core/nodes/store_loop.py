@@ -57,6 +57,7 @@ class StoreLoop:
         for error in too_large:
             text = "%s. Until then nothing after it in this partition is stored here"
             _log.error(text, error, extra={"event": "record_too_large"})
+        self._role.admitted.limits.report(now)
         self._serve()
         return bool(self._role.requests)
 

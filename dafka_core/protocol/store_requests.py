@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from dafka_core.protocol import messages as m
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import (
     DIRECT_BATCH_BYTES,
     MAX_FETCH_COUNT,
@@ -24,6 +25,19 @@ from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 MAX_PENDING_REQUESTS: Final = 65_536
 """Requests that wait for an answer, some 30 MB.  One requestor may have all of them as long as
 there is no other; beyond, each may have its share, so there are at most twice as many."""
+
+
+def subscriptions(store: str) -> list[bytes]:
+    """What a store subscribes to at its peers."""
+    of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
+    queries = (m.HeadsQuery, m.TimesQuery, m.HistoryQuery)
+    replies = (m.HeadsReply, m.HistoryReply, m.TimesReply)
+    own = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge, m.DirectHead, m.FetchBatch)
+    hellos = (m.StoreEndpoints, m.ConsumerHello, m.StoreHello, *replies)
+    return [
+        *(subscription(kind) for kind in (*of_all, *queries)),
+        *(subscription(kind, store) for kind in (*own, *hellos)),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
+from dafka_core.protocol import store_requests
+from dafka_core.protocol.admitted_partitions import AdmittedPartitions
 from dafka_core.protocol.beacons import MAX_PEERS
-from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
+from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.hosted_partitions import HostedPartitions
 from dafka_core.protocol.known_stores import KnownStores
@@ -27,8 +28,8 @@ from dafka_core.protocol.recent_names import RecentNames
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import GREETING
+from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.protocol.store_requests import AnnounceHeads, FetchMany, RequestQueue
 from dafka_core.protocol.transactions import PublishCommitted, continued
 from dafka_core.protocol.trimmed_elsewhere import TrimmedElsewhere
 from dafka_core.records import RecordBatch, TopicPartition
@@ -46,6 +47,7 @@ class StoreRole:
         wall_us: the time, microseconds since 1970 UTC.
         sync_interval_s: how often to ask other stores for their heads.
         limit_bytes: the largest record that reaches it.
+        limits: on what it keeps.
     """
 
     def __init__(
@@ -59,17 +61,20 @@ class StoreRole:
         least_number: int = 1,
         met: Iterable[Met] = (),
         wall_us: Callable[[], int] = lambda: 0,
+        limits: StoreLimits | None = None,
     ) -> None:
         self.address = address
         self.too_large: list[RecordTooLargeError] = []
         """Where partitions cannot go on here, each once; the node empties it."""
         self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
         """Hears of what was taken, hosted perhaps, and never gets to the log."""
-        self.requests = RequestQueue()
+        self.requests = store_requests.RequestQueue()
         self.packing = RecentNames[None](MAX_PEERS)
         """Requestors that understand HEADS-REPLY; the others get a message for each head."""
         self.scheduler = FetchScheduler(address)
-        self.partitions: dict[TopicPartition, StorePartition] = {}
+        self.admitted = AdmittedPartitions(self.scheduler, lives_of, limits or StoreLimits())
+        self.partitions = self.admitted.by_name
+        self._partition = self.admitted.find
         self.pending: list[LogEntry] = []  # what the log is to do next
         self.pending_bytes = 0  # of values, and one for each record or entry
         self.known = KnownStores(address, met, wall_us, self.write)
@@ -85,15 +90,7 @@ class StoreRole:
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
-        of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
-        queries = (m.HeadsQuery, m.TimesQuery, m.HistoryQuery)
-        replies = (m.HeadsReply, m.HistoryReply, m.TimesReply)
-        own = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge, m.DirectHead, m.FetchBatch)
-        hellos = (m.StoreEndpoints, m.ConsumerHello, m.StoreHello, *replies)
-        return [
-            *(subscription(kind) for kind in (*of_all, *queries)),
-            *(subscription(kind, self.address) for kind in (*own, *hellos)),
-        ]
+        return store_requests.subscriptions(self.address)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Takes heads, hellos and requests."""
@@ -120,7 +117,7 @@ class StoreRole:
                 self.requests.add(message)
                 return [news] if (news := self.known.news(message.requestor)) else []
             case m.FetchBatch() if message.store == self.address:
-                self.requests.add(FetchMany.of(message))
+                self.requests.add(store_requests.FetchMany.of(message))
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -128,7 +125,8 @@ class StoreRole:
         partition = self._partition(batch.tp) if requestor in ("", self.address) else None
         if partition is None:
             return []
-        if partition.action(states.RECORDS) == states.LEAVE:
+        refused = self.admitted.refuses(partition, batch.end)
+        if refused or partition.action(states.RECORDS) == states.LEAVE:
             partition.fetcher.lose(batch)
             return []
         if not self.histories.admits(partition, batch):
@@ -168,6 +166,7 @@ class StoreRole:
         at_end = stage.batch.offset == partition.visible_end
         if at_end and partition.action(states.STAGE) == states.TAKE_OVER:
             self._give_up_part(partition)
+        self.admitted.on_taken(stage.batch)
         self.write(stage)
         return stage
 
@@ -208,7 +207,7 @@ class StoreRole:
         if kind is m.GetHeads and not topic:
             return [m.GetHeads("", self.address)]  # another store, which receives it now
         if kind is m.Head and not topic:
-            self.requests.add(AnnounceHeads())
+            self.requests.add(store_requests.AnnounceHeads())
         if kind is m.Fetch:
             self.scheduler.retry_unanswered(topic)
         if kind is m.Ack and topic:
@@ -245,8 +244,7 @@ class StoreRole:
 
     def take_pending(self) -> list[LogEntry]:
         """Removes what the log is to do next."""
-        pending, self.pending = self.pending, []
-        self.pending_bytes = 0
+        pending, self.pending, self.pending_bytes = self.pending, [], 0
         return pending
 
     def on_stored(
@@ -257,6 +255,7 @@ class StoreRole:
         Returns the acknowledgements of what is there, and what is hosted here, to be published.
         """
         published: list[Outgoing] = []
+        self.admitted.on_stored(entries)
         for entry, error in zip_longest(entries, outcomes):
             if isinstance(entry, RecordBatch):
                 published.extend(self._on_batch_stored(entry, error))
@@ -281,6 +280,7 @@ class StoreRole:
             batch, partition.staged = continued(each, partition.staged)
             if partition.staged is None:
                 partition.visible_end = batch.end
+            self.admitted.on_taken(batch)
             self.write(batch)
 
     def _on_batch_stored(self, batch: RecordBatch, error: DafkaError | None) -> list[Outgoing]:
@@ -332,12 +332,16 @@ class StoreRole:
         partition.history = before(partition.history, end)
         partition.visible_end, partition.staged = end, None
         self.scheduler.postpone(fetcher)
+        self.admitted.on_stored(dropped)  # or rather not
         self.on_dropped(dropped)
 
     def _note_too_large(self, record: m.RecordTooLarge) -> None:
         partition = self.partitions.get(record.tp)
-        too_large = record.size_bytes > self._limit_bytes
-        if too_large and partition and partition.stops_at(record.sequence):
+        if (
+            partition
+            and record.size_bytes > self._limit_bytes
+            and partition.stops_at(record.sequence)
+        ):
             self.too_large.append(error_of(record, self._limit_bytes, f"store {self.address}"))
 
     def _on_head(self, now: float, tp: TopicPartition, end: int, *, direct: bool) -> list[Outgoing]:
@@ -346,7 +350,8 @@ class StoreRole:
             return []
         if partition.durable >= end:
             self._acknowledge[tp] = partition
-        return self.scheduler.on_head(now, partition.fetcher, end, direct=direct)
+        refused = self.admitted.refuses(partition, end)
+        return [] if refused else self.scheduler.on_head(now, partition.fetcher, end, direct=direct)
 
     def _on_heads(self, now: float, heads: m.HeadsReply) -> list[Outgoing]:
         """Another store's heads, which say whose records they are."""
@@ -385,14 +390,6 @@ class StoreRole:
             self.write(SetAside(partition.fetcher.tp, start))
             partition.asides += 1
             partition.give_up(start, end, winner.life)
-
-    def _partition(self, tp: TopicPartition) -> StorePartition | None:
-        partition = self.partitions.get(tp)
-        if partition is None and len(self.partitions) < MAX_PARTITIONS:
-            end, history, promised, _ = self._lives_of(tp)
-            fetcher = self.scheduler.fetcher(tp, end)
-            partition = self.partitions[tp] = StorePartition(fetcher, end, end, history, promised)
-        return partition
 
     def _take_acks(self) -> list[Outgoing]:
         acks = [ack for each in self._acknowledge.values() for ack in self.histories.ack(each)]

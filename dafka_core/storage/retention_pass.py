@@ -14,10 +14,10 @@ from typing import Final
 from dafka_core.names import quoted
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.retention_rules import RetentionRule, rule_of
+from dafka_core.storage.held_blocks import HeldBlocks
 from dafka_core.storage.log import Log
 from dafka_core.storage.retention import (
     Archiver,
-    HeldBlock,
     Readers,
     Unread,
     before_by_size,
@@ -26,10 +26,6 @@ from dafka_core.storage.retention import (
 
 TRIM_BLOCKS: Final = 16
 """How many blocks go at a time: appends wait meanwhile, as for another append."""
-
-LOOK_BYTES: Final = 64 << 20
-"""How much is looked at at a time; as long LMDB uses no freed page again."""
-
 
 JUMP_US: Final = 3_600_000_000
 """A clock that has gone ahead by so much more than time has passed since the last pass may be
@@ -98,7 +94,7 @@ class Retention:
         self._topic = _TopicPass(0)
         # Of the first block of each partition, where it begins to be held, and its last time.
         self._first: dict[TopicPartition, tuple[int, int]] = {}
-        self._held: dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]] = {}
+        self._held = HeldBlocks(log)
         self._doomed: list[tuple[PartitionInfo, int]] = []
         self._doomed_blocks = 0
         self._earliest: dict[TopicPartition, int] = {}
@@ -133,8 +129,7 @@ class Retention:
         self._say_waits(waits)
         for tp in self._first.keys() - seen:
             del self._first[tp]
-        for tp in self._held.keys() - seen:
-            del self._held[tp]
+        self._held.keep_only(seen)
         self.counts.passes += 1
 
     def _is_right(self, now_us: int) -> bool:
@@ -176,47 +171,17 @@ class Retention:
             yield from self._doom(held, bounds[: count + 1])
 
     def _by_size(self, partitions: list[PartitionInfo], size_bytes: int) -> Iterator[None]:
-        held = yield from self._look_at(partitions)
+        held = yield from self._held.look_at(partitions)
         doomed = before_by_size(held, size_bytes)
         if not doomed:
             return
         for tp in doomed:  # blocks may have been merged since
-            yield from self._look(tp)
-        held = {tp: self._held[tp][1] for tp in held if tp in self._held}
+            yield from self._held.look(tp)
+        held = self._held.found(held)
         for tp, before in before_by_size(held, size_bytes).items():
-            info, blocks = self._held[tp]
+            info, blocks = self._held.of(tp)
             bounds = [block.first for block in blocks] + [info.end]
             yield from self._doom(info, bounds[: bisect_right(bounds, before)])
-
-    def _look_at(
-        self, partitions: Sequence[PartitionInfo]
-    ) -> Generator[None, None, dict[TopicPartition, list[HeldBlock]]]:
-        """The blocks of partitions."""
-        for info in partitions:
-            if info.tp not in self._held or self._held[info.tp][0] != info:
-                yield from self._look(info.tp)
-        return {info.tp: self._held[info.tp][1] for info in partitions if info.tp in self._held}
-
-    def _look(self, tp: TopicPartition) -> Iterator[None]:
-        """Looks at the blocks of a partition that were not looked at before."""
-        _, blocks = self._held.pop(tp, (None, []))
-        known = {(block.first, block.end): block for block in blocks}
-        while True:
-            looked_at_bytes = 0
-            with self._log.snapshot() as snapshot:
-                found = snapshot.blocks(tp)
-                if found is None:
-                    return
-                for number, bounds in enumerate(zip(found.bounds, found.bounds[1:], strict=False)):
-                    if bounds not in known and looked_at_bytes < LOOK_BYTES:
-                        known[bounds] = found[number]
-                        looked_at_bytes += known[bounds].size_bytes
-                wanted = list(zip(found.bounds, found.bounds[1:], strict=False))
-                info = found.info
-            yield
-            if looked_at_bytes < LOOK_BYTES:
-                break
-        self._held[tp] = info, [known[bounds] for bounds in wanted]
 
     def _doom(self, info: PartitionInfo, bounds: Sequence[int]) -> Iterator[None]:
         """Has the blocks between ``bounds`` go."""
@@ -263,7 +228,7 @@ class Retention:
             yield
         if topic.limit.size_bytes is not None:
             if topic.before is None:
-                held = yield from self._look_at(topic.partitions)
+                held = yield from self._held.look_at(topic.partitions)
                 topic.before = before_by_size(held, topic.limit.size_bytes)
             found = max(found, topic.before.get(info.tp, 0))
         return found

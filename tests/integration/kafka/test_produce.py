@@ -222,3 +222,12 @@ def test_producers_get_ids_of_their_own_and_no_transactions(client: ProduceClien
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         -1,
     )
+
+
+def test_a_limit_of_the_store_is_named(tower: str, tmp_path: Path) -> None:
+    options = {"tower": tower, "max_partitions": 1}
+    with Store(tmp_path / "small", **options) as small, produce_server(small) as where:
+        with ProduceClient(where) as client:
+            assert client.ask({FIRST: batch(values(1))}) == [Answer(0, 0)]
+            (refused,) = client.ask({("t", 1): batch(values(1))})
+        assert refused.error == KafkaError.POLICY_VIOLATION

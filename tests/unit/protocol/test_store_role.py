@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dafka_core.epochs import NO_LIFE, EpochId, PartitionLives
 from dafka_core.log_entries import Met
-from dafka_core.protocol import partition_fetcher, store_role
+from dafka_core.protocol import partition_fetcher
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import (
@@ -37,9 +37,8 @@ from dafka_core.protocol.messages import (
 from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING
-from dafka_core.protocol.store_role import (
-    StoreRole,
-)
+from dafka_core.protocol.store_limits import StoreLimits
+from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import RecordBatch, TopicPartition
 from tests.unit.protocol.model import (
     PARTITION,
@@ -312,14 +311,15 @@ def test_a_store_that_tells_its_head_is_asked_at_once() -> None:
     assert role.on_message(0.1, message, "") == []
 
 
-def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_role, "MAX_PARTITIONS", 10)
-    role = store()
+def test_partitions_are_bounded() -> None:
+    limits = StoreLimits({"max_partitions": 10})
+    role = StoreRole(ME, Disk().lives, sync_interval_s=SYNC_S, limits=limits)
     for i in range(30):
         role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
         role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
     assert len(role.take_pending()) == 10
     assert len(role.partitions) == 10
+    assert limits.refused["max_partitions"] == 40
 
 
 def test_a_head_that_is_a_lie_costs_little() -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
-from dafka_core.protocol import store_requests, store_role
-from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS
+from dafka_core.protocol import store_requests
 from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
 from dafka_core.protocol.messages import EpochAck, GetHeads, Head
 from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_requests import AnnounceHeads
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.protocol.transactions import (
@@ -190,10 +190,13 @@ def test_with_too_many_requests_waiting_only_the_head_is_published(
     assert store(role) == [ack(20, life=HOSTED), Head(TOPIC, PARTITION, 19)]
 
 
-def test_partitions_of_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_role, "MAX_PARTITIONS", 2)
-    assert MAX_PARTITIONS > 2
-    role = role_at(0)
+def test_partitions_of_commits_are_bounded() -> None:
+    role = StoreRole(
+        ME,
+        lambda tp: PartitionLives(0, (), NO_LIFE),
+        sync_interval_s=1_000.0,
+        limits=StoreLimits({"max_partitions": 2}),
+    )
     assert role.stage(staged(0, 1))
     many = tuple(StagedTransaction(TOPIC, f"P{n}", A, 0, 1, 1) for n in range(5))
     assert not role.commit(0.0, Commit(many))

@@ -1,0 +1,186 @@
+"""What a store takes at most: topics, partitions, and octets of one owner.
+
+A partition's owner is known by its address alone, which begins with digits of the owner's key
+(docs/security.md).  A partition that is on the disk is always gone on with, but for the octets of
+its owner.  One that holds no record any more, after retention or a deletion, does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from dafka_core.limit_options import StoreLimitError
+from dafka_core.names import INTERNAL
+from dafka_core.permissions import PREFIX_DIGITS
+from dafka_core.records import TopicPartition
+
+PARTITIONS: Final = "max_partitions"
+TOPICS: Final = "max_topics"
+OF_TOPIC: Final = "max_partitions_per_topic"
+OF_KEY: Final = "max_partitions_per_key"
+KEY_BYTES: Final = "max_key_bytes"
+
+LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)
+"""The options' names."""
+
+SAY_AGAIN_S: Final = 60.0
+"""How often it is said that a limit refuses something: anybody may send thousands in a second."""
+
+_log = logging.getLogger("dafka.store")
+
+
+@dataclass(slots=True)
+class Held:
+    """What a store's log holds.
+
+    Attributes:
+        topics, owners: partitions with records, by topic and by owner.
+        size_bytes: what they take, by owner.
+        seen: of the partitions that were new when this was begun, those that are in the log.
+    """
+
+    topics: Counter[str] = field(default_factory=Counter)
+    owners: Counter[str] = field(default_factory=Counter)
+    size_bytes: Counter[str] = field(default_factory=Counter)
+    seen: set[TopicPartition] = field(default_factory=set)
+
+
+class StoreLimits:
+    """Counts what a store has and is about to have, and says what is above its limits.
+
+    Args:
+        most: the limits by the options' names; 0, or none: there is no limit.
+        by_key: whether addresses begin with digits of keys; else each address is an owner.
+
+    Attributes:
+        new: partitions that were taken, and may not be in the log; other threads may copy it.
+        over: the owners who have as many octets as they may.
+        refused: how often something was, by limit.
+    """
+
+    def __init__(
+        self, most: Mapping[str, int] = MappingProxyType({}), *, by_key: bool = False
+    ) -> None:
+        self._most = {name: most.get(name, 0) for name in LIMITS}
+        self._digits = PREFIX_DIGITS if by_key else None
+        self.new: dict[TopicPartition, None] = {}
+        self.over: set[str] = set()
+        self.refused = Counter(dict.fromkeys(LIMITS, 0))
+        self._topics = Counter[str]()  # held and new ones
+        self._owners = Counter[str]()
+        self._partition_count = self._topic_count = 0
+        self._size_bytes = Counter[str]()  # as the log was looked at last
+        # What it cannot have seen: on its way to the log, or there since it was begun.
+        self._under_way, self._stored = Counter[str](), Counter[str]()
+        self._earlier = Counter[str]()  # there before the look that is not done
+        self._said: dict[str, tuple[float, int]] = {}
+        self._last: dict[str, StoreLimitError] = {}
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether it matters how much each owner has."""
+        return self._most[KEY_BYTES] > 0
+
+    def owner(self, tp: TopicPartition) -> str:
+        """Whose a partition is."""
+        return tp.partition[: self._digits]
+
+    def why_not_new(self, tp: TopicPartition) -> StoreLimitError | None:
+        """Why one more partition cannot be taken; None: it can."""
+        is_topic = self._topics[tp.topic] > 0 or tp.topic.startswith(INTERNAL)
+        counts = (
+            (PARTITIONS, self._partition_count),
+            (TOPICS, -1 if is_topic else self._topic_count),
+            (OF_TOPIC, self._topics[tp.topic]),
+            (OF_KEY, self._owners[self.owner(tp)]),
+        )
+        for name, count in counts:
+            if 0 < self._most[name] <= count:
+                return self._error(name, tp)
+        return self.why_no_records(tp)
+
+    def why_no_records(self, tp: TopicPartition) -> StoreLimitError | None:
+        """Why no records can be taken, though the partition is there; None: they can."""
+        is_over = bool(self.over) and self.owner(tp) in self.over
+        return self._error(KEY_BYTES, tp) if is_over else None
+
+    def add(self, tp: TopicPartition) -> None:
+        """A new partition was taken."""
+        self.new[tp] = None
+        self._count(tp)
+
+    def take(self, tp: TopicPartition, size_bytes: int) -> bool:
+        """Records are on their way to the log; whether their owner has enough by them."""
+        if not self.counts_bytes:
+            return False
+        owner = self.owner(tp)
+        self._under_way[owner] += size_bytes
+        return self._is_news(owner)
+
+    def store(self, tp: TopicPartition, size_bytes: int) -> None:
+        """Records that were on their way are in the log."""
+        owner = self.owner(tp)
+        self._under_way[owner] -= size_bytes
+        self._stored[owner] += size_bytes
+        if not self._under_way[owner]:
+            del self._under_way[owner]
+
+    def begin_look(self) -> None:
+        """What the log holds is looked at from now on."""
+        self._earlier += self._stored
+        self._stored = Counter()
+
+    def apply(self, held: Held) -> set[str]:
+        """What the log held since ``begin_look``; returns who is over since, or not any more."""
+        self.new = {tp: None for tp in self.new if tp not in held.seen}
+        self._topics, self._owners = held.topics, held.owners
+        self._partition_count = held.topics.total()
+        self._topic_count = sum(not topic.startswith(INTERNAL) for topic in held.topics)
+        for tp in self.new:
+            self._count(tp)
+        self._size_bytes, self._earlier = held.size_bytes, Counter()
+        before, self.over = self.over, set()
+        for owner in {*held.size_bytes, *self._under_way, *self._stored}:
+            self._is_news(owner)
+        return before ^ self.over
+
+    def refuse(self, error: StoreLimitError) -> None:
+        """Counts what was refused, and keeps why for when it is said."""
+        self.refused[error.option] += 1
+        self._last[error.option] = error
+
+    def report(self, now: float) -> None:
+        """Says what was refused since it was said last, by limit."""
+        for option, error in self._last.items():
+            count = self.refused[option]
+            said_at, said = self._said.get(option, (-SAY_AGAIN_S, 0))
+            if count == said or now - said_at < SAY_AGAIN_S:
+                continue
+            self._said[option] = now, count
+            _log.error(
+                "refused %(count)d times by limit %(option)s; the last one: %(why)s",
+                {"count": count - said, "option": option, "why": str(error)},
+                extra={"event": "limit_reached"},
+            )
+
+    def _count(self, tp: TopicPartition) -> None:
+        self._partition_count += 1
+        self._topic_count += not (self._topics[tp.topic] or tp.topic.startswith(INTERNAL))
+        self._topics[tp.topic] += 1
+        self._owners[self.owner(tp)] += 1
+
+    def _is_news(self, owner: str) -> bool:
+        unseen = self._under_way, self._earlier, self._stored
+        size_bytes = self._size_bytes[owner] + sum(each[owner] for each in unseen)
+        if not 0 < self._most[KEY_BYTES] <= size_bytes or owner in self.over:
+            return False
+        self.over.add(owner)
+        return True
+
+    def _error(self, option: str, tp: TopicPartition) -> StoreLimitError:
+        return StoreLimitError(*tp, self.owner(tp), option, self._most[option])
