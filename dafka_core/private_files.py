@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
+from typing import Final
+
+OWNERS_ALONE: Final = 0o700
+"""For a directory that is made for records: who is to read them, too, is let in by its mode."""
+
+
+def mode_within(directory: Path) -> int:
+    """The permissions of a new file: whoever its directory lets in may do as much with the file."""
+    return directory.stat().st_mode & 0o666
 
 
 def others_can_read(status: os.stat_result) -> bool:

@@ -26,6 +26,7 @@ import msgspec
 import xxhash
 
 from dafka_core.errors import StoreError
+from dafka_core.private_files import OWNERS_ALONE
 from dafka_core.storage import log_copy
 from dafka_core.storage.block import peek_count
 from dafka_core.storage.cold_marks import FORMAT
@@ -220,7 +221,7 @@ def made_whole(directory: Path) -> Iterator[Path]:
     with translated(directory):
         if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
             raise StoreError(directory, "it is there, and not empty: name another one")
-        made.mkdir(parents=True)
+        made.mkdir(OWNERS_ALONE, parents=True)
     try:
         yield made
         with translated(directory):

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dafka_core.epochs import History
 from dafka_core.errors import StoreError
+from dafka_core.private_files import mode_within
 from dafka_core.records import PartitionInfo
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class LeaseTable:
         try:
             # Never a new file in its place: readers of the store before have this one open.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._fd = os.open(directory / LEASE_FILE, flags, 0o644)
+            self._fd = os.open(directory / LEASE_FILE, flags, mode_within(directory))
             self._closing = weakref.finalize(self, os.close, self._fd)  # also if it is dropped
             os.pwrite(self._fd, bytes(MAX_LEASES * ID_BYTES), 0)
         except OSError as error:

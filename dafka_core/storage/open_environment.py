@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import lmdb
 
 from dafka_core.errors import StoreError
+from dafka_core.private_files import OWNERS_ALONE, mode_within
 from dafka_core.storage.cold_marks import (
     FORMAT,
     FORMAT_AT_FIRST,
@@ -77,6 +78,7 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
                 max_dbs=len(_TABLES),
                 max_readers=MAX_READERS,
                 create=False,
+                mode=mode_within(directory),
             )
         except lmdb.Error:
             if not size_bytes:  # half a header, as a full disk leaves it, would be no store's file
@@ -152,7 +154,9 @@ def lock_writer(directory: Path) -> int:
                 "store's own ('dafka store restore DIR --from BACKUP')"
             )
             raise StoreError(directory, why)
-        fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(
+            directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode_within(directory)
+        )
     except OSError as error:
         reason = f"it cannot be opened for writing ({error.strerror})"
         raise StoreError(directory, reason) from error
@@ -166,7 +170,7 @@ def lock_writer(directory: Path) -> int:
 
 def _make(directory: Path) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(OWNERS_ALONE, parents=True, exist_ok=True)
     except OSError as error:
         why = f"it cannot be made ({error.strerror})"
         # ``Path.exists`` raises where a name is too long.
@@ -198,7 +202,8 @@ def _reserve_readers(directory: Path) -> None:
     Writing to a map where the disk has no page for it kills the process (SIGBUS).  This comes
     before LMDB opens the file, whose locks would be gone with another descriptor of it.
     """
-    fd = os.open(directory / READERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    fd = os.open(directory / READERS_FILE, flags, mode_within(directory))
     try:
         os.posix_fallocate(fd, 0, max(os.fstat(fd).st_size, _READERS_BYTES))
     finally:

@@ -110,3 +110,23 @@ def test_little_address_space_is_shared_with_others(tmp_path: Path) -> None:
     with limited(resource.RLIMIT_AS, used_bytes() + (256 << 20)), Log(tmp_path) as store:
         assert values_of(store) == [b"a"]
         assert len(bytearray(64 << 20)) == 64 << 20
+
+
+@pytest.mark.parametrize(("made", "expected"), [(None, 0o600), (0o750, 0o640), (0o755, 0o644)])
+def test_a_log_is_its_owners_alone_unless_its_directory_says_otherwise(
+    made: int | None, expected: int, tmp_path: Path
+) -> None:
+    directory = tmp_path / "log"
+    if made is not None:
+        directory.mkdir()
+        directory.chmod(made)
+    usual = os.umask(0o022)
+    try:
+        with Log(directory) as store:
+            store.append([RecordBatch.of(TP, 0, [VALUE])])
+            modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+    finally:
+        os.umask(usual)
+    assert directory.stat().st_mode & 0o777 == (made or 0o700)
+    assert "data.mdb" in modes
+    assert set(modes.values()) == {expected}
