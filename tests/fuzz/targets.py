@@ -13,6 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -38,9 +39,24 @@ from dafka_core.kafka.refusal import RefusedError
 from dafka_core.kafka.requests import parse_head
 from dafka_core.kafka.sasl import Sasl
 from dafka_core.kafka.users import SCRAM, Users, lines_of
+from dafka_core.keys import PUBLIC, read_public
+from dafka_core.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
 from dafka_core.protocol import beacons, codec
+from dafka_core.protocol.authorization import granted, refusal
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.messages import AnyRecord
+from dafka_core.protocol.messages import (
+    AnyRecord,
+    ConsumerHello,
+    DirectRecord,
+    Fetch,
+    FetchBatch,
+    GetHeads,
+    Head,
+    HeadsQuery,
+    HistoryQuery,
+    RecordMessage,
+    TimesQuery,
+)
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.retention_rules import parse_rules
 from dafka_core.values import Values
@@ -53,6 +69,22 @@ from dafka_spark.positions import (
 )
 
 Target = Callable[[bytes], None]
+
+READER: Final = Permissions("reader", frozenset({CONSUME}), consume=("t",), prefix="AB" * 6)
+SECRETS: Final = [
+    codec.encode(message)[0]
+    for topic, address in (("tt", "ABAB"), ("s", "CD" * 16))
+    for message in (
+        RecordMessage(topic, address, 0, b""),
+        DirectRecord(address, topic, address, 0, b""),
+        Head(topic, address, 0),
+        Fetch(address, address, topic, 0, 1),
+        HeadsQuery(address, 0, ()),
+    )
+]
+"""What is not for the reader to hear, by its first frame."""
+
+REQUESTS: Final = {Fetch, FetchBatch, GetHeads, ConsumerHello, HeadsQuery, TimesQuery, HistoryQuery}
 
 _LENGTH: Final = struct.Struct(">H")
 
@@ -81,6 +113,30 @@ def frames(octets: bytes) -> None:
         return
     for layout in codec.LAYOUTS:
         assert codec.decode(codec.encode(message, layout)) == message
+
+
+def permission(octets: bytes) -> None:
+    """Messages and subscriptions of somebody who may read one topic, and own one prefix."""
+    received = pieces(octets)
+    with suppress(ProtocolError):
+        message = codec.decode(received)
+        assert refusal(NOBODY, message)
+        if not refusal(READER, message):
+            # It asks, for itself: it can say nothing that others take for records or for stores.
+            assert type(message) in REQUESTS
+    applied = granted(READER, b"\x01" + octets)
+    assert applied is None or not any(each.startswith(applied[1:]) for each in SECRETS)
+
+
+def key_file(octets: bytes) -> None:
+    """The public file of a key."""
+    with tempfile.NamedTemporaryFile(suffix=PUBLIC) as file:
+        file.write(octets)
+        file.flush()
+        with suppress(ValueError):
+            found = read_public(Path(file.name))
+            assert found.roles <= {*ROLES}
+            assert len(found.permissions.prefix) == PREFIX_DIGITS
 
 
 def records(octets: bytes) -> None:
@@ -256,7 +312,7 @@ TARGETS: Final[dict[str, Target]] = {
     each.__name__: each
     for each in (
         *(frames, records, beacon, envelope, flight, where, kafka_request, kafka_records, sasl),
-        *(manifest, deletion, checkpoint_offset, option),
+        *(manifest, deletion, checkpoint_offset, option, permission, key_file),
     )
 }
 
