@@ -10,6 +10,9 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ConfigError
 from dafka_core.options import Options, option, parse_bool
 
+KEY_ENVIRONMENT: Final = "DAFKA_"
+"""Before the name of an option, in capitals: where commands and Spark's driver find their key."""
+
 INSECURE_ENVIRONMENT: Final = "DAFKA_INSECURE"
 
 
@@ -26,6 +29,12 @@ NO_KEYS: Final = KeyFiles()
 def keys_in(options: Mapping[str, Any]) -> KeyFiles:
     """Those among options that may not have been checked yet."""
     return KeyFiles(*(str(options.get(name) or "") for name in KeyFiles._fields))
+
+
+def keys_of_environment() -> dict[str, str]:
+    """The options that the environment has of them."""
+    names = {name: os.environ.get(KEY_ENVIRONMENT + name.upper()) for name in KeyFiles._fields}
+    return {name: value for name, value in names.items() if value}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dafka_core.flight.store_location import parse_locations
 from dafka_core.keys import own_permissions
 from dafka_core.options import DEFAULT_TOWER, Options, option, unknown
 from dafka_core.permissions import Permissions
-from dafka_core.security_options import KeyFiles, keys_in
+from dafka_core.security_options import KeyFiles, keys_in, keys_of_environment
 from dafka_spark import kafka_options
 from dafka_spark import option_values as values
 from dafka_spark.node_settings import PREFIX, NodeSettings, settings_of, taken_out
@@ -144,6 +144,8 @@ class SparkOptions(Options):
                 raise ConfigError(name, value, cls._why_not(lower, list(names.values())))
         if "tower" not in folded:
             folded["tower"] = nodes.towers_of_environment()
+        if not any(name in KeyFiles._fields for name, _ in node):
+            node = tuple(sorted({**dict(node), **keys_of_environment()}.items()))
         options = dataclasses.replace(cls.build(folded), node=node)
         of_mesh = [each for each in node if each[0] not in KeyFiles._fields]
         if of_mesh and options.stores:

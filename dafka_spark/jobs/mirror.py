@@ -22,6 +22,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.names import unescape
 from dafka_core.node_options import NodeOptions
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import keys_of_environment
 from dafka_spark.jobs.support.grouped_batches import grouped
 from dafka_spark.jobs.support.job_arguments import (
     JobParser,
@@ -146,7 +147,7 @@ def _check_other_cluster(arguments: argparse.Namespace) -> None:
         return
     found = []
     for tower in (arguments.tower, arguments.to_tower):
-        with Reader(tower=tower) as reader:
+        with Reader(tower=tower, **keys_of_environment()) as reader:
             reader.hear_stores(timeout_s=ANSWER_S)
             found.append(reader.stores())
     if both := set.intersection(*map(set, found)):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from dafka_core import Producer
+from dafka_core.security_options import keys_of_environment
 from dafka_spark.jobs.support.flight_records import (
     ORIGINS,
     Flights,
@@ -63,7 +64,8 @@ def replay(
         producers = {}
         for origin in ORIGINS:
             address = address_of(topic, origin) if resume else None
-            producer = Producer(topic, tower=tower, address=address)
+            keys = keys_of_environment()
+            producer = Producer(topic, tower=tower, address=address, **keys)
             producers[origin] = stack.enter_context(producer)
         _feed(flights, producers, rate, report)
         for producer in producers.values():

@@ -20,6 +20,7 @@ from dafka_core.archive.record_files import SCHEMA
 from dafka_core.envelope_columns import close_columns
 from dafka_core.errors import DafkaError
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import keys_of_environment
 
 TIMEOUT_S: Final = 120.0
 """For acknowledgements of stores on a busy machine, or on the other side of the world."""
@@ -55,6 +56,7 @@ class MirroredPartition:
         self._tp = tp
         # Contents are as they are to be: in envelopes those that need one.
         options: dict[str, Any] = {"tower": tower, "acks": acks, "envelope": "none"}
+        options |= keys_of_environment()
         # The topic has its name already.
         options["allow_control_characters"] = True
         self._producer = Producer(tp.topic, address=tp.partition, **options)

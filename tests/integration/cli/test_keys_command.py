@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dafka_core import Tower
+from dafka_core import EmbeddedCluster, Tower
 from dafka_core.keys import read_public
 from tests.integration.cli.processes import run, sentence
 from tests.integration.nodes.peers import ANY_PORTS
@@ -111,3 +112,38 @@ def test_a_token_is_made_for_its_owner_alone_and_one_that_is_there_is_kept(tmp_p
     assert again.returncode == 2
     assert "File exists" in sentence(again)
     assert file.read_text().strip() == token
+
+
+def test_commands_ask_stores_with_keys() -> None:
+    with EmbeddedCluster(2, keys=True) as cluster:
+        reading = cluster.key("reading", ("consume",))
+
+        def asked(keys: dict[str, str], *arguments: str, given: bytes = b"") -> tuple[int, str]:
+            found: Any = {f"DAFKA_{name.upper()}": value for name, value in keys.items()}
+            done = run(*arguments, given=given, DAFKA_TOWER=cluster.tower, **found)
+            return done.returncode, (done.stdout + done.stderr).decode()
+
+        own = cluster.key()
+        assert asked(own, "produce", "n", given=b"1\n2\n")[0] == 0
+        uri = cluster.locations()[-1]
+        for arguments, expected in (
+            (("topics",), "n\t1\t2"),
+            (("topics", "--stores", uri), "n\t1\t2"),
+            (("consume", "n", "--exit-at-end"), "1\n2\n"),
+            (("consume", "n", "--exit-at-end", "--stores", uri), "1\n2\n"),
+            (("stores",), cluster.stores[0]),
+            (("top", "--once"), "2 stores"),
+            (("doctor",), f"answers by Arrow Flight at {uri}"),
+            (("store", "backup", uri, str(cluster.directory / "backup")), "is a backup of"),
+            (("store", "verify", str(cluster.store_directory())), "all good"),
+            (("trim", "n", "--before", "1", "--yes"), cluster.stores[0]),
+        ):
+            code, said = asked(own, *arguments)
+            assert (code, expected in said) == (0, True), (arguments, said)
+        code, said = asked(reading, "delete", "n", "--yes")
+        assert code == 1
+        assert "key reading may consume, and not administer stores" in " ".join(said.split())
+        assert "n\t1\t1" in asked(reading, "topics")[1]
+        code, said = asked({}, "topics", "--stores", uri)
+        assert code == 2
+        assert "lets in owners of keys only" in " ".join(said.split())
