@@ -65,7 +65,7 @@ class FlightService(ProcessBound):
         keys: ServerKeys | None = None,
     ) -> None:
         self.context = context
-        self.keys = keys
+        context.keys = keys
         self._close_lock = threading.Lock()
         self._socket_path = socket_path
         self._servers: list[_Server] = []
@@ -122,7 +122,7 @@ class FlightService(ProcessBound):
 
     def _listen(self, location: str) -> _Server:
         try:
-            server = _Server(location, self.context, self.keys)
+            server = _Server(location, self.context)
         except Exception as error:
             last_line = (str(error).splitlines() or [type(error).__name__])[-1]
             why = f"cannot listen at {location}: {last_line}"
@@ -134,11 +134,10 @@ class FlightService(ProcessBound):
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Listens at one location, and has the handlers answer in gRPC's threads."""
 
-    def __init__(self, location: str, served: ServerContext, keys: ServerKeys | None) -> None:
+    def __init__(self, location: str, served: ServerContext) -> None:
         self._served = served
-        self._keys = keys
         locked: dict[str, Any] = {}
-        if keys is not None:
+        if (keys := served.keys) is not None:
             locked["middleware"] = {MIDDLEWARE: TokenReader(keys)}
             if host_of(location) is not None:
                 locked["tls_certificates"] = [keys.tls]
@@ -201,7 +200,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             yield caller
 
     def _caller(self, context: Any) -> Caller:
-        return Caller(context, self._keys)
+        return Caller(context, self._served.keys)
 
 
 def _check_port(host: str, port: int) -> None:

@@ -17,7 +17,7 @@ from dafka_core.closing import Closing
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, OTHER_STORE, UnavailableError
 from dafka_core.flight.requests import Request
-from dafka_core.flight.server_keys import Caller
+from dafka_core.flight.server_keys import Caller, ServerKeys
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
 from dafka_core.log_entries import Discard
@@ -104,6 +104,8 @@ class ServerContext:
         self.deletions: DeletionControl | None = None
         """What was deleted; the same."""
         self.peers = peers
+        self.keys: ServerKeys | None = None
+        """Who may ask, as ``FlightService`` was told; None: everybody."""
         self.started = threading.Event()
         self.closing = threading.Event()
 

@@ -312,6 +312,12 @@ STREAMS_WAITING: Final = _gauge(
 STREAMS_REFUSED: Final = _counter(
     "flight_refused_streams", "streams", STORE, "those whose turn did not come in time", "what"
 )
+FLIGHT_FORBIDDEN: Final = _counter(
+    "flight_forbidden_requests",
+    "requests",
+    STORE,
+    "those without a key that is allowed, and those beyond what the key allows",
+)
 FLIGHT_SENT: Final = _counter("flight_sent_bytes", "bytes", STORE, "columns sent to readers")
 
 # -- gateways for Kafka's clients ----------------------------------------------------------------

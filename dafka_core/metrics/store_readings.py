@@ -119,4 +119,5 @@ def _streams(flight: ServerContext) -> Iterator[Sample]:
         yield Sample(d.STREAMS, limiter.count - limiter.free, (what,))
         yield Sample(d.STREAMS_WAITING, limiter.waiting, (what,))
         yield Sample(d.STREAMS_REFUSED, limiter.refused_count, (what,))
+    yield Sample(d.FLIGHT_FORBIDDEN, flight.keys.refusal_count if flight.keys else 0)
     yield Sample(d.FLIGHT_SENT, flight.gets.sent_bytes)

@@ -54,8 +54,8 @@ def test_a_false_store_is_told_nothing(
         assert "it is none of the stores in this client's directory" in refusal(
             false.tcp, keys.files("reader")
         )
-        assert false.service.keys is not None
-        assert false.service.keys.refusal_count == 0  # the handshake came no further
+        assert false.service.context.keys is not None
+        assert false.service.context.keys.refusal_count == 0  # the handshake came no further
         # Once its key is let in as a store's, it is one.
         (others.allowed / "store.key").rename(keys.allowed / "second.key")
         wait_until(

@@ -100,8 +100,8 @@ def test_a_stranger_is_told_what_to_do_and_nothing_else(
             assert "does not know this client's key" in refused(locked.client(place, other))
     told = [each for each in caplog.messages if "does not know this client's key" in each]
     assert len(told) == 1
-    assert locked.service.keys is not None
-    assert locked.service.keys.refusal_count >= 3
+    assert locked.service.context.keys is not None
+    assert locked.service.context.keys.refusal_count >= 3
     assert not any(token(read_secret(other.secret_key_file).secret) in each for each in told)
 
 

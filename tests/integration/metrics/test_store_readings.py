@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dafka_core import Store
+import pytest
+
+from dafka_core import Store, Tower
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.metrics import declarations as d
 from dafka_core.metrics.store_readings import REFUSALS, StoreReadings
+from dafka_core.security_options import keys_in
+from dafka_core.testing import PATIENCE_S
 from tests.integration.metrics.conftest import Nodes, told
+from tests.integration.nodes.locked import Keys
+from tests.integration.nodes.peers import ANY_PORTS
 
 
 def test_a_store_tells_of_its_log_and_its_disk(nodes: Nodes) -> None:
@@ -38,3 +47,19 @@ def test_a_store_with_an_archive_tells_of_it(nodes: Nodes, tmp_path: Path) -> No
         store.archiver.counts.records = 7
         found = told(StoreReadings(store, 10).read(store))
     assert (found[d.ARCHIVED, ()], found[d.ARCHIVE_FAILING, ()]) == (7, 0)
+
+
+def test_a_store_with_keys_tells_how_much_it_has_refused(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    keys.make("stranger", "store")
+    with (
+        Tower(**ANY_PORTS, **keys.of("tower")) as tower,
+        Store(tmp_path / "store", tower=tower.tower, **keys.of("store")) as store,
+    ):
+        assert told(StoreReadings(store, 10).read(store))[d.FLIGHT_FORBIDDEN, ()] == 0
+        location = StoreLocation(store.address, store.locations)
+        with StoreClient(location, keys_in(keys.of("stranger"))) as client:
+            for _ in range(2):
+                with pytest.raises(StoreUnreachableError):
+                    client.heads(None, timeout_s=PATIENCE_S)
+        assert told(StoreReadings(store, 10).read(store))[d.FLIGHT_FORBIDDEN, ()] == 2
