@@ -64,7 +64,7 @@ class Access:
         refused = [] if is_all else self._taken_out(api_key, request, client, rights)
         if api_key == Api.METADATA and not is_all:
             # In the oldest version a list without topics means all.
-            version = max(client.version, 1) if refused else client.version
+            version = client.version or int(not request.topics)
             may_make = partial(self._may_make, client, rights)
             response = await handler(request, replace(client, version=version, may_make=may_make))
         else:

@@ -30,14 +30,19 @@ from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutReq
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.kafka import schemas
+from dafka_core.kafka.access import Access
+from dafka_core.kafka.access_rules import RULES
 from dafka_core.kafka.api_versions import VERSIONS, Api
+from dafka_core.kafka.gateway_node import Client, Handler
 from dafka_core.kafka.produced_records import joined as joined_records
 from dafka_core.kafka.produced_records import produced_records
 from dafka_core.kafka.records.decoding import decode_batches
 from dafka_core.kafka.records.errors import CorruptRecordsError
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.kafka.requests import parse_head
+from dafka_core.kafka.rights import Rights
 from dafka_core.kafka.sasl import Sasl
+from dafka_core.kafka.traffic import Complaints
 from dafka_core.kafka.users import SCRAM, Users, lines_of
 from dafka_core.keys import PUBLIC, read_public
 from dafka_core.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
@@ -212,11 +217,42 @@ def where(octets: bytes) -> None:
 
 def kafka_request(octets: bytes) -> None:
     """A request of Kafka's, of any kind and version."""
-    request = memoryview(octets)
     with suppress(ProtocolError):
-        head = parse_head(request)
-        if head.version in VERSIONS.get(head.api_key, ()):
-            schemas.decode_request(head.api_key, head.version, request, head.start)
+        _request(octets)
+
+
+def _request(octets: bytes) -> tuple[int, int, Any]:
+    """Its kind, its version, and what is in it, if it is one that is taken."""
+    request = memoryview(octets)
+    head = parse_head(request)
+    if head.version not in VERSIONS.get(head.api_key, ()):
+        raise ProtocolError("of another version")
+    found = schemas.decode_request(head.api_key, head.version, request, head.start)
+    return head.api_key, head.version, found
+
+
+def kafka_access(octets: bytes) -> None:
+    """A request of a user who may do nothing: he is told so in a response that can be sent."""
+    with suppress(ProtocolError):
+        api_key, version, request = _request(octets)
+        if api_key in RULES:
+            client = Client("fuzz", "here", version)
+            work = _ACCESS.answer(api_key, request, client, _NO_RIGHTS, _nothing(api_key))
+            try:
+                work.send(None)
+            except StopIteration as done:
+                schemas.encode_response(7, done.value, version)
+
+
+def _nothing(api_key: int) -> Handler:
+    async def answer(_: Any, client: Client) -> Any:
+        return schemas.empty_response(api_key, client.version, 0, None)
+
+    return answer
+
+
+_ACCESS: Final = Access(Complaints())
+_NO_RIGHTS: Final = Rights(NOBODY)
 
 
 def kafka_records(octets: bytes) -> None:
@@ -312,7 +348,7 @@ TARGETS: Final[dict[str, Target]] = {
     each.__name__: each
     for each in (
         *(frames, records, beacon, envelope, flight, where, kafka_request, kafka_records, sasl),
-        *(manifest, deletion, checkpoint_offset, option, permission, key_file),
+        *(kafka_access, manifest, deletion, checkpoint_offset, option, permission, key_file),
     )
 }
 
