@@ -13,6 +13,7 @@ import pytest
 
 from dafka_core.credentials import new_certificate
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.flight import server_keys
 from dafka_core.flight.client_keys import ClientKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, tcp_location
@@ -87,17 +88,22 @@ def test_a_store_is_asked_by_tls_however_it_is_named(keys: KeyDirectory, locked:
 
 
 def test_an_expired_certificate_is_named(
-    keys: KeyDirectory, directory: Path, caplog: pytest.LogCaptureFixture
+    keys: KeyDirectory,
+    directory: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Of a store that was started before."""
     own = read_secret(str(keys.away / "store.key_secret")).secret
     path = keys.allowed / "store.key"
     kept = [line for line in path.read_text().splitlines() if "certificate" not in line]
-    soon = new_certificate(own, "store", 5 / 86_400)
-    kept.insert(kept.index("metadata") + 1, f'    certificate = "{soon}"')
+    old = new_certificate(own, "store", 0)
+    kept.insert(kept.index("metadata") + 1, f'    certificate = "{old}"')
     path.write_text("\n".join([*kept, ""]))
     files = keys.files("reader")
+    monkeypatch.setattr(server_keys, "has_expired", lambda certificate: False)
     with Served(directory, keys=keys.files("store")) as locked:
-        wait_until(lambda: "its certificate has expired" in refusal(locked.tcp, files))
+        assert "its certificate has expired" in refusal(locked.tcp, files)
     with caplog.at_level(logging.WARNING, "dafka.security"):
         ClientKeys(files)
     assert "the certificate in store.key has expired: 'dafka keys renew store'" in caplog.text
