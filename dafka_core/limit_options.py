@@ -23,6 +23,19 @@ class StoreLimitError(PartitionError):
 
 
 @dataclass(frozen=True)
+class PeerLimitOptions(Options):
+    """What a node takes of each peer."""
+
+    max_peer_rate_bytes: int = option(
+        0,
+        "what is received of one peer per second, on the average of some seconds: one that sends "
+        "more waits, and the others do not. 0: no limit",
+        unit="bytes/s",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
 class StoreLimitOptions(Options):
     """What a store keeps at most.  Of each, 0 means without a limit."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dafka_core.compression_rules import COMPRESSION, CompressionRule, parse_compression
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
-from dafka_core.limit_options import StoreLimitOptions
+from dafka_core.limit_options import PeerLimitOptions, StoreLimitOptions
 from dafka_core.log_entries import STAGED_HOURS
 from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, option
 from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
@@ -157,7 +157,7 @@ def parse_ports(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class NodeOptions(SecurityOptions):
+class NodeOptions(PeerLimitOptions, SecurityOptions):
     """What every node takes."""
 
     tower: tuple[TowerAddress, ...] = option(

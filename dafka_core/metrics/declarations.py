@@ -94,6 +94,13 @@ PEERS_REFUSED: Final = _gauge(
     MESH_NODES,
     "nodes for which there is no room: the process would have too many open files",
 )
+PEERS_LEFT_ALONE: Final = _counter(
+    "mesh_peers_left_alone",
+    "pauses",
+    MESH_NODES,
+    "how often a peer had sent more than `max_peer_rate_bytes`, and nothing of it was received for "
+    "a while",
+)
 CONNECTIONS_RENEWED: Final = _counter(
     "mesh_connections_renewed",
     "connections",

@@ -33,6 +33,7 @@ def of_mesh(mesh: Mesh) -> Iterator[Sample]:
     for kind, count in told.items():
         yield Sample(d.PEERS, count, (kind,))
     yield Sample(d.PEERS_REFUSED, len(peers.room.refused))
+    yield Sample(d.PEERS_LEFT_ALONE, peers.rates.pause_count)
     yield Sample(d.CONNECTIONS_RENEWED, peers.renewal_count)
     yield Sample(d.RECORDS_RECEIVED, traffic.records_received)
     yield Sample(d.BYTES_RECEIVED, traffic.bytes_received)

@@ -16,12 +16,7 @@ from typing import Final, TypeVar
 import zmq
 
 from dafka_core.closing import ProcessBound
-from dafka_core.errors import (
-    ClosedError,
-    NodeFailedError,
-    NoStoreError,
-    TowerNotFoundError,
-)
+from dafka_core.errors import ClosedError, NodeFailedError, NoStoreError, TowerNotFoundError
 from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.addresses import bound
 from dafka_core.nodes.host_lookup import HostLookup
@@ -29,6 +24,7 @@ from dafka_core.nodes.mesh_traffic import MeshTraffic
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
+    MOST_SOCKETS,
     drop_stalled_peers,
     new_socket,
     receive_burst,
@@ -44,12 +40,7 @@ from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import encode, parse_subscription
 from dafka_core.protocol.expected_stores import MOST_PATIENCE_S
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
-from dafka_core.protocol.messages import (
-    DirectRecord,
-    DirectRecordBatches,
-    EpochAck,
-    RecordMessage,
-)
+from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
@@ -87,6 +78,7 @@ class Mesh(ProcessBound):
         self.traffic = MeshTraffic(f"{kind} {role.address}", self._decoder)
         """What has come and gone, in numbers."""
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
         # Not a pair of ZeroMQ's: with a high-water mark of 1 it refuses to send for up to a
         # millisecond after its peer has received, and a lost wake costs a whole second.
         self._waker, self._wakened = sockets.socketpair()
@@ -332,8 +324,9 @@ class Mesh(ProcessBound):
         self._run_calls(now)
         if self._pub in ready:
             self._receive_subscriptions(now)
-        for socket, node, sender in self.peers.ready(ready):
-            self._receive_messages(now, socket, node, sender)
+        for endpoint, socket, node, sender in self.peers.ready(ready):
+            size_bytes = self._receive_messages(now, socket, node, sender)
+            self.peers.on_received(now, endpoint, node, size_bytes)
         # Peers are never disconnected between poll and recv: poll takes a message's first frame
         # from the queue, a disconnect drops the others, and recv then aborts the process (a
         # defect of libzmq).
@@ -349,7 +342,7 @@ class Mesh(ProcessBound):
 
     def _timeout_ms(self, now: float) -> int:
         deadline = self.role.deadline(now)
-        due = self.security.due(self.peers.beacon_due)
+        due = self.security.due(self.peers.due)
         due = due if deadline is None else min(deadline, due)
         return max(0, int((due - now) * 1000) + 1)
 
@@ -359,8 +352,8 @@ class Mesh(ProcessBound):
 
     def _receive_messages(
         self, now: float, socket: zmq.Socket[bytes], peer: str, sender: Permissions
-    ) -> None:
-        others = receive_burst(socket, self._decoder)
+    ) -> int:
+        others, size_bytes = receive_burst(socket, self._decoder)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
@@ -379,6 +372,7 @@ class Mesh(ProcessBound):
             for batch in batches:
                 self.traffic.add_received(batch)
                 self.send(self.role.on_batch(now, message.requestor, batch))
+        return size_bytes
 
     def _receive_subscriptions(self, now: float) -> None:
         for frame, descriptor in received_subscriptions(self._pub, self.security):

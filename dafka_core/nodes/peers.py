@@ -21,6 +21,7 @@ from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.descriptors import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.neighbours import Neighbours
+from dafka_core.nodes.peer_rates import WAITING_MESSAGES, PeerRates
 from dafka_core.nodes.security import Security, why_refused
 from dafka_core.nodes.sockets import HANDSHAKE_FAILED, close_watched, new_socket, received, watched
 from dafka_core.nodes.towers import REFUSED_S, Towers
@@ -91,7 +92,10 @@ class Peers:
         self.table = beacons.PeerTable(
             beacon.node, beacon.port, expiry_s=config.peer_expiry_ms / 1000
         )
-        self.room = PeerRoom(beacon.port, PER_PEER_APART if tell_apart else PER_PEER)
+        self.rates = PeerRates(config.max_peer_rate_bytes)
+        """How fast they send."""
+        apart = tell_apart or security.own is not None or config.max_peer_rate_bytes > 0
+        self.room = PeerRoom(beacon.port, PER_PEER_APART if apart else PER_PEER)
         """For further peers; those without are refused."""
         self.inbound = Inbound(beacon, self.table)
         """Who connects to this node."""
@@ -122,21 +126,29 @@ class Peers:
         self.towers = Towers(beacon, config, context, poller, security)
         self._prefixes = dict.fromkeys(prefixes)
         self._polled_for: int = zmq.POLLIN
-        self._sockets = (
-            {} if tell_apart or security.own is not None else {_ALL: self._new_socket(_ALL)}
-        )
+        self._sockets = {} if apart else {_ALL: self._new_socket(_ALL)}
 
     def ready(
         self, polled: Container[zmq.Socket[bytes]]
-    ) -> Iterator[tuple[zmq.Socket[bytes], str, Permissions]]:
-        """The sockets among those polled that have messages, whose, and what that node may do.
+    ) -> Iterator[tuple[str, zmq.Socket[bytes], str, Permissions]]:
+        """Endpoints and sockets of those polled that have messages, whose, and what he may do.
 
         Where it is not known whose, the node is empty, and everybody may do everything.
         """
         for endpoint, socket in self._sockets.items():
             if socket in polled:
                 node = self.table.node_at(endpoint) if endpoint != _ALL else ""
-                yield socket, node, self._security.sender(endpoint)
+                yield endpoint, socket, node, self._security.sender(endpoint)
+
+    @property
+    def due(self) -> float:
+        """When there is something to do here."""
+        return min(self.beacon_due, self.rates.deadline())
+
+    def on_received(self, now: float, endpoint: str, node: str, size_bytes: int) -> None:
+        """Counts what has come, and leaves a peer alone that has sent too much."""
+        if self.rates.add(now, endpoint, node, size_bytes):
+            self._poller.register(self._sockets[endpoint], 0)
 
     def subscribe(self, prefixes: Iterable[bytes]) -> None:
         """Subscribes at every peer, now and later."""
@@ -163,11 +175,14 @@ class Peers:
         polled_for = zmq.POLLIN if receiving else 0
         if polled_for != self._polled_for:
             self._polled_for = polled_for
-            for socket in self._sockets.values():
-                self._poller.register(socket, polled_for)
+            for endpoint, socket in self._sockets.items():
+                if endpoint not in self.rates.paused:
+                    self._poller.register(socket, polled_for)
 
     def receive_beacons(self, now: float, polled: Container[zmq.Socket[bytes]]) -> None:
-        """Receives what towers have sent, and connects to new peers."""
+        """Receives what towers have sent, and from peers again that were left alone."""
+        for endpoint in self.rates.take_due(now):
+            self._poller.register(self._sockets[endpoint], self._polled_for)
         for tower, frames in self.towers.receive(now, polled):
             if frames == [beacons.WELCOME]:
                 self.tower_found = True
@@ -262,7 +277,10 @@ class Peers:
         _log.info(text, facts, extra={"event": event})
 
     def _new_socket(self, endpoint: str) -> zmq.Socket[bytes]:
-        limits = (self._max_frame_bytes, self._config.high_water_mark)
+        most = self._config.high_water_mark
+        if self._config.max_peer_rate_bytes:
+            most = min(most, WAITING_MESSAGES)
+        limits = (self._max_frame_bytes, most)
         socket = new_socket(self._context, zmq.SUB, *limits)
         self._monitors[endpoint] = monitor = watched(self._context, socket)
         self._poller.register(monitor, zmq.POLLIN)
@@ -288,6 +306,7 @@ class Peers:
     def _disconnect(self, endpoint: str) -> None:
         self._doubtful.pop(endpoint, None)
         self._unreached.pop(endpoint, None)
+        self.rates.forget(endpoint)
         self.inbound.forget(endpoint)
         if endpoint in self._new:
             del self._new[endpoint]

@@ -17,7 +17,9 @@ import numpy as np
 import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
+from dafka_core.nodes.peer_rates import MESSAGE_BYTES
 from dafka_core.nodes.security import Security
+from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import (
     C_LAYOUT,
@@ -37,6 +39,10 @@ from dafka_core.protocol.messages import DirectRecord, RecordMessage
 from dafka_core.protocol.packed_records import pack_times
 from dafka_core.protocol.role import OutgoingBatch
 
+HANDSHAKE_MS: Final = 10_000
+"""Who has connected, and has not said in this time who he is as ZeroMQ asks, is let go: each such
+connection takes an open file."""
+
 STALLED_MS: Final = 10_000
 """A connection on which nothing leaves for so long is closed, and what waits for the peer is freed:
 large messages would take too much memory before the high-water mark is reached.  The peer connects
@@ -55,8 +61,13 @@ BURST_BYTES: Final = 16 << 20
 buffers back to the system each time, and the system's zeroing of new ones would cost more than
 everything else here."""
 
+MOST_SOCKETS: Final = 3 * MAX_PEERS + 100
+"""A peer that is told apart has a socket, and two by which it is watched; ZeroMQ's own limit of
+1,023 in all would be reached by some 300 peers."""
+
 CONTROL_COUNT: Final = 1_000
-"""Beacons or subscriptions received before something else has its turn."""
+"""Beacons, subscriptions, or messages without packed records, each some 50 us of work, received
+before something else has its turn."""
 
 _SEQUENCE = Struct(">Q")
 
@@ -89,6 +100,7 @@ def new_socket(
     socket.set(zmq.LINGER, 0)
     socket.set(zmq.MAXMSGSIZE, max_bytes)
     socket.set(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
+    socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     socket.set(zmq.TCP_KEEPALIVE, 1)
     socket.set(zmq.TCP_KEEPALIVE_IDLE, IDLE_S)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, IDLE_S)
@@ -162,22 +174,22 @@ def received_subscriptions(
             yield octets, descriptor
 
 
-def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> list[list[bytes]]:
-    """Receives the messages that have come, until there are ``BURST_COUNT`` or ``BURST_BYTES``.
+def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> tuple[list[list[bytes]], int]:
+    """Receives the messages that have come, until there are enough for one turn.
 
     Records in two frames go to ``decoder``; the frames of all other messages are returned.  A
     message is received whole, however many frames it has: none of its frames is ever taken for
-    the beginning of another message.
+    the beginning of another message.  Also returns about how many octets they all have.
     """
     others: list[list[bytes]] = []
     buckets = decoder.buckets
     # A Frame knows whether more follow; asking the socket costs more than making a Frame.
     receive = partial(Socket.recv, socket, copy=False)
     recv = cast("Callable[[int], zmq.Frame]", receive)
-    nowait, size_bytes = int(zmq.NOBLOCK), 0
+    nowait, size_bytes, count = int(zmq.NOBLOCK), 0, 0
     try:
-        for _ in range(BURST_COUNT):
-            if size_bytes > BURST_BYTES:
+        for count in range(BURST_COUNT):  # noqa: B007 -- how many there were, afterwards
+            if size_bytes > BURST_BYTES or len(others) >= CONTROL_COUNT:
                 break
             frame = recv(nowait)
             header = frame.bytes
@@ -207,7 +219,8 @@ def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> list[list[
                 others.append([header, value])
     except zmq.Again:
         pass
-    return others
+    size_bytes += sum(len(frame) for frames in others for frame in frames)
+    return others, size_bytes + count * MESSAGE_BYTES
 
 
 def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:

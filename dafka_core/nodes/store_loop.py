@@ -13,7 +13,15 @@ from dafka_core.errors import StoreError
 from dafka_core.nodes.log_writer import LogWriter
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol import store_requests
-from dafka_core.protocol.messages import ConsumerHello, Fetch, GetHeads, HeadsQuery, TimesQuery
+from dafka_core.protocol.messages import (
+    ConsumerHello,
+    Fetch,
+    GetHeads,
+    HeadsQuery,
+    HeadsReply,
+    TimesQuery,
+    TimesReply,
+)
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.protocol.transactions import PublishCommitted, split_by_transaction
@@ -29,6 +37,9 @@ SERVE_BYTES: Final = 4 << 20
 
 SERVE_REQUESTS: Final = 256
 """Requests for few records, or records in them, that are answered per round."""
+
+_SMALL: Final = (Fetch, GetHeads, ConsumerHello, HeadsQuery, TimesQuery)
+"""Requests that may be answered with little, and are then answered together."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -75,8 +86,8 @@ class StoreLoop:
                 self._say_damaged(error)
                 continue
             self._mesh.send(answer)
-            sent += sum(isinstance(each, OutgoingBatch) and each.batch.count for each in answer)
-            if not isinstance(request, Fetch) or sent >= SERVE_REQUESTS:
+            sent += sum(map(_size, answer))
+            if not isinstance(request, _SMALL) or sent >= SERVE_REQUESTS:
                 break
         if requests.refused_count >= 2 * self._refused_count + 1:
             self._refused_count = requests.refused_count
@@ -177,6 +188,13 @@ class StoreLoop:
         batches = self._log.read(tp, start, end, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
         # Records behind a gap are of no use to the requestor.
         return batches if batches and batches[0].offset == start else []
+
+
+def _size(answer: Outgoing) -> int:
+    """Records or entries in a message."""
+    if isinstance(answer, OutgoingBatch):
+        return answer.batch.count
+    return len(answer.entries) if isinstance(answer, HeadsReply | TimesReply) else 1
 
 
 def _outgoing(

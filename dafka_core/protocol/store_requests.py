@@ -23,8 +23,9 @@ from dafka_core.protocol.transactions import PublishCommitted
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 
 MAX_PENDING_REQUESTS: Final = 65_536
-"""Requests that wait for an answer, some 30 MB.  One requestor may have all of them as long as
-there is no other; beyond, each may have its share, so there are at most twice as many."""
+"""Requests that wait for an answer, some 30 MB.  One peer may have all of them as long as there is
+no other; beyond, each may have its share, so there are at most twice as many.  A share that follows
+how many there are is right for one reader as for a thousand: so this is no option."""
 
 
 def subscriptions(store: str) -> list[bytes]:
@@ -109,32 +110,37 @@ Work = Request | HeadsAfter | FetchMany | AnnounceHeads | PublishCommitted
 
 
 class _Queue(OrderedDict[tuple[type, object], Work]):
-    """The requests of one requestor."""
+    """The requests of one peer."""
 
     size = 0
     """How many there are; each range of a FETCH-BATCH is one."""
 
 
 class RequestQueue:
-    """Requests that wait.  Requestors take turns; of each, what has waited longest is next.
+    """Requests that wait.  Peers take turns; of each, what has waited longest is next.
 
+    Who cannot be told apart by connections is by the requestors' names, which a peer may make up.
     Of requests with the same key it keeps one: they are the same question.
     """
 
     def __init__(self) -> None:
-        # By requestor.  A plain dict looks at all that has been removed before its first key.
+        # By peer.  A plain dict looks at all that has been removed before its first key.
         self._queues: OrderedDict[str, _Queue] = OrderedDict()
         self._size = 0
+        self._taken = ("", "")  # whose request was taken last: the requestor, and the peer
         self.refused_count = 0
         """Requests for which there was no room."""
 
     def __len__(self) -> int:
         return self._size
 
-    def add(self, request: Work) -> bool:
-        """Adds a request, to an older one with its key if there is one; False without room."""
-        requestor, key = _requestor(request), _key(request)
-        queue = self._queues.get(requestor, _Queue())
+    def add(self, request: Work, peer: str = "") -> bool:
+        """Adds a request, to an older one with its key if there is one; False without room.
+
+        ``peer`` is who has sent it, if that is known.
+        """
+        peer, key = peer or _requestor(request), _key(request)
+        queue = self._queues.get(peer, _Queue())
         older = queue.get(key)
         if older is None or isinstance(request, FetchMany):
             share = MAX_PENDING_REQUESTS // (len(self._queues) + (not queue))
@@ -145,34 +151,36 @@ class RequestQueue:
                 request = FetchMany(request.requestor, dict(islice(request.wanted.items(), room)))
             elif refused:
                 return False
-        self._put(requestor, key, request)
+        self._put(peer, key, request)
         return True
 
     def take(self) -> Work | None:
         """Removes the next request."""
         if not self._queues:
             return None
-        requestor, queue = self._queues.popitem(last=False)
+        peer, queue = self._queues.popitem(last=False)
         _, request = queue.popitem(last=False)
+        self._taken = _requestor(request), peer
         self._size -= _size(request)
         queue.size -= _size(request)
         if queue:
-            self._queues[requestor] = queue
+            self._queues[peer] = queue
         return request
 
     def put_back(self, rest: m.Fetch | HeadsAfter | FetchMany | PublishCommitted) -> None:
-        """Adds what is left of a request that was answered in part, behind its requestor's."""
+        """Adds what is left of the request that was taken last, behind others of its peer."""
         requestor, key = _requestor(rest), _key(rest)
-        newer = self._queues.get(requestor, _Queue()).pop(key, None)
+        peer = self._taken[1] if self._taken[0] == requestor else requestor
+        newer = self._queues.get(peer, _Queue()).pop(key, None)
         if newer is not None:
-            self._count(self._queues[requestor], -_size(newer))
-        self._put(requestor, key, rest)
+            self._count(self._queues[peer], -_size(newer))
+        self._put(peer, key, rest)
         if newer is not None:
-            self._put(requestor, key, newer)
+            self._put(peer, key, newer)
 
-    def _put(self, requestor: str, key: tuple[type, object], request: Work) -> None:
+    def _put(self, peer: str, key: tuple[type, object], request: Work) -> None:
         """Joins a request to the one with its key, if there is one."""
-        queue = self._queues.setdefault(requestor, _Queue())
+        queue = self._queues.setdefault(peer, _Queue())
         older = queue.get(key)
         if older is not None:
             self._count(queue, -_size(older))

@@ -112,12 +112,12 @@ class StoreRole:
                 self.known.meet(message.store)
                 return [m.GetHeads("", self.address)]  # this store wants all that another has
             case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.TimesQuery():
-                self.requests.add(message)
+                self.requests.add(message, peer)
             case m.HeadsQuery():
-                self.requests.add(message)
+                self.requests.add(message, peer)
                 return [news] if (news := self.known.news(message.requestor)) else []
             case m.FetchBatch() if message.store == self.address:
-                self.requests.add(store_requests.FetchMany.of(message))
+                self.requests.add(store_requests.FetchMany.of(message), peer)
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:

@@ -31,6 +31,7 @@ from dafka_core.protocol.store_requests import (
     FetchMany,
     HeadsAfter,
     Request,
+    RequestQueue,
     announcement,
     fetched_batches,
     goes_on,
@@ -353,3 +354,21 @@ def test_heads_for_who_understands_it_are_a_few_messages() -> None:
         ME,
         tuple(infos[:-1]),
     )
+
+
+def test_a_peer_that_makes_up_names_has_one_turn_like_any_other() -> None:
+    queue = RequestQueue()
+    for number in range(1_000):
+        queue.add(Fetch("P", f"name {number}", "t", 0, 10), "greedy")
+    for number in range(3):
+        queue.add(Fetch(f"P{number}", "honest", "t", 0, 10), "honest")
+    taken = [queue.take() for _ in range(6)]
+    names = ["name 0", "honest", "name 1", "honest", "name 2", "honest"]
+    assert [each.requestor for each in taken if isinstance(each, Fetch)] == names
+    # What is left of a request waits behind others of its peer.
+    assert queue.take() == Fetch("P", "name 3", "t", 0, 10)
+    rest = Fetch("P", "name 3", "t", 5, 5)
+    queue.put_back(rest)
+    while (request := queue.take()) is not None:
+        final = request
+    assert final == rest
