@@ -33,12 +33,14 @@ class MeshTraffic:
         live_records, live_bytes: published, to peers that follow the topic; each counts once,
             however many peers there are.
         direct_records, direct_bytes: sent again to one peer that asked for them.
+        invalid_count, forbidden_count: messages that were none, but for records; and those that
+            keys do not allow.
         sent: messages by their type's name, but for those that are records and nothing else.
     """
 
     def __init__(self, node: str, decoder: BulkDecoder) -> None:
         self._decoder = decoder
-        self._invalid_count = self._forbidden_count = 0
+        self.invalid_count = self.forbidden_count = 0
         self._refused = RefusedFrames(node)
         self.records_received = self.bytes_received = 0
         self.live_records = self.live_bytes = 0
@@ -81,7 +83,7 @@ class MeshTraffic:
         try:
             message = decode(frames)
         except ProtocolError as error:
-            self._invalid_count += 1
+            self.invalid_count += 1
             self._refused.note(REASONS[0], str(error))
             return None
         why = "" if sender is EVERYBODY else refusal(sender, message)
@@ -90,14 +92,14 @@ class MeshTraffic:
         return None if why else message
 
     def _forbid(self, why: str) -> None:
-        self._forbidden_count += 1
+        self.forbidden_count += 1
         self._refused.note(FORBIDDEN, why)
 
     def refused(self, peers: Peers) -> dict[str, int]:
         """How often frames were refused, by reason."""
         counts = (
-            *(self._invalid_count, self._decoder.invalid_count),
-            *(peers.invalid_count, peers.towers.invalid_count, self._forbidden_count),
+            *(self.invalid_count, self._decoder.invalid_count),
+            *(peers.invalid_count, peers.towers.invalid_count, self.forbidden_count),
         )
         return dict(zip(REASONS, counts, strict=True))
 

@@ -190,7 +190,7 @@ class Peers:
                 self.beacon_due = now
                 continue
             try:
-                beacon = self._opened(frames)
+                beacon = self._opened(now, frames)
                 is_new = self.table.is_new(beacon)
                 if is_new and not self.room.look(now, len(self.table)):
                     self.room.refuse(now, beacon.node, beacon.endpoint)
@@ -206,14 +206,20 @@ class Peers:
                     self.beacon_due = now
                 if is_new:
                     self._news.append(PeerNews(beacon.node, beacon.endpoint))
+                if beacon.endpoint not in self.table:
+                    self._security.claims.forget(beacon.endpoint)
             except ProtocolError:
                 self.invalid_count += 1
 
-    def _opened(self, frames: list[bytes]) -> beacons.TowerBeacon:
+    def _opened(self, now: float, frames: list[bytes]) -> beacons.TowerBeacon:
         open_frames, key = self._security.opened(frames)
         beacon = beacons.decode_tower_beacon(open_frames)
         self._security.check_node(beacon.node, key)
-        if self._security.expect(beacon.endpoint, key) and beacon.endpoint in self.table:
+        if beacon.node == self._own:
+            # Where somebody else has announced himself at this node's own endpoint, it would be
+            # connected to itself, and take for another's what it says.
+            return beacon
+        if self._security.expect(now, beacon.endpoint, key) and beacon.endpoint in self.table:
             self._refusals[beacon.endpoint] = "it has another key than before"
             if beacon.endpoint not in self._new:
                 self._doubtful[beacon.endpoint] = -inf
@@ -240,6 +246,7 @@ class Peers:
                 self._connect(now, endpoint)
             except zmq.ZMQError:
                 self.table.forget(endpoint)
+                self._security.claims.forget(endpoint)
                 self.invalid_count += 1
 
     def send_beacon(self, now: float) -> list[str]:
@@ -261,7 +268,7 @@ class Peers:
             text = "%(node)s: peer %(peer)s at %(endpoint)s has gone, or its beacons do not come"
             self._tell("peer_went", text, node, endpoint)
             self._disconnect(endpoint)
-            self._security.forget(endpoint)
+            self._security.claims.forget(endpoint)
             self._refusals.pop(endpoint, None)
             del self.renewed[endpoint]
         self._say_who_is_unreached(now)
@@ -304,6 +311,7 @@ class Peers:
         self._unreached[endpoint] = _Unreached(now, now + UNREACHED_S, tried_at=now)
 
     def _disconnect(self, endpoint: str) -> None:
+        self._security.claims.prove(endpoint, is_proved=False)
         self._doubtful.pop(endpoint, None)
         self._unreached.pop(endpoint, None)
         self.rates.forget(endpoint)
@@ -332,6 +340,7 @@ class Peers:
                     unreached.reached_at = now
                 if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._refusals.pop(endpoint, None)
+                    self._security.claims.prove(endpoint, is_proved=True)
             elif event["event"] & HANDSHAKE_FAILED:
                 self._hear_of_refusal(endpoint, event["event"], event["value"])
             elif event["event"] == zmq.EVENT_CONNECT_RETRIED:
@@ -339,6 +348,7 @@ class Peers:
                 if unreached is not None:
                     unreached.tried_at = now
             elif endpoint in self.table:
+                self._security.claims.prove(endpoint, is_proved=False)
                 self._doubtful[endpoint] = now + (REFUSED_S if endpoint in self._refusals else 0)
                 if unreached is None or not unreached.has_ended:
                     # A node that has ended is announced for a while, too.

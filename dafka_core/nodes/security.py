@@ -25,6 +25,8 @@ from dafka_core.keys import (
     read_secret,
 )
 from dafka_core.names import escape
+from dafka_core.nodes.claims import Claims
+from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
 from dafka_core.permissions import (
     EVERYBODY,
     NOBODY,
@@ -75,7 +77,9 @@ class Security:
         self.refusal_count = 0
         """Connections that were refused since their keys are not allowed."""
         self._is_tower = is_tower
-        self._at: dict[str, str] = {}  # the key of the node at an endpoint
+        self.claims = Claims()
+        """Whose node is at an endpoint; empty without security."""
+        self._refused = RefusedSubscriptions()
         # By descriptor: the peer's port, its key, and what that allowed when it was heard last.
         self._inbound: dict[int, tuple[object, str, Permissions]] = {}
         self._said: dict[str, float] = {}
@@ -154,7 +158,7 @@ class Security:
     def aim_at(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         """The same for the node at an endpoint."""
         if self.own is not None:
-            self.aim(socket, self._at[endpoint].encode())
+            self.aim(socket, self.claims.key_at(endpoint).encode())
 
     # -- beacons ---------------------------------------------------------------------------------
 
@@ -186,16 +190,13 @@ class Security:
             self.refusal_count += 1
             raise ProtocolError(f"key {self._permissions(key).name} is not that of node {node}")
 
-    def expect(self, endpoint: str, key: str) -> bool:
-        """Notes whose node is at an endpoint; whether it was another's before."""
-        before = self._at.get(endpoint, key)
-        if self.own is not None:
-            self._at[endpoint] = key
-        return before != key
+    def expect(self, now: float, endpoint: str, key: str) -> bool:
+        """Notes whose node is at an endpoint; whether it was another's before.
 
-    def forget(self, endpoint: str) -> None:
-        """There is no node at an endpoint any more."""
-        self._at.pop(endpoint, None)
+        Raises:
+            ProtocolError: it is another's.
+        """
+        return self.own is not None and self.claims.take(now, endpoint, key)
 
     def is_tower(self, owner: str) -> bool:
         """Whether who has sent a frame may tell of towers."""
@@ -208,15 +209,20 @@ class Security:
 
     def sender(self, endpoint: str) -> Permissions:
         """What the node at an endpoint may do."""
-        return self._permissions(self._at.get(endpoint, ""))
+        return self._permissions(self.claims.key_at(endpoint))
 
     def granted(self, key: str, frame: bytes) -> bytes | None:
         """What is to be applied of a subscription of a key's owner; None if nothing."""
-        if self.own is None or (not key and frame[:1] == b"\0"):
-            return frame  # ZeroMQ itself takes back what had been granted
+        if self.own is None:
+            return frame
+        if not key and frame[:1] == b"\0":
+            # ZeroMQ itself takes it back, from one whose connection has ended.
+            return None if self._refused.end(frame[1:]) else frame
         allowed = granted(self._permissions(key), frame)
         if allowed is None:
             self.refusal_count += 1
+            if frame[:1] != b"\0":
+                self._refused.note(frame[1:])
             text = "refused what a node with key %s would be sent: %s"
             self._say(f"{key} {frame[1:2]!r}", text, self._permissions(key).name, frame[1:100])
         return allowed

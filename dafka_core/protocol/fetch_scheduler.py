@@ -6,12 +6,12 @@ for their turn.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from itertools import chain, islice
+from itertools import chain
 from math import inf
 from typing import Final
 
 from dafka_core.protocol import partition_states as states
+from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.limits import MAX_FETCH_PARTITIONS
 from dafka_core.protocol.messages import Fetch, FetchBatch
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
@@ -41,8 +41,7 @@ class FetchScheduler:
         self._requestor = requestor
         self._fetchers: dict[TopicPartition, PartitionFetcher] = {}
         self._under_way: set[TopicPartition] = set()
-        # For their turn; a plain dict looks at all that has been removed before its first key.
-        self._waiting: OrderedDict[TopicPartition, PartitionFetcher] = OrderedDict()
+        self._waiting = FairQueue()  # for their turn
         self._due = inf
 
     def __len__(self) -> int:
@@ -73,7 +72,7 @@ class FetchScheduler:
         tp = fetcher.tp
         if fetcher.next_offset < end and tp not in self._under_way:
             self._fetchers.pop(tp, None)
-            self._waiting[tp] = fetcher
+            self._waiting.add(fetcher)
 
     def ask_due(self, now: float) -> list[Outgoing]:
         """What to ask for all partitions now: of one store in as few messages as hold it."""
@@ -86,7 +85,7 @@ class FetchScheduler:
         for fetcher in due:
             self._add(now, fetcher, messages, of_stores)
         free = MAX_UNDER_WAY - len(self._under_way)
-        for fetcher in [*islice(self._waiting.values(), max(free, 0))]:
+        for fetcher in self._waiting.first(free):
             self._add(now, fetcher, messages, of_stores)
         for store, wanted in of_stores.items():
             for start in range(0, len(wanted), MAX_FETCH_PARTITIONS):
@@ -96,7 +95,7 @@ class FetchScheduler:
 
     def postpone(self, fetcher: PartitionFetcher) -> None:
         """The partition may miss something: the next ``ask_due`` looks at it."""
-        self._waiting.pop(fetcher.tp, None)
+        self._waiting.remove(fetcher.tp)
         self._fetchers[fetcher.tp] = fetcher
         self._due = -inf
 
@@ -109,13 +108,13 @@ class FetchScheduler:
 
     def unanswered(self, now: float, longer_than_s: float) -> list[PartitionFetcher]:
         """Those that ask for their next record in vain for so long."""
-        fetchers = chain(self._fetchers.values(), self._waiting.values())
+        fetchers = chain(self._fetchers.values(), self._waiting.all())
         return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
 
     def forget(self, tp: TopicPartition) -> None:
         """The partition is complete, or of no interest any more."""
         self._fetchers.pop(tp, None)
-        self._waiting.pop(tp, None)
+        self._waiting.remove(tp)
         self._under_way.discard(tp)
 
     def deadline(self) -> float | None:
@@ -139,9 +138,9 @@ class FetchScheduler:
             self._under_way.discard(tp)  # nobody may have it: the others first
         if wants and tp not in self._under_way and not self._has_turn(tp):
             self._fetchers.pop(tp, None)
-            self._waiting[tp] = fetcher
+            self._waiting.add(fetcher)
             return None
-        self._waiting.pop(tp, None)
+        self._waiting.remove(tp)
         self._fetchers[tp] = fetcher
         claimed = fetcher.claim(now, action)
         self._due = min(self._due, fetcher.deadline() or inf)
@@ -175,4 +174,6 @@ class FetchScheduler:
     def _has_turn(self, tp: TopicPartition) -> bool:
         """Whether a partition may be asked for now, after those that have waited longer."""
         free = MAX_UNDER_WAY - len(self._under_way)
-        return free > 0 and (len(self._waiting) < free or tp in islice(self._waiting, free))
+        if free <= 0 or len(self._waiting) < free:
+            return free > 0
+        return any(each.tp == tp for each in self._waiting.first(free))

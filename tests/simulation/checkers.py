@@ -18,11 +18,9 @@ from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import (
     Ack,
-    DirectHead,
     DirectRecordBatches,
     EpochAck,
     Head,
-    HeadsReply,
     Message,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
@@ -30,7 +28,9 @@ from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.timestamps import MAX_AHEAD_US
 from tests.simulation.clocks import SKEW_US, right_us
+from tests.simulation.told import told_of
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class Checkers:
         self._safe: dict[TopicPartition, list[bytes]] = {}
         self._epoch_starts = defaultdict[TopicPartition, set[int]](set)
         self.delivered_records = 0
+        self.liars: set[str] = set()
+        """Partitions of byzantine peers: what is true of them nobody knows."""
 
     # -- what is true ----------------------------------------------------------------------------
 
@@ -104,10 +106,11 @@ class Checkers:
         self, who: str, tp: TopicPartition, start: int, times: list[int], life: EpochId
     ) -> None:
         """A store keeps records with the timestamps that every other one has."""
-        latest_us = right_us(self._world) + SKEW_US
+        lies = tp.partition in self.liars
+        latest_us = right_us(self._world) + SKEW_US + lies * MAX_AHEAD_US
         for at, time_us in enumerate(times, start):
             same_us = self._stamps.setdefault((tp, life, at), time_us)
-            if self._one_time and time_us != same_us:
+            if self._one_time and not lies and time_us != same_us:
                 self._world.fail(who, f"{tp} at {at}: two timestamps, {same_us} and {time_us}")
             if time_us > latest_us:
                 self._world.fail(who, f"{tp} at {at}: a timestamp {time_us - latest_us} us ahead")
@@ -122,6 +125,8 @@ class Checkers:
         if expected is not None and batch.offset != expected:
             kind = DOUBLED if batch.offset < expected else LOST
             self._world.fail(who, f"{kind} was delivered {_name(batch)} where {expected} was next")
+        if batch.partition in self.liars:
+            return
         if not self.is_true(batch):
             self._world.fail(who, f"was delivered {_name(batch)}, which were never published")
         self._check_history(who, batch)
@@ -149,6 +154,8 @@ class Checkers:
         if isinstance(error, RecordBatch):
             return error
         tp = TopicPartition(error.topic, error.partition)
+        if tp.partition in self.liars:
+            return RecordBatch.of(tp, error.offset, [b""])
         value = self.published[tp][error.offset]
         if len(value) != error.size_bytes or len(value) <= limit_bytes:
             self._world.fail(who, f"{LOST} passes over {len(value)} octets: {error}")
@@ -158,7 +165,7 @@ class Checkers:
     def on_lost(self, who: str, loss: Loss, stores: Collection[str]) -> None:
         """What a consumer takes for lost is on no disk of a store that it knows."""
         self._world.fault("records that nobody has", who, f"{loss}")
-        for store in stores:
+        for store in () if loss.tp.partition in self.liars else stores:
             disk = self.disks[store]
             if max(loss.start, disk.earliest(loss.tp)) < min(loss.end, disk.end(loss.tp)):
                 self._world.fail(who, f"{LOST} {loss}, which {disk.name} has")
@@ -170,36 +177,29 @@ class Checkers:
         for seen in [each for each in self._seen if "head" in each and tp in each]:
             del self._seen[seen]
         held = (epoch for disk in self.disks.values() for epoch in disk.lives(tp).history)
-        if start not in self._epoch_starts[tp].union(epoch.start for epoch in held):
+        if tp.partition not in self.liars and start not in self._epoch_starts[tp].union(
+            epoch.start for epoch in held
+        ):
             self._world.fail(who, f"goes back to {start}, where nothing has changed")
 
     def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""
-        role = mesh.role
-        told: list[tuple[TopicPartition, int]] = []
-        match message:
-            case RecordBatch():
-                told = [(message.tp, message.offset)]
-            case Head() | DirectHead():
-                told = [(message.tp, message.end)]
-            case HeadsReply():
-                told = [(info.tp, info.end) for info in message.entries]
-        if isinstance(role, ConsumerRole):
-            for tp, latest in told:
-                if tp.topic in role.topics:
+        if isinstance(mesh.role, ConsumerRole):
+            for tp, latest in told_of(message):
+                if tp.topic in mesh.role.topics:
                     self._latest.setdefault((mesh.number, tp), latest)
 
     def on_latest(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
         """Who begins at the latest is delivered nothing from before what it was told first."""
         latest = self._latest[mesh.number, batch.tp]
-        if batch.offset < latest:
+        if batch.offset < latest and batch.partition not in self.liars:
             self._world.fail(mesh.name, f"begins with {_name(batch)}, and the latest was {latest}")
 
     # -- durability ------------------------------------------------------------------------------
 
     def on_disk(self, store: str, batch: RecordBatch) -> None:
         """What a store keeps at an offset is what was published there."""
-        if not self.is_true(batch):
+        if batch.partition not in self.liars and not self.is_true(batch):
             self._world.fail(store, f"stores {_name(batch)}, which were never published")
 
     def on_committed(self, store: str, transaction: StagedTransaction, values: list[bytes]) -> None:
@@ -229,7 +229,7 @@ class Checkers:
             case DirectRecordBatches():
                 for batch in message.batches():
                     self._on_records(mesh, batch)
-            case Head():
+            case Head() if message.partition not in self.liars:
                 if message.end > len(self.published.get(message.tp, ())):
                     self._world.fail(mesh.name, f"sends a head of {message.end}, which is none")
             case Ack(store=store) | EpochAck(store=store):
@@ -238,7 +238,7 @@ class Checkers:
     def _on_records(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
         if batch.epoch is not None:
             self._epoch_starts[batch.tp].add(batch.epoch.start)
-        if not self.is_true(batch):
+        if batch.partition not in self.liars and not self.is_true(batch):
             self._world.fail(mesh.name, f"sends {_name(batch)}, which is not what it was")
 
     def _on_ack(self, mesh: SimulatedMesh, tp: TopicPartition, end: int, store: str) -> None:

@@ -16,6 +16,7 @@ from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import TopicPartition
+from tests.simulation.byzantine import ByzantinePeer
 from tests.simulation.checkers import LOST, Checkers
 from tests.simulation.exact import ExactQuery
 from tests.simulation.faults import Faults
@@ -55,6 +56,9 @@ class Result:
     seed: int
     trace_hash: str
     faults: Counter[str]
+    sent: Counter[str]
+    refused: Counter[str]
+    """What byzantine peers have sent, and what of it was refused, by kind."""
     steps: int
     records: int
     """Published."""
@@ -112,6 +116,9 @@ class Cluster:
             ExactQuery(self, f"query-{i}", chance.choice(shape.topics))
             for i in range(shape.queries)
         ]
+        self.byzantine = [ByzantinePeer(self, f"byzantine-{i}") for i in range(shape.byzantine)]
+        for peer in self.byzantine:
+            self.checkers.liars.update((peer.address, *peer.partitions))
         self.faults = Faults(self)
         self._start()
 
@@ -119,6 +126,12 @@ class Cluster:
     def hosts(self) -> list[Host]:
         """All machines."""
         return [*self.stores, *self.producers, *self.consumers, *self.readers]
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """What honest nodes and clients write."""
+        written = [each.tp for each in self.writers] + [each.tp for each in self.queries]
+        return [*(each.tp for each in self.producers), *written]
 
     def values(self, address: str, offset: int, count: int, life: int = 0) -> list[bytes]:
         """Records of a partition: each says which it is, and has its own length."""
@@ -168,6 +181,8 @@ class Cluster:
             shape.seed,
             world.trace_hash,
             world.faults,
+            world.sent,
+            world.refused,
             world.steps,
             sum(map(len, self.checkers.published.values())),
             self.checkers.delivered_records,
@@ -195,7 +210,8 @@ class Cluster:
                 goals[tp] = max(end, goals.get(tp, 0))
         for producer in self.producers:
             goals[producer.tp] = max(producer.end, goals.get(producer.tp, 0))
-        goals = {tp: end for tp, end in goals.items() if end}
+        liars = self.checkers.liars
+        goals = {tp: end for tp, end in goals.items() if end and tp.partition not in liars}
         behind = [f"{p.name} waits" for p in self.producers if not p.done]
         behind += [f"{w.name} waits at {w.acknowledged}" for w in self.writers if not w.done]
         behind += [f"{q.name} waits at transaction {q.number}" for q in self.queries if not q.done]
@@ -231,6 +247,8 @@ def simulate(
         SimulationError: a checker has found something.
     """
     shape = replace(shape_of(seed), **shape_changes)
+    if set(shape.styles) != {OURS}:
+        shape = replace(shape, locked=False, byzantine=0)
     if write is not None:
         for line in shape.describe():
             write(line)

@@ -11,6 +11,7 @@ from dafka_core.nodes import subscribers
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode, parse_subscription
 from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import (
@@ -253,7 +254,7 @@ class ServesTheFirst(FetchScheduler):
     """Who has no turn when it could be asked for has none later."""
 
     def ask_due(self, now: float) -> list[Outgoing]:
-        self._waiting.clear()
+        self._waiting = FairQueue()
         return super().ask_due(now)
 
 

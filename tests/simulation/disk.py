@@ -169,9 +169,9 @@ class Disk:
         if any(other.earliest <= held.end < other.end for other in others):
             self._world.fail(self.name, f"goes on at {start} of {tp}, and another one has more")
         self._world.fault("goes on behind what nobody has", self.name, f"{tp} at {start}")
-        # Below the earliest one nobody looks, but for checkers of what was once safe.
-        most = max(others, key=lambda other: other.end)
-        held.records, held.times = most.records[:start], most.times[:start]
+        most = max(others, key=lambda other: other.end)  # what was once safe is looked at
+        held.records = (most.records + [b""] * start)[:start]
+        held.times = (most.times + [0] * start)[:start]
         held.earliest, held.tail, held.history = start, None, history
         held.last_transaction, held.committed = transaction, None
 

@@ -18,6 +18,7 @@ from dafka_core.log_entries import LogEntry
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.log_writer import Outcomes
 from dafka_core.nodes.store_loop import StoreLoop
+from dafka_core.permissions import CONSUME, STORE
 from dafka_core.protocol.consumer_role import SKIP, ConsumerRole, Start
 from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.role import Outgoing
@@ -35,7 +36,12 @@ if TYPE_CHECKING:
 class Host(abc.ABC):
     """A machine with at most one node running."""
 
-    def __init__(self, cluster: Cluster, name: str, style: str) -> None:
+    roles: tuple[str, ...] = ()
+    """Of its key, where there are any."""
+
+    def __init__(
+        self, cluster: Cluster, name: str, style: str, **patterns: tuple[str, ...]
+    ) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.shape = cluster.shape
@@ -43,6 +49,7 @@ class Host(abc.ABC):
         self.name = name
         self.style = style
         self.mesh: SimulatedMesh | None = None
+        self.permissions = cluster.network.keys.add(name, *self.roles, **patterns)
         self.clock = machine_clock(self.world, self.shape.seed, name, self.shape.faults_s)
         self.lives = 0
         self.gone = False
@@ -52,6 +59,10 @@ class Host(abc.ABC):
     def up(self) -> bool:
         """Whether its node runs."""
         return self.mesh is not None
+
+    def new_address(self) -> str:
+        """An address that its key proves to be its own."""
+        return self.permissions.made_own(self.world.address())
 
     def start(self) -> None:
         """Starts a node."""
@@ -99,9 +110,11 @@ class Host(abc.ABC):
 class StoreHost(Host):
     """A store and its disk."""
 
+    roles = (STORE,)
+
     def __init__(self, cluster: Cluster, name: str, style: str) -> None:
         super().__init__(cluster, name, style)
-        self.address = self.world.address()
+        self.address = self.new_address()
         self.disk = Disk(self.world, self.checkers, name, self.clock.now_us)
         self.checkers.disks[self.address] = self.disk
         self.backup: dict[TopicPartition, Partition] = {}
@@ -143,7 +156,7 @@ class StoreHost(Host):
         self.checkers.forget(self.address)
         if renamed or wiped:
             self._be_forgotten()
-            self.address = self.world.address()
+            self.address = self.new_address()
             self.checkers.disks[self.address] = self.disk
         self.disk.held = {} if wiped else copy.deepcopy(self.backup)
 
@@ -200,6 +213,8 @@ class StoreHost(Host):
 class ConsumerHost(Host):
     """An application that keeps its offsets with its results, in one transaction."""
 
+    roles = (CONSUME,)
+
     def __init__(
         self,
         cluster: Cluster,
@@ -210,7 +225,7 @@ class ConsumerHost(Host):
         latest: bool,
         limit_bytes: int,
     ) -> None:
-        super().__init__(cluster, name, style)
+        super().__init__(cluster, name, style, consume=topics)
         self.topics = topics
         self.limit_bytes = limit_bytes
         self.latest = latest
@@ -257,9 +272,7 @@ class ConsumerHost(Host):
             start = offsets
             self.latest = False  # partitions not named begin at 0
         limit_bytes = self.limit_bytes
-        role = self.cluster.roles.consumer(
-            self.world.address(), start, SKIP, limit_bytes=limit_bytes
-        )
+        role = self.cluster.roles.consumer(self.new_address(), start, SKIP, limit_bytes=limit_bytes)
         self._role = role
         mesh = self._new_mesh(role, self._on_round, limit_bytes=limit_bytes)
         for topic in self.topics:

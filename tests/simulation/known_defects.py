@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from dafka_core import timestamps
+from dafka_core.nodes import mesh_traffic
 from dafka_core.protocol import consumer_role, store_role, takeover
 from tests.simulation import hosts, mesh
 from tests.simulation.cluster import Roles
@@ -219,7 +220,7 @@ DEFECTS = (
         "cut frames are the message before",
         "dafka_proto.c:92",
         "counts 0 invalid messages, and 1 came",
-        changes=lambda: {(mesh, "decode"): _StaleParse()},
+        changes=lambda: {(mesh_traffic, "decode"): _StaleParse()},
     ),
     Defect(
         "a dropped head is never asked for",

@@ -10,19 +10,10 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import zmq
-
-from dafka_core.errors import ProtocolError
-from dafka_core.nodes.peers import FIRST_BEACONS_INTERVAL_S
+from dafka_core.nodes.mesh_traffic import MeshTraffic
 from dafka_core.nodes.sockets import send_packed
 from dafka_core.nodes.subscribers import Subscribers
-from dafka_core.protocol.beacons import (
-    WELCOME,
-    NodeBeacon,
-    PeerTable,
-    decode_tower_beacon,
-    encode_node_beacon,
-)
+from dafka_core.permissions import Permissions
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import (
     C_LAYOUT,
@@ -43,7 +34,10 @@ from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.records import RecordBatch
 from tests.simulation.corruption import PACKED, largest_record_bytes
+from tests.simulation.keys import SimulatedSecurity
 from tests.simulation.network import Link, Network
+from tests.simulation.peers import SimulatedPeers
+from tests.simulation.pub import Pub
 from tests.simulation.shape import RFC46, SINGLE
 from tests.simulation.world import World
 
@@ -56,38 +50,16 @@ EXTENSION_IDS: Final = b"rpQTsuNOABCIJVX"
 _ROUND_S: Final = 0.0001
 
 
-class _Pub:
-    """What ``Subscribers`` and ``send_packed`` ask of an XPUB socket in manual mode."""
-
-    def __init__(self) -> None:
-        self.link: Link | None = None
-        """Whom the subscription taken last is from."""
-        self.frames: list[bytes] = []
-
-    def set(self, option: int, prefix: bytes) -> None:
-        """Changes what the peer is sent."""
-        if self.link is None:
-            return
-        prefixes = dict.fromkeys(self.link.prefixes)
-        if option == zmq.SUBSCRIBE:
-            prefixes[prefix] = None
-        else:
-            prefixes.pop(prefix, None)
-        self.link.prefixes = tuple(prefixes)
-
-    def send(self, frame: bytes, flags: int = 0) -> None:
-        """Collects frames."""
-        self.frames.append(frame)
-
-
 class SimulatedMesh:
-    """A node that is running.
+    """A node that is running, and honest.
 
     Args:
         name: of the machine, which lasts when the node is started again.
         on_round: as ``Mesh`` has it.
         limit_bytes: a larger record ends the connection by which it comes.
     """
+
+    byzantine = False
 
     def __init__(
         self,
@@ -108,7 +80,6 @@ class SimulatedMesh:
         self.role = role
         self.style = style
         self.alive = True
-        self.invalid_count = 0
         self.expected_invalid_count = 0
         self.stalled_until = 0.0
         self.overdue = 0
@@ -120,26 +91,24 @@ class SimulatedMesh:
         self._limit_bytes = limit_bytes
         own_limit = announcement(type(role).__name__, role.address, limit_bytes)
         self.subscriptions = dict.fromkeys(self._known([own_limit, *role.subscriptions()]))
-        self.inbox: deque[tuple[Link, list[bytes]]] = deque()
+        self.inbox: deque[tuple[Link, list[bytes], bool]] = deque()
         self._on_round = on_round
         self._apart = tell_peers_apart
         self._layout = RFC46_LAYOUT if style == RFC46 else C_LAYOUT
-        self._pub = _Pub()
+        self._pub = Pub()
         pack = style != SINGLE
         self.subscribers = Subscribers(cast("Any", self._pub), pack=pack)
         self.limits = RecordLimits()
         self._burst = BulkDecoder()
+        self._traffic = MeshTraffic(name, self._burst)
+        self.security = SimulatedSecurity(network.keys, name)
         self._queued: Counter[Link] = Counter()
-        self._told: deque[tuple[Link, bytes]] = deque()
-        self._beacons: deque[list[bytes]] = deque()
+        self._told: deque[tuple[Link, bytes, str]] = deque()
         self._calls: deque[Callable[[float], list[Outgoing] | None]] = deque()
         self._receiving = True
-        self._connected = False
-        self._beacon_due = self.world.now
         self._round_at: float | None = None
-        self._port = self.number = network.add(self)
-        expiry_s = 4 * network.shape.beacon_s
-        self.peers = PeerTable(role.address, self._port, expiry_s=expiry_s)
+        self.number = network.add(self)
+        self.peers = SimulatedPeers(self, self.number)
         self.wake(self.world.now)
 
     # -- from outside ----------------------------------------------------------------------------
@@ -154,18 +123,27 @@ class SimulatedMesh:
         self.alive = False
         self.network.remove(self)
 
-    def take_subscription(self, link: Link, frame: bytes) -> None:
-        """A peer has subscribed, or its connection has ended."""
-        self._told.append((link, frame))
+    @property
+    def invalid_count(self) -> int:
+        """As ``Mesh`` has it, but for what keys do not allow."""
+        return self._traffic.invalid_count + self._burst.invalid_count
+
+    def trusts(self, endpoint: str, key: str) -> bool:
+        """Whether who is at an endpoint has the key that it is to have, as CURVE finds out."""
+        return self.security.expects(endpoint, key)
+
+    def take_subscription(self, link: Link, frame: bytes, key: str = "") -> None:
+        """The owner of a key has subscribed; without one, a connection has ended."""
+        self._told.append((link, frame, key))
         self.wake(self.world.now + self._lag_s())
 
     def take_beacon(self, frames: list[bytes]) -> None:
         """Something has come from the tower."""
         if self.alive:
-            self._beacons.append(frames)
+            self.peers.add(frames)
             self.wake(self.world.now + self._lag_s())
 
-    def take_frames(self, link: Link, frames: list[bytes]) -> bool:
+    def take_frames(self, link: Link, frames: list[bytes], *, invalid: bool = False) -> bool:
         """A message has come; False if the queue is full."""
         if not self.alive:
             return False
@@ -177,7 +155,7 @@ class SimulatedMesh:
             self.world.fault("queue full", self.name)
             return False
         self._queued[link] += 1
-        self.inbox.append((link, frames))
+        self.inbox.append((link, frames, invalid))
         self.wake(self.world.now + self._lag_s())
         return True
 
@@ -185,9 +163,8 @@ class SimulatedMesh:
         """Something comes that is no message."""
 
         def arrive() -> None:
-            if link.up and self.take_frames(link, frames):
+            if link.up and self.take_frames(link, frames, invalid=True):
                 self.world.fault("corrupted", self.name, kind)
-                self.expected_invalid_count += 1
 
         self.world.at(time_s, arrive)
 
@@ -235,7 +212,10 @@ class SimulatedMesh:
                 if isinstance(part, OutgoingBatch):
                     self._send_records(part)
                     continue
-                frames = encode(part, self._layout)
+                answer = self.security.shown(part)
+                if answer is None:
+                    continue
+                frames = encode(answer, self._layout)
                 if self.style == SINGLE and frames[0][:1] in EXTENSION_IDS:
                     continue
                 self.world.note(self.name, f"-> {part}")
@@ -289,18 +269,18 @@ class SimulatedMesh:
             return
         self._round_at = None
         self.taken_bytes = 0
-        self._take_beacons(now)
+        self.peers.take(now)
         for _ in range(len(self._calls)):
             self.send(self._calls.popleft()(now) or [])
         self._take_subscriptions(now)
         if self._receiving:
             self._take_messages(now)
-        self._keep_peers(now)
+        self.peers.keep(now)
         self.send(self.role.on_tick(now))
         more = self._on_round(now)
         self.checkers.after_round(self)
         deadline = self.role.deadline(now)
-        due = self._beacon_due if deadline is None else min(deadline, self._beacon_due)
+        due = self.peers.due if deadline is None else min(deadline, self.peers.due)
         if more or self._calls:
             due = now + _ROUND_S
         if self.alive:
@@ -308,7 +288,12 @@ class SimulatedMesh:
 
     def _take_subscriptions(self, now: float) -> None:
         while self._told:
-            link, frame = self._told.popleft()
+            link, told, key = self._told.popleft()
+            frame = self.security.granted(key, told)
+            if frame is None:
+                if key:  # else who of several has ended that had asked for the same is not known
+                    self._refuse(link, "subscription", repr(told))
+                continue
             if self.style == SINGLE and frame[1:2] in EXTENSION_IDS:
                 continue  # nothing that it sends begins so
             self._pub.link = link if link.known else None
@@ -328,21 +313,43 @@ class SimulatedMesh:
     def _take_messages(self, now: float) -> None:
         inbox, self.inbox = self.inbox, deque()
         self._queued.clear()
-        self.taken_bytes = sum(len(frame) for _, frames in inbox for frame in frames)
-        by_peer: dict[str, list[list[bytes]]] = {}
-        for link, frames in inbox:
+        self.taken_bytes = sum(len(frame) for _, frames, _ in inbox for frame in frames)
+        by_peer: dict[tuple[str, bool], list[tuple[Link, list[bytes]]]] = {}
+        locked = self.network.keys.locked  # each peer has a socket then
+        for link, frames, invalid in inbox:
+            if locked and link.closed:
+                continue
+            self.expected_invalid_count += invalid and not link.publisher.byzantine
             peer = link.publisher.role.address if self._apart else ""
-            by_peer.setdefault(peer, []).append(frames)
-        for peer, messages in by_peer.items():
-            others = [frames for frames in messages if not self._is_record(frames)]
-            for requestor, batch in self._burst.take():
-                if not requestor:
-                    self.checkers.on_told(self, batch)
-                self.send(self.role.on_batch(now, requestor, batch))
-            self.invalid_count += self._burst.invalid_count
-            self._burst.invalid_count = 0
-            for frames in others:
-                self._take_other(now, frames, peer)
+            source = (link.endpoint if locked else peer, link.publisher.byzantine)
+            by_peer.setdefault(source, []).append((link, frames))
+        for (at, _), messages in by_peer.items():
+            self._take_from(now, self.peers.table.node_at(at) if locked else at, messages)
+
+    def _take_from(self, now: float, peer: str, messages: list[tuple[Link, list[bytes]]]) -> None:
+        before = self.invalid_count
+        others = [frames for _, frames in messages if not self._is_record(frames)]
+        link = messages[0][0]
+        sender = self.security.sender(link.endpoint)
+        for requestor, batch in self._burst.take():
+            if not self._traffic.admits_records(sender, batch):
+                self._refuse(link, "records", str(batch.tp))
+                continue
+            if not requestor:
+                self.checkers.on_told(self, batch)
+            self.send(self.role.on_batch(now, requestor, batch))
+        for frames in others:
+            self._take_other(now, link, sender, frames, peer)
+        if link.publisher.byzantine:
+            self.expected_invalid_count += self.invalid_count - before
+            self.world.refused["invalid"] += self.invalid_count - before
+
+    def _refuse(self, link: Link, kind: str, what: str) -> None:
+        """A key does not allow it, so it is no honest node's."""
+        peer = link.subscriber if kind == "subscription" else link.publisher
+        if not peer.byzantine:
+            self.world.fail(self.name, f"refuses {what}, of {peer.name}, who is honest")
+        self.world.refused[kind] += 1
 
     def _is_record(self, frames: list[bytes]) -> bool:
         """Puts a record into the burst, as ``sockets.receive_burst`` does."""
@@ -351,11 +358,14 @@ class SimulatedMesh:
         self._burst.add(frames[0], frames[1])
         return True
 
-    def _take_other(self, now: float, frames: list[bytes], peer: str) -> None:
-        try:
-            message = decode(frames)
-        except ProtocolError:
-            self.invalid_count += 1
+    def _take_other(
+        self, now: float, link: Link, sender: Permissions, frames: list[bytes], peer: str
+    ) -> None:
+        before = self._traffic.forbidden_count
+        message = self._traffic.admitted(sender, frames)
+        if self._traffic.forbidden_count > before:
+            self._refuse(link, type(decode(frames)).__name__, str(frames))
+        if message is None:
             return
         if isinstance(message, RecordMessage | DirectRecord):
             requestor = message.requestor if isinstance(message, DirectRecord) else ""
@@ -369,31 +379,3 @@ class SimulatedMesh:
         else:
             self.checkers.on_told(self, message)
             self.send(self.role.on_message(now, message, peer))
-
-    def _take_beacons(self, now: float) -> None:
-        while self._beacons:
-            frames = self._beacons.popleft()
-            if frames == [WELCOME]:
-                self._connected = True
-                self.peers.announced = False
-                self._beacon_due = now
-                continue
-            beacon = decode_tower_beacon(frames)
-            if self.peers.hear(now, beacon):
-                self.learn(PeerNews(beacon.node, beacon.endpoint))
-                self.network.connect(self, beacon.endpoint)
-                self._beacon_due = now
-
-    def _keep_peers(self, now: float) -> None:
-        if now < self._beacon_due:
-            return
-        interval_s = self.network.shape.beacon_s
-        if not self.peers.announced and self._connected:
-            interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
-        self._beacon_due = now + interval_s
-        beacon = NodeBeacon(self.role.address, self.name, self._port)
-        self.network.beacon(self, encode_node_beacon(beacon))
-        for node, endpoint in self.peers.expire(now):
-            self.network.disconnect(self, endpoint)
-            if not self.peers.knows(node):
-                self.role.on_peer_lost(node)

@@ -8,6 +8,7 @@ doubling a message, as a role must not depend on its absence.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -21,6 +22,7 @@ from dafka_core.protocol.beacons import (
 )
 from dafka_core.protocol.role import PeerNews
 from tests.simulation.corruption import corrupted
+from tests.simulation.keys import Keys, SimulatedSecurity
 from tests.simulation.shape import Shape
 from tests.simulation.world import World
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 TOWER: Final = "tower"
 """Of several, what their names begin with."""
+
+MAX_OVERHEARD: Final = 500
+"""Messages from which a byzantine peer takes what it sends again."""
 
 RECONNECT_S: Final = 0.2
 """How often a SUB socket tries to connect."""
@@ -42,13 +47,16 @@ Block = tuple[float, Fate]
 class Link:
     """One connection of a subscriber to a publisher."""
 
-    def __init__(self, publisher: SimulatedMesh, subscriber: SimulatedMesh) -> None:
+    def __init__(self, publisher: SimulatedMesh, subscriber: SimulatedMesh, endpoint: str) -> None:
         self.publisher = publisher
         self.subscriber = subscriber
+        self.endpoint = endpoint
         self.up = True
         """Whether the subscriber still receives from it."""
         self.known = True
         """Whether the publisher still sends into it."""
+        self.closed = False
+        """The subscriber has closed its socket, with all that has come by it."""
         self.told: dict[bytes, None] = {}
         """The subscriptions that the publisher has been told of."""
         self.prefixes: tuple[bytes, ...] = ()
@@ -63,6 +71,11 @@ class Network:
     def __init__(self, world: World, shape: Shape) -> None:
         self.world = world
         self.shape = shape
+        self.keys = Keys(locked=shape.locked)
+        self.keys.add(TOWER, TOWER)
+        self._security = SimulatedSecurity(self.keys, TOWER)
+        self.overheard: deque[list[bytes]] = deque(maxlen=shape.byzantine and MAX_OVERHEARD)
+        """What was sent last, by anybody: a byzantine peer may have recorded it."""
         self.faulty = True
         """Whether chance may lose, double, delay or corrupt messages now."""
         self.blocks: dict[tuple[str, str], Block] = {}
@@ -115,11 +128,17 @@ class Network:
         """Ends a connection."""
         link = self._connecting.pop((subscriber, endpoint), None)
         if link is not None:
+            link.closed = True
             self._end(link, half_open_s=0)
 
     def links(self) -> list[Link]:
         """The connections that are up."""
         return [link for link in self._connecting.values() if link is not None and link.up]
+
+    def renew(self, subscriber: SimulatedMesh, endpoint: str) -> None:
+        """Connects anew: somebody else is to be there."""
+        self.disconnect(subscriber, endpoint)
+        self.connect(subscriber, endpoint)
 
     def cut(self, link: Link, half_open_s: float) -> None:
         """Breaks a connection; the publisher notices so much later."""
@@ -165,7 +184,11 @@ class Network:
             self.world.after(round_trip_s, lambda: subscriber.learn(news))
             self.world.after(2.5 * round_trip_s, lambda: self._try(subscriber, endpoint))
             return
-        link = Link(publisher, subscriber)
+        if not subscriber.trusts(endpoint, publisher.name):
+            self._try_later(subscriber, endpoint)  # the handshake fails
+            return
+        subscriber.security.claims.prove(endpoint, is_proved=True)
+        link = Link(publisher, subscriber, endpoint)
         self._connecting[subscriber, endpoint] = link
         self._out[publisher].append(link)
         self.world.note(subscriber.name, f"connects to {publisher.name}")
@@ -173,6 +196,7 @@ class Network:
 
     def _end(self, link: Link, *, half_open_s: float) -> None:
         link.up = False
+        link.subscriber.security.claims.prove(link.endpoint, is_proved=False)
 
         def notice() -> None:
             if link.known and link.publisher.alive:
@@ -206,7 +230,7 @@ class Network:
                     link.told[frame[1:]] = None
                 else:
                     link.told.pop(frame[1:], None)
-                link.publisher.take_subscription(link, frame)
+                link.publisher.take_subscription(link, frame, link.subscriber.name)
 
         names = (link.subscriber.name, link.publisher.name)
         block = self.blocked(*names)
@@ -216,12 +240,18 @@ class Network:
 
     def publish(self, publisher: SimulatedMesh, frames: list[bytes]) -> None:
         """Sends a message to everyone who has subscribed to it."""
+        self.overheard.append(frames)
         header = frames[0]
         for link in self._out[publisher]:
             if link.prefixes and header.startswith(link.prefixes):
-                self._carry(link, frames)
+                self.carry(link, frames)
 
-    def _carry(self, link: Link, frames: list[bytes]) -> None:
+    def links_to(self, publisher: SimulatedMesh) -> list[Link]:
+        """The connections by which a node sends."""
+        return self._out[publisher]
+
+    def carry(self, link: Link, frames: list[bytes]) -> None:
+        """Sends a message by one connection."""
         world, shape = self.world, self.shape
         names = (link.publisher.name, link.subscriber.name)
         block = self.blocked(*names)
@@ -243,7 +273,8 @@ class Network:
             self._deliver_at(arrives_at + world.between(0, shape.reorder_s), link, frames)
 
     def _deliver_at(self, time_s: float, link: Link, frames: list[bytes]) -> None:
-        if self.faulty and self.world.chance(self.shape.corrupt):
+        honest = not link.publisher.byzantine
+        if honest and self.faulty and self.world.chance(self.shape.corrupt):
             found = corrupted(self.world.random, frames)
             if found is not None:
                 kind, frames = found
@@ -288,9 +319,14 @@ class Network:
         def arrive() -> None:
             try:
                 beacon = decode_node_beacon(frames)
+                self._security.check_node(beacon.node, mesh.name)
             except ProtocolError as error:
-                self.world.fail(mesh.name, f"a beacon of production is invalid: {error}")
+                if not mesh.byzantine:
+                    self.world.fail(mesh.name, f"a beacon of production is refused: {error}")
+                self.world.refused["beacon"] += 1
+                return
             told = encode_tower_beacon(TowerBeacon(beacon.node, endpoint_of(beacon, "")))
+            told = self._security.named(told, mesh.name)
             for other in list(self._welcomed[tower]):
                 if tower in self.towers_up and not self._lost(tower, other.name):
                     self.world.after(self._delay_s(other.name), _taker(other, told))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dafka_core.epochs import LIFE_ID_BITS
+from dafka_core.permissions import PRODUCE
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import TopicPartition
@@ -39,10 +40,12 @@ class ProducerHost(Host):
     Where C nodes take part, who do not say whose a record is, it says the same in each.
     """
 
+    roles = (PRODUCE,)
+
     def __init__(self, cluster: Cluster, name: str, style: str, topic: str, *, leaves: bool):
-        super().__init__(cluster, name, style)
+        super().__init__(cluster, name, style, produce=(topic,))
         self.topic = topic
-        self.address = self.world.address()
+        self.address = self.new_address()
         self.leaves = leaves
         self.target = self.shape.records
         self._life: Life | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, cast
 
+from dafka_core.permissions import CONSUME
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
@@ -23,6 +24,8 @@ READS = 3
 
 class ReaderHost(Host):
     """Asks and reads, again and again."""
+
+    roles = (CONSUME,)
 
     def __init__(self, cluster: Cluster, name: str, style: str) -> None:
         super().__init__(cluster, name, style)
@@ -43,7 +46,7 @@ class ReaderHost(Host):
         return self._reads >= READS
 
     def _start(self) -> SimulatedMesh:
-        role = self.cluster.roles.reader(self.world.address())
+        role = self.cluster.roles.reader(self.new_address())
         self._role, self._question, self._read = role, None, None
         mesh = self._new_mesh(role, self._on_round)
         self._ask_later(mesh)
@@ -140,8 +143,9 @@ class ReaderHost(Host):
         self._check_heads(heads)
         assert self.mesh is not None
         held = [tp for tp, info in heads.items() if info.end > info.earliest]
+        held = [tp for tp in held if tp.partition not in self.checkers.liars]
         if not held:
-            self._reads += not self._asked_ends
+            self._reads += all(tp.partition in self.checkers.liars for tp in self._asked_ends)
             self._ask_later(self.mesh)
             return
         tp = self.world.random.choice(sorted(held))

@@ -120,6 +120,12 @@ class Shape:
     limit_bytes: int
     """The largest record that some of the consumers take; 0: that all take every one."""
     limits: Mapping[tuple[ModuleType, str], int] = field(repr=False)
+    locked: bool = False
+    """Each node has a key, and is believed what that allows."""
+    byzantine: int = 0
+    """Peers that have a key of the cluster and do what they may not."""
+    attack_every_s: float = 0.0
+    """How often each does something, on average."""
 
     def describe(self) -> list[str]:
         """The shape in lines, for people."""
@@ -196,7 +202,23 @@ def shape_of(seed: int) -> Shape:
         replaced_every_s=0.0,
         limits=kept,
     )
-    return _limited(_replaced(shape), kept)
+    return _locked(_limited(_replaced(shape), kept))
+
+
+def _locked(shape: Shape) -> Shape:
+    """The shape, where nodes may have keys, and some who have one may be byzantine.
+
+    C nodes have no keys, and RFC 46's layout cannot be kept from who may not have it.
+    """
+    chance = random.Random(f"locked {shape.seed}")
+    if shape.styles != (OURS,) or chance.random() < 0.55:
+        return shape
+    byzantine, every_s = chance.choice((0, 1, 1, 1, 2)), chance.choice((0.01, 0.05, 0.2))
+    kept = dict(shape.limits)
+    if (fetch_scheduler, "MAX_UNDER_WAY") in kept:
+        # Byzantine peers announce what nobody has, and their turns may be several seconds long.
+        kept[fetch_scheduler, "MAX_UNDER_WAY"] = 4
+    return replace(shape, locked=True, byzantine=byzantine, attack_every_s=every_s, limits=kept)
 
 
 def _replaced(shape: Shape) -> Shape:

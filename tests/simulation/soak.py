@@ -36,6 +36,9 @@ class Report:
     slowest: tuple[float, int] = (0.0, -1)
     longest_catch_up: tuple[float, int] = (0.0, -1)
     faults: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    """What byzantine peers have sent, and what of it was refused."""
     failures: dict[int, str] = field(default_factory=dict)
 
     def add(self, other: Report) -> None:
@@ -48,6 +51,8 @@ class Report:
         self.slowest = max(self.slowest, other.slowest)
         self.longest_catch_up = max(self.longest_catch_up, other.longest_catch_up)
         self.faults += other.faults
+        self.sent += other.sent
+        self.refused += other.refused
         self.failures |= other.failures
 
     def failure_lines(self) -> list[str]:
@@ -76,6 +81,8 @@ def simulate_batch(first: int, count: int) -> Report:
             report.delivered += result.delivered
             report.virtual_s += result.virtual_s
             report.faults += result.faults
+            report.sent += result.sent
+            report.refused += result.refused
             caught_up = (result.caught_up_s, seed)
             report.longest_catch_up = max(report.longest_catch_up, caught_up)
         cpu_s = time.process_time() - started
@@ -119,6 +126,13 @@ def print_report(total: Report) -> None:
     print("\nfaults injected")
     for kind, count in sorted(total.faults.items(), key=lambda item: -item[1]):
         print(f"  {kind:<28}{count:>12,}")
+    for title, counts in (
+        ("sent by byzantine peers", total.sent),
+        ("refused of it", total.refused),
+    ):
+        print(f"\n{title}, by kind: {sum(counts.values()):,}")
+        for kind, count in sorted(counts.items(), key=lambda item: -item[1]):
+            print(f"  {kind:<28}{count:>12,}")
     print(f"\nseeds {total.seeds:,}, {total.cpu_s / max(total.seeds, 1):.3f} s of CPU each")
     print(f"slowest seed {total.slowest[1]}: {total.slowest[0]:.2f} s")
     print(f"simulated {total.virtual_s / 3600:,.1f} hours")

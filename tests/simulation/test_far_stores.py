@@ -70,7 +70,7 @@ class Far:
             if self.world.now > begun_s + MOST_S:
                 raise SimulationError("the question was not answered")
             self.world.run_until(self.world.now + 0.01)
-            if not questions and mesh.peers.announced:
+            if not questions and mesh.peers.table.announced:
                 question, messages = role.directory.ask_heads(self.world.now, ())
                 questions.append(question)
                 mesh.send(messages)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from tests.simulation.cluster import simulate
 from tests.simulation.known_defects import DEFECTS, Defect
+from tests.simulation.open_doors import DOORS, LOCKED, WRONG
 from tests.simulation.shape import limited
 from tests.simulation.world import SimulationError
 
 SEEDS = 60
 """Within so many, from its first one on, each defect is found; most within five."""
+
+OPEN: dict[str, Any] = {"locked": False, "byzantine": 0}
+"""Where no defect of keys is looked for."""
 
 
 def find(defect: Defect) -> tuple[int, str]:
@@ -20,15 +25,22 @@ def find(defect: Defect) -> tuple[int, str]:
     with limited(defect.changes()):
         for seed in range(defect.first, defect.first + SEEDS):
             try:
-                simulate(seed, defect.roles, **defect.shape)
+                simulate(seed, defect.roles, **OPEN | {**defect.shape})
             except SimulationError as error:
                 return seed, str(error)
     raise AssertionError(f"{SEEDS} seeds do not show: {defect.name}")
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+@pytest.mark.parametrize("defect", DEFECTS + DOORS, ids=lambda defect: defect.name)
 def test_is_found(defect: Defect) -> None:
     seed, why = find(defect)
     assert re.search(defect.finds, why), why
     print(f"{defect.name} ({defect.where}): seed {seed}, after {seed - defect.first + 1}: {why}")
-    simulate(seed, **defect.shape)
+    simulate(seed, **OPEN | {**defect.shape})
+
+
+def test_without_keys_byzantine_peers_do_harm() -> None:
+    shape: dict[str, Any] = {**LOCKED, "locked": False}
+    seed, why = find(Defect("there are no keys", "docs/security.md", WRONG, shape=shape))
+    assert re.search(WRONG, why), why
+    simulate(seed, **LOCKED)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.byzantine import KINDS
 from tests.simulation.cluster import simulate
 from tests.simulation.soak import BATCH, Report, simulate_batch
 
@@ -37,7 +38,21 @@ def test_all_that_can_go_wrong_went_wrong(total: Report) -> None:
         total = simulate_batch(0, SEEDS)
     assert min(total.faults[kind] for kind in FAULTS) >= 5, total.faults
     assert total.delivered > total.records > 0
+    # Byzantine peers have tried everything, and were refused it.
+    assert min(total.sent[kind] for kind in KINDS.values()) >= 5, total.sent
+    assert min(total.refused[kind] for kind in REFUSED) >= 5, total.refused
 
+
+REFUSED = (
+    "records",
+    "subscription",
+    "beacon",
+    "invalid",
+    "Head",
+    "Ack",
+    "EpochAck",
+    "HistoryReply",
+)
 
 FAULTS = (
     "lost",

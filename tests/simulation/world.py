@@ -25,6 +25,10 @@ class World:
         self.now = 0.0
         self.faults: Counter[str] = Counter()
         """How many faults have been injected, by kind."""
+        self.sent: Counter[str] = Counter()
+        """What byzantine peers have sent, by kind."""
+        self.refused: Counter[str] = Counter()
+        """What of that was refused."""
         self.steps = 0
         self._failure: SimulationError | None = None
         self._write = write

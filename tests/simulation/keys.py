@@ -1,0 +1,69 @@
+"""The keys of a locked world: whose each node is, and what production makes of that.
+
+``Security`` is production's, but that there are no sockets and no files: whose connection it is
+the simulated network says, as CURVE proves it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from dafka_core.keys import AllowedKey, KeyPair
+from dafka_core.nodes.claims import Claims
+from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
+from dafka_core.nodes.security import Security
+from dafka_core.permissions import EVERYBODY, Permissions, address_prefix
+
+
+class Keys:
+    """The directory of keys that all nodes of a world have; without any, nobody is asked for one.
+
+    It is asked as ``AllowedKeys`` is.
+    """
+
+    def __init__(self, *, locked: bool) -> None:
+        self.locked = locked
+        self.directory = "keys"
+        self._keys: dict[str, AllowedKey] = {}
+        self._by_prefix: dict[str, AllowedKey] = {}
+
+    def add(self, name: str, *roles: str, **patterns: tuple[str, ...]) -> Permissions:
+        """Makes somebody's key; what its owner may do."""
+        if not self.locked:
+            return EVERYBODY
+        prefix = address_prefix(name.encode())
+        owner = Permissions(name, frozenset(roles), prefix=prefix, **patterns)
+        self._keys[name] = self._by_prefix[prefix] = AllowedKey(name, owner)
+        return owner
+
+    def find(self, key: str) -> AllowedKey | None:
+        """As ``AllowedKeys.find``; a key is called as its owner is."""
+        return self._keys.get(key)
+
+    def owner(self, address: str) -> AllowedKey | None:
+        """As ``AllowedKeys.owner``."""
+        return self._by_prefix.get(address[: len(address_prefix(b""))])
+
+
+class SimulatedSecurity(Security):
+    """What a node asks before it believes another one."""
+
+    def __init__(self, keys: Keys, name: str) -> None:
+        self.own = None
+        self.refusal_count = 0
+        self._is_tower = False
+        self.claims = Claims()
+        self._refused = RefusedSubscriptions()
+        self._said = {}
+        self._allowed = cast("Any", keys)
+        own = keys.find(name)
+        if own is not None:
+            self.own = KeyPair(name.encode(), b"")
+            self._self = own.permissions
+
+    def _say(self, what: str, text: str, *facts: object) -> None:
+        """The world counts what is refused."""
+
+    def expects(self, endpoint: str, key: str) -> bool:
+        """Whether a connection to an endpoint succeeds where the owner of a key is."""
+        return self.own is None or self.claims.key_at(endpoint) == key

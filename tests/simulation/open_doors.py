@@ -1,0 +1,87 @@
+"""What keys guard, each taken away by itself, so that byzantine peers get through."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dafka_core.nodes import mesh_traffic, security
+from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
+from tests.simulation import keys, mesh, network
+from tests.simulation.keys import SimulatedSecurity
+from tests.simulation.known_defects import Defect
+from tests.simulation.shape import OURS
+
+LOCKED: Final[dict[str, Any]] = {
+    "styles": (OURS,),
+    "locked": True,
+    "byzantine": 2,
+    "attack_every_s": 0.02,
+}
+
+WRONG: Final = "lost:|doubled:|never published|is not what it was|for safe|was told|beyond"
+"""What an honest node ends with."""
+
+
+class _BelievesBeacons(SimulatedSecurity):
+    """Anybody is who he says that he is."""
+
+    def check_node(self, node: str, key: str) -> None:
+        """Nobody is refused."""
+
+
+class _TakesBackAll(RefusedSubscriptions):
+    """What was refused to one is taken from another when he goes."""
+
+    def end(self, prefix: bytes) -> bool:
+        return False
+
+
+DOORS: Final = (
+    Defect(
+        "anybody's messages are believed",
+        "authorization.refusal",
+        WRONG + "|overhears",
+        changes=lambda: {(mesh_traffic, "refusal"): lambda who, message: ""},
+        shape=LOCKED,
+    ),
+    Defect(
+        "anybody's records are believed",
+        "authorization.may_write",
+        WRONG,
+        changes=lambda: {(mesh_traffic, "may_write"): lambda who, tp: True},
+        shape=LOCKED,
+    ),
+    Defect(
+        "everybody is sent what he asks for",
+        "authorization.granted",
+        "overhears",
+        changes=lambda: {(security, "granted"): lambda who, frame: frame},
+        shape=LOCKED,
+    ),
+    Defect(
+        "everybody is told of all partitions",
+        "authorization.shown",
+        "overhears",
+        changes=lambda: {(security, "shown"): lambda who, message: message},
+        first=28,
+        shape={**LOCKED, "topics": ("a", "ab", "b")},
+    ),
+    Defect(
+        "anybody is the node that he says he is",
+        "Security.check_node",
+        ".",
+        changes=lambda: dict.fromkeys(
+            ((mesh, "SimulatedSecurity"), (network, "SimulatedSecurity")), _BelievesBeacons
+        ),
+        first=49,
+        shape=LOCKED,
+    ),
+    Defect(
+        "who leaves takes with him what others were granted",
+        "RefusedSubscriptions.end",
+        WRONG,
+        changes=lambda: {(keys, "RefusedSubscriptions"): _TakesBackAll},
+        shape=LOCKED,
+    ),
+)
+"""``where`` says what guards it."""

@@ -1,0 +1,93 @@
+"""The peers of a simulated node: what ``nodes/peers.py`` does with sockets."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from dafka_core.errors import ProtocolError
+from dafka_core.nodes.peers import FIRST_BEACONS_INTERVAL_S
+from dafka_core.protocol.beacons import (
+    WELCOME,
+    NodeBeacon,
+    PeerTable,
+    TowerBeacon,
+    decode_tower_beacon,
+    encode_node_beacon,
+)
+from dafka_core.protocol.role import PeerNews
+
+if TYPE_CHECKING:
+    from tests.simulation.mesh import SimulatedMesh
+
+
+class SimulatedPeers:
+    """Takes beacons and sends them, connects and disconnects."""
+
+    def __init__(self, mesh: SimulatedMesh, port: int) -> None:
+        self._mesh = mesh
+        self._port = port
+        expiry_s = 4 * mesh.network.shape.beacon_s
+        self.table = PeerTable(mesh.role.address, port, expiry_s=expiry_s)
+        self.due = mesh.world.now
+        """When to send a beacon next."""
+        self._came: deque[list[bytes]] = deque()
+        self._connected = False
+
+    def add(self, frames: list[bytes]) -> None:
+        """Something has come from a tower."""
+        self._came.append(frames)
+
+    def take(self, now: float) -> None:
+        """Looks at what has come."""
+        mesh = self._mesh
+        while self._came:
+            frames = self._came.popleft()
+            if frames == [WELCOME]:
+                self._connected = True
+                self.table.announced = False
+                self.due = now
+                continue
+            try:
+                beacon = self._opened(now, frames)
+            except ProtocolError:
+                mesh.world.refused["beacon"] += 1
+                continue
+            if self.table.hear(now, beacon):
+                mesh.learn(PeerNews(beacon.node, beacon.endpoint))
+                mesh.network.connect(mesh, beacon.endpoint)
+                self.due = now
+            elif beacon.endpoint not in self.table:
+                mesh.security.claims.forget(beacon.endpoint)
+
+    def keep(self, now: float) -> None:
+        """Sends a beacon when it is due, and looks who is silent."""
+        mesh = self._mesh
+        if now < self.due:
+            return
+        interval_s = mesh.network.shape.beacon_s
+        if not self.table.announced and self._connected:
+            interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
+        self.due = now + interval_s
+        beacon = NodeBeacon(mesh.role.address, mesh.name, self._port)
+        mesh.network.beacon(mesh, encode_node_beacon(beacon))
+        silent = self.table.expire(now)
+        for _, endpoint in silent:
+            mesh.network.disconnect(mesh, endpoint)
+            mesh.security.claims.forget(endpoint)
+        lost, self.table.replaced[:] = [*(node for node, _ in silent), *self.table.replaced], []
+        for node in lost:
+            if not self.table.knows(node):
+                mesh.role.on_peer_lost(node)
+
+    def _opened(self, now: float, frames: list[bytes]) -> TowerBeacon:
+        mesh = self._mesh
+        open_frames, key = mesh.security.opened(frames)
+        beacon = decode_tower_beacon(open_frames)
+        mesh.security.check_node(beacon.node, key)
+        if beacon.node == mesh.role.address:
+            return beacon
+        is_others = mesh.security.expect(now, beacon.endpoint, key)
+        if is_others and beacon.endpoint in self.table:
+            mesh.network.renew(mesh, beacon.endpoint)
+        return beacon

@@ -1,0 +1,18 @@
+"""How far partitions go, as messages say it."""
+
+from __future__ import annotations
+
+from dafka_core.protocol.messages import DirectHead, Head, HeadsReply, Message
+from dafka_core.records import RecordBatch, TopicPartition
+
+
+def told_of(message: Message | RecordBatch) -> list[tuple[TopicPartition, int]]:
+    """The partitions of which a message tells, and where the next record of each is."""
+    match message:
+        case RecordBatch():
+            return [(message.tp, message.offset)]
+        case Head() | DirectHead():
+            return [(message.tp, message.end)]
+        case HeadsReply():
+            return [(info.tp, info.end) for info in message.entries]
+    return []
