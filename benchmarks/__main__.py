@@ -34,6 +34,7 @@ ROWS = {
     "console": "bench_console",
     "links": "bench_links",
     "keys": "bench_keys",
+    "greedy": "bench_greedy",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

@@ -16,6 +16,9 @@ AHEAD_S: Final = 1.0
 MESSAGE_BYTES: Final = 64
 """What a message costs at least, so that many small ones are not free."""
 
+REQUEST_BYTES: Final = 4 << 10
+"""What one without records costs: it is 50 us of work, in which more octets of records are done."""
+
 WAITING_MESSAGES: Final = 1_000
 """Messages of one peer that wait in this process while it is left alone: of ours at most 32 MiB."""
 

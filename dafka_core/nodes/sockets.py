@@ -17,7 +17,7 @@ import numpy as np
 import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
-from dafka_core.nodes.peer_rates import MESSAGE_BYTES
+from dafka_core.nodes.peer_rates import MESSAGE_BYTES, REQUEST_BYTES
 from dafka_core.nodes.security import Security
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
@@ -220,7 +220,7 @@ def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> tuple[list
     except zmq.Again:
         pass
     size_bytes += sum(len(frame) for frames in others for frame in frames)
-    return others, size_bytes + count * MESSAGE_BYTES
+    return others, size_bytes + count * MESSAGE_BYTES + len(others) * REQUEST_BYTES
 
 
 def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:

@@ -118,6 +118,7 @@ NAMES = {
         "batch read with keys, {}, local",
         "one micro-batch with keys, {}",
     ],
+    "greedy": [f"ingest beside greedy {kind}, {{}}" for kind in ("records", "requests", "beacons")],
 }
 
 TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")

@@ -1,0 +1,51 @@
+"""Row 26: what an honest producer reaches beside a greedy peer, beside what it reaches alone.
+
+The store takes ``RATE_BYTES`` a second of each peer, of the honest one, too.  The greedy one takes
+processor time of the same machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from benchmarks.bench_ingest import publish_acknowledged
+from benchmarks.bench_metrics import running
+from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.greedy import beside
+from benchmarks.harness import Bench
+from benchmarks.mesh import UNIT, full_records, in_child
+
+KINDS = ("records", "requests", "beacons")
+RATE_BYTES = 20 << 20
+GOAL = 0.5
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Ingest beside each kind of greedy peer, of each size."""
+    for size_bytes in bench.sizes_bytes:
+        count = bench.part(full_records(size_bytes))
+        for kind in KINDS:
+            sides = {
+                side: partial(ingest, bench.directory, count, size_bytes, greedy)
+                for side, greedy in (("beside", kind), ("alone", ""))
+            }
+            name = f"ingest beside greedy {kind}, {size_bytes} B"
+            rates = in_turns(name, sides, bench.pairs)
+            yield compared(name, rates["beside"], rates["alone"], unit=UNIT, goal=GOAL)
+
+
+def ingest(parent: Path, count: int, size_bytes: int, greedy: str) -> float:
+    """Millions of records a second, beside a greedy peer of a kind if one is named."""
+    with (
+        tempfile.TemporaryDirectory(dir=parent) as directory,
+        running(Path(directory), ("--max-peer-rate-bytes", str(RATE_BYTES))) as (_, ready),
+        beside(greedy, ready["tower"], "") if greedy else contextlib.nullcontext(),
+    ):
+        rate = in_child(publish_acknowledged, ready["tower"], count, size_bytes)
+    os.sync()
+    return rate
