@@ -104,8 +104,13 @@ class ReaderHost(Host):
         return False
 
     def _has_changed(self, tp: TopicPartition) -> bool:
-        """Another history has won since it asked: ``Reader`` says so, or waits in vain."""
-        return self.checkers.set_aside[tp] > self._changes[tp]
+        """Another history has won since it asked: ``Reader`` says so, or waits in vain.
+
+        Those of byzantine peers change at any time.
+        """
+        return (
+            tp.partition in self.checkers.liars or self.checkers.set_aside[tp] > self._changes[tp]
+        )
 
     def _is_trimmed(self, read: RangeRead) -> bool:
         """No store has the next record any more, as ``Reader`` finds out by asking them."""

@@ -214,11 +214,7 @@ def _locked(shape: Shape) -> Shape:
     if shape.styles != (OURS,) or chance.random() < 0.55:
         return shape
     byzantine, every_s = chance.choice((0, 1, 1, 1, 2)), chance.choice((0.01, 0.05, 0.2))
-    kept = dict(shape.limits)
-    if (fetch_scheduler, "MAX_UNDER_WAY") in kept:
-        # Byzantine peers announce what nobody has, and their turns may be several seconds long.
-        kept[fetch_scheduler, "MAX_UNDER_WAY"] = 4
-    return replace(shape, locked=True, byzantine=byzantine, attack_every_s=every_s, limits=kept)
+    return replace(shape, locked=True, byzantine=byzantine, attack_every_s=every_s)
 
 
 def _replaced(shape: Shape) -> Shape:
