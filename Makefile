@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-live quick test soak fuzz fuzz-kafka chaos lint unit bench docs package audit env java clean
+.PHONY: help demo demo-live quick test soak fuzz fuzz-kafka chaos lint unit bench docs package audit hashes env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -38,7 +38,7 @@ soak: env ## SEEDS=10000 worlds of the simulation with faults of all kinds, or S
 	@$(BIN)/python -m tests.simulation.soak $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
 
 fuzz: env ## octets that coverage guides, for all that reads octets from outside; SECONDS=n for each
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt atheris
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement hashes/fuzz.txt
 	@$(BIN)/python -m tests.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(COUNT),--count $(COUNT)) \
 		$(if $(SEED),--seed $(SEED))
 
@@ -67,12 +67,15 @@ package: env ## a wheel, a zip for spark-submit --py-files, and an SBOM, in dist
 	@$(BIN)/python -m scripts.package
 
 audit: env ## known weaknesses in what the project is made of: asks the advisories of PyPI
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip-audit
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement hashes/audit.txt
 	@$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
+hashes: ## hashes/, anew, after a change to constraints.txt or to what pyproject.toml depends on
+	@"$$(bash scripts/tools.sh python)" scripts/hashes.py
 
 env: .venv/.made ## the environment .venv alone
 
-.venv/.made: pyproject.toml constraints.txt scripts/environment.sh
+.venv/.made: pyproject.toml constraints.txt $(wildcard hashes/*.txt) scripts/environment.sh
 	@bash scripts/environment.sh
 	@touch $@
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the virtual environment .venv with everything for the demo, the tests and the benchmarks,
-# at the versions of constraints.txt.  The Makefile calls it when those have changed.
+# at the versions of constraints.txt and with the hashes of hashes/.  The Makefile calls it when
+# those have changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +15,9 @@ printf 'Making .venv with %s (%s); the first time this downloads about 500 MB.\n
 pip() {
     .venv/bin/python -m pip --disable-pip-version-check "$@"
 }
-# Build backends are pinned like everything else, so nothing is built in an isolated environment:
+# What is not pinned, or has not the hash that it had when it was pinned, is not installed.  Build
+# backends are pinned like everything else, so nothing is built in an isolated environment:
 # hatchling builds this project, setuptools builds PySpark, which comes as source only.
-pip install --quiet --constraint constraints.txt hatchling editables setuptools
-pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[demo,docs,notebooks,test]'
+pip install --quiet --require-hashes --requirement hashes/build.txt
+pip install --quiet --require-hashes --no-build-isolation --requirement hashes/environment.txt
+pip install --quiet --no-deps --no-build-isolation --editable .

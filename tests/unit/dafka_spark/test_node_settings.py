@@ -57,6 +57,7 @@ def test_a_sink_has_those_of_producers_too() -> None:
             {"dafka.peerExpiryMs": "900", "dafka.peer_expiry_ms": "900"},
             "option 'dafka.peer_expiry_ms' = '900': is option 'dafka.peerExpiryMs' in another spel",
         ),
+        ({"dafka.secret_key": "Z"}, "'dafka.secret_key' = '(not shown)': there is no such option"),
         ({"dafka.": "7"}, "there is no such option"),
         ({"dafka.wire": "rfc46", "stores": "grpc://h:1"}, "nobody joins a mesh with option stores"),
     ],
