@@ -13,7 +13,7 @@ from typing import Any
 
 from dafka_core import timestamps
 from dafka_core.nodes import mesh_traffic
-from dafka_core.protocol import consumer_role, store_role, takeover
+from dafka_core.protocol import admitted_partitions, consumer_role, store_role, takeover
 from tests.simulation import hosts, mesh
 from tests.simulation.cluster import Roles
 from tests.simulation.defective_histories import (
@@ -333,7 +333,7 @@ DEFECTS = (
         "a store that was taken over from goes on with the same life",
         "ours",
         "two timestamps",
-        changes=lambda: {(store_role, "StorePartition"): LivesOn},
+        changes=lambda: {(admitted_partitions, "StorePartition"): LivesOn},
         shape=TAKEOVERS,
         first=104,
     ),
