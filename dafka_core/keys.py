@@ -39,6 +39,9 @@ PUBLIC: Final = ".key"
 SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
 """How the names of files with keys end."""
 
+FROM_ENVIRONMENT: Final = "env:"
+"""What stands before the name of an environment variable in place of a file's name."""
+
 LOOK_INTERVAL_S: Final = 1.0
 """How often the directory of allowed keys is looked at."""
 
@@ -147,11 +150,13 @@ def renew(directory: Path, name: str) -> AllowedKey:
 
 
 def read_secret(file: str) -> KeyPair:
-    """A node's own key.
+    """A node's own key, from a file, or from an environment variable: ``env:NAME``.
 
     Raises:
         ConfigError: it cannot be read, others can read it, or it is none.
     """
+    if file.startswith(FROM_ENVIRONMENT):
+        return _from_environment(file)
     path = Path(file)
     try:
         status = path.stat()
@@ -176,6 +181,19 @@ def read_secret(file: str) -> KeyPair:
         why = f"{path} has a public key only: name the file that ends in {SECRET}"
         raise ConfigError("secret_key_file", file, why)
     return KeyPair(public, secret)
+
+
+def _from_environment(file: str) -> KeyPair:
+    name = file.removeprefix(FROM_ENVIRONMENT)
+    secret = os.environ.get(name, "").strip().encode()
+    try:
+        return KeyPair(zmq.curve_public(secret), secret)
+    except (ValueError, zmq.ZMQError):
+        why = (
+            f"environment variable {name} must be the 40 characters behind secret-key in a file "
+            f"NAME{SECRET} that 'dafka keys new' made"
+        )
+        raise ConfigError("secret_key_file", file, why) from None
 
 
 def own_prefix(config: SecurityOptions) -> str:

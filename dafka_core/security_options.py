@@ -44,7 +44,8 @@ class SecurityOptions(Options):
     secret_key_file: str = option(
         "",
         "this node's secret key, as `dafka keys new` makes it: with it nodes talk encrypted, "
-        "and to owners of allowed keys only (docs/security.md). Needs allowed_keys",
+        "and to owners of allowed keys only (docs/security.md). Or env:NAME, an environment "
+        "variable that holds the key itself. Needs allowed_keys",
         kind="FILE",
     )
     allowed_keys: str = option(

@@ -98,7 +98,7 @@ def _check_key(directory: Path, key: AllowedKey, own_file: str) -> Iterator[Find
         remedy = "make a key of its own for the tower: it stands where everybody reaches it"
         yield warning(ABOUT, sentence, remedy)
     secret = directory / f"{key.name}{SECRET}"
-    if secret.exists() and not secret.samefile(own_file):
+    if secret.exists() and not (Path(own_file).exists() and secret.samefile(own_file)):
         sentence = f"the secret of key {key.name} lies here, too ({secret})"
         remedy = "bring it to its owner and remove it: who reads it can do what its owner may"
         yield warning(ABOUT, sentence, remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dafka_core import EmbeddedCluster
 from dafka_core.credentials import token
 from dafka_core.keys import read_secret
+from dafka_spark import DafkaDataSource
 from tests.forked import ForkedCluster
 
 
@@ -74,6 +76,9 @@ def test_a_query_goes_on_from_its_checkpoint_and_keeps_no_secret(
             .select("value")
         )
         shown.append(rows._jdf.queryExecution().toString())
+        source = DafkaDataSource({**options(locked), "subscribe": topic})
+        shown.append(repr(pickle.dumps(source.reader(source.schema()).partitions())))
+        shown.append(repr(pickle.dumps(source.reader(source.schema()))))
         writing = (
             rows.writeStream.format("dafka")
             .options(**options(locked))

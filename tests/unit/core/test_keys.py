@@ -195,3 +195,20 @@ def test_two_keys_whose_addresses_begin_alike_are_not_both_let_in(
     monkeypatch.setattr(keys, "address_prefix", lambda public: "0123456789AB")
     with pytest.raises(ConfigError, match=r"b.key has addresses like those of a.key"):
         AllowedKeys(str(tmp_path))
+
+
+def test_a_secret_may_be_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, secret = new_key(tmp_path, "n", ("produce",))
+    own = read_secret(str(secret))
+    monkeypatch.setenv("MY_KEY", own.secret.decode() + "\n")
+    assert read_secret("env:MY_KEY") == own
+    for wrong in ("", own.secret.decode()[:-1], "~" * 40, "\u20ac"):
+        monkeypatch.setenv("MY_KEY", wrong)
+        with pytest.raises(ConfigError, match="variable MY_KEY must be the 40 characters") as no:
+            read_secret("env:MY_KEY")
+        assert not wrong or wrong not in str(no.value)
+    monkeypatch.delenv("MY_KEY")
+    with pytest.raises(ConfigError, match="variable MY_KEY must be"):
+        read_secret("env:MY_KEY")
