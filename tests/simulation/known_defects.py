@@ -291,6 +291,7 @@ DEFECTS = (
         "ours",
         LOST_RECORDS + "|appends .* to an end of",
         changes=lambda: {(store_role, "Histories"): LongerWins},
+        first=20,
         shape=ZOMBIES,
     ),
     Defect(

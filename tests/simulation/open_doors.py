@@ -73,7 +73,7 @@ DOORS: Final = (
         changes=lambda: dict.fromkeys(
             ((mesh, "SimulatedSecurity"), (network, "SimulatedSecurity")), _BelievesBeacons
         ),
-        first=49,
+        first=271,
         shape=LOCKED,
     ),
     Defect(
