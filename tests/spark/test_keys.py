@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core import EmbeddedCluster
 from dafka_core.credentials import token
-from dafka_core.keys import read_secret
+from dafka_core.keys import new_key, read_public, read_secret
 from dafka_spark import DafkaDataSource
 from tests.forked import ForkedCluster
 
@@ -123,3 +124,19 @@ def test_without_a_key_it_is_said_what_is_missing(
     reading = spark.read.format("dafka").options(**given, subscribe=topic)
     with pytest.raises(Exception, match="lets in owners of keys only"):
         reading.load().collect()
+
+
+def test_a_false_store_is_told_nothing(
+    spark: SparkSession, locked: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """Its key is of no store that this query trusts, wherever the query was sent."""
+    given = options(locked) | {"subscribe": topic, "fetchTimeoutMs": "2000"}
+    for path in locked.keys.glob("*.key"):
+        if not read_public(path).permissions.is_store:
+            shutil.copy(path, tmp_path)
+    new_key(tmp_path, "another", ("store",))
+    given["dafka.allowed_keys"] = str(tmp_path)
+    given["stores"] = next(each for each in locked.locations() if each.startswith("grpc+tls"))
+    del given["tower"]
+    with pytest.raises(Exception, match="it is none of the stores in this client's directory"):
+        spark.read.format("dafka").options(**given).load().collect()
