@@ -94,7 +94,7 @@ def diagnosed(reader: Reader, address: MeshAddress) -> list[Finding]:
     from dafka_core.diagnosis.tower_checks import towers_probed
 
     if address.stores:
-        answers = asked(named_stores(address.stores), (), PROBE_S)
+        answers = asked(named_stores(address.stores), (), PROBE_S, address.keys)
         facts = Facts(stores=tuple(each for each, _ in answers))
     else:
         towers = ReaderOptions.build({"tower": address.tower}).tower

@@ -138,5 +138,6 @@ def test_a_false_store_is_told_nothing(
     given["dafka.allowed_keys"] = str(tmp_path)
     given["stores"] = next(each for each in locked.locations() if each.startswith("grpc+tls"))
     del given["tower"]
-    with pytest.raises(Exception, match="it is none of the stores in this client's directory"):
+    with pytest.raises(Exception, match="it is none of the stores in this client's dir") as refused:
         spark.read.format("dafka").options(**given).load().collect()
+    assert "lets in owners of keys only" not in str(refused.value)  # this one has a key
