@@ -216,8 +216,12 @@ def own_permissions(config: SecurityOptions) -> Permissions:
         return EVERYBODY
     public = read_secret(config.secret_key_file).public
     known = AllowedKeys(config.allowed_keys).find(public.decode())
-    unknown = Permissions("(own)", frozenset(ROLES), prefix=address_prefix(public))
-    return unknown if known is None else known.permissions
+    return unlisted(public) if known is None else known.permissions
+
+
+def unlisted(public: bytes) -> Permissions:
+    """What a node takes its own key for that its directory does not have: others decide."""
+    return Permissions("(own)", frozenset(ROLES), prefix=address_prefix(public))
 
 
 def read_public(path: Path) -> AllowedKey:

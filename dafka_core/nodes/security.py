@@ -21,8 +21,8 @@ from dafka_core.keys import (
     AllowedKey,
     AllowedKeys,
     KeyPair,
-    own_permissions,
     read_secret,
+    unlisted,
 )
 from dafka_core.names import escape
 from dafka_core.nodes.claims import Claims
@@ -99,7 +99,7 @@ class Security:
             why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
             raise ConfigError("secret_key_file", config.secret_key_file, why)
         self.own = own
-        self._self = own_permissions(config)
+        self._self = unlisted(own.public) if known is None else known.permissions
         if known is None:
             text = "this node's own key (%s) is not in %s: who has the same keys there refuses it"
             _log.warning(text, own.public.decode(), self._allowed.directory)
