@@ -238,10 +238,10 @@ class Security:
     def _permissions(self, key: str) -> Permissions:
         if self.own is None:
             return EVERYBODY
-        if key.encode() == self.own.public:
-            return self._self
         known = self._guest(key)
-        return NOBODY if known is None else known.permissions
+        if known is not None:
+            return known.permissions
+        return self._self if key.encode() == self.own.public else NOBODY
 
     # -- connections -----------------------------------------------------------------------------
 
