@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -121,11 +122,19 @@ def delete(
     check_argument("topic", topic, check_topic)
     if topic.startswith(INTERNAL):
         raise DafkaError(f"topic {quoted(topic)} is internal: queries and gateways need it")
+    missing: list[KnownStore] = []
     # Each store that is there must be able to.
-    with store_clients.opened(timeout_s, "", options, min_stores="1", away=_deletes_later) as found:
+    with store_clients.opened(timeout_s, "", options, "1", missing.append) as found:
         held = [client.heads([topic], timeout_s=timeout_s) for client in found]
+        if not any(held):
+            for each in missing:
+                store_clients.say_away(each)
+        _chosen(found, chain.from_iterable(held), topic, "", timeout_s)
+        for each in missing:
+            output.complain(f"{described(each)} is away: it deletes the topic when it comes back")
         count = max(sum(info.end - info.earliest for info in infos) for infos in held)
-        if not count:
+        # Only of what is noted here does a store hear that is away, and may have records.
+        if not count and not missing:
             output.say(f"no store has records of topic {quoted(topic)}")
             return
         text = f"delete topic {quoted(topic)}, {count} records, at all {len(found)} stores?"
@@ -137,8 +146,20 @@ def delete(
     output.table(("store", "partitions", "records_given_up"), rows, as_json=as_json)
 
 
-def _deletes_later(store: KnownStore) -> str:
-    return f"{described(store)} is away: it deletes the topic when it comes back"
+def _chosen(
+    clients: Iterable[StoreClient],
+    infos: Iterable[PartitionInfo],
+    topic: str,
+    partition: str,
+    timeout_s: float,
+) -> list[PartitionInfo]:
+    """Raises as ``store_clients.chosen``."""
+    chosen = (partition,) if partition else ()
+
+    def known() -> Iterator[PartitionInfo]:
+        return (info for client in clients for info in client.heads(None, timeout_s=timeout_s))
+
+    return store_clients.chosen(infos, topic, chosen, known)
 
 
 Bound = Callable[["StoreClient", list[PartitionInfo], float], list[int]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +11,8 @@ import typer
 from dafka_core.cli import output
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
+from dafka_core.names import quoted
+from dafka_core.near_names import what_there_is
 from dafka_core.records import KnownStore, PartitionInfo, merge_heads
 from dafka_core.security_options import KeyFiles, keys_in
 
@@ -25,15 +27,23 @@ ANY_TOPIC: Final = "-"
 ONE_WAY_S: Final = 2.0
 """A store that is heard of and has not connected to this node by then cannot."""
 
+Away = Callable[[KnownStore], object]
+"""Is told of each store that is known and not there."""
+
+
+def say_away(store: KnownStore) -> None:
+    """Says that a result is without what only this store has."""
+    output.complain(warning(store))
+
 
 def clients(
     timeout_s: float,
     uris: str,
     options: Mapping[str, Any],
     min_stores: str | None = None,
-    away: Callable[[KnownStore], str] = warning,
+    away: Away = say_away,
 ) -> list[StoreClient]:
-    """One for each store that serves Flight, or for those at ``uris``; ``away`` says who is not.
+    """One for each store that serves Flight, or for those at ``uris``.
 
     Raises:
         ConfigError: a URI is none, or fewer stores than ``min_stores`` are there.
@@ -74,7 +84,7 @@ def opened(
     uris: str,
     options: Mapping[str, Any],
     min_stores: str | None = None,
-    away: Callable[[KnownStore], str] = warning,
+    away: Away = say_away,
 ) -> Iterator[list[StoreClient]]:
     """The same, closed at the end."""
     with ExitStack() as stack:
@@ -136,6 +146,31 @@ def holdings(
         yield found, asked
 
 
+def chosen(
+    infos: Iterable[PartitionInfo],
+    topic: str,
+    partitions: Collection[str],
+    known: Callable[[], Iterable[PartitionInfo]],
+) -> list[PartitionInfo]:
+    """A topic's partitions, or those that are chosen, of what was found of it.
+
+    Args:
+        known: gives what there is of all topics.
+
+    Raises:
+        DafkaError: nothing was found, or not one of these; says which there are.
+    """
+    found = {each.partition: each for each in infos}
+    if not found:
+        near = what_there_is(topic, {each.topic for each in known()}, "topics")
+        raise DafkaError(f"no store has records of topic {quoted(topic)} ({near})")
+    for name in partitions:
+        if name not in found:
+            near = what_there_is(name, found, "partitions")
+            raise DafkaError(f"topic {quoted(topic)} has no partition {quoted(name)} ({near})")
+    return [each for name, each in found.items() if not partitions or name in partitions]
+
+
 def facts(
     asked: Collection[StoreClient], topic: str | None, timeout_s: float
 ) -> list[PartitionFacts]:
@@ -169,12 +204,12 @@ def _say_who_is_missing(
     reader: Reader,
     timeout_s: float,
     least: int | None = None,
-    away: Callable[[KnownStore], str] = warning,
+    away: Away = say_away,
 ) -> None:
     missing = reader.missing_stores(timeout_s=timeout_s)
     check_min_stores("min_stores", least, len(reader.stores()), missing)
     for each in missing:
-        output.complain(away(each))
+        away(each)
 
 
 def _served(reader: Reader) -> list[StoreClient]:

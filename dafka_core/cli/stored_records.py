@@ -13,9 +13,7 @@ import numpy as np
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import of_table
 from dafka_core.epochs import NO_LIFE
-from dafka_core.errors import DafkaError, DataLossError, InvalidRequestError, StoreUnreachableError
-from dafka_core.names import quoted
-from dafka_core.near_names import what_there_is
+from dafka_core.errors import DataLossError, InvalidRequestError, StoreUnreachableError
 from dafka_core.node_options import ReaderOptions
 from dafka_core.records import (
     UNKNOWN_US,
@@ -106,16 +104,8 @@ class StoredRecords:
         Raises:
             DafkaError: no store has the topic, or one of these; says which there are.
         """
-        found = {each.partition: each for each in self.partitions([topic])}
-        if not found:
-            names = {each.topic for each in self.partitions(None)}
-            near = what_there_is(topic, names, "topics")
-            raise DafkaError(f"no store has records of topic {quoted(topic)} ({near})")
-        for name in chosen:
-            if name not in found:
-                near = what_there_is(name, found, "partitions")
-                raise DafkaError(f"topic {quoted(topic)} has no partition {quoted(name)} ({near})")
-        return [each for name, each in found.items() if not chosen or name in chosen]
+        found = self.partitions([topic])
+        return store_clients.chosen(found, topic, chosen, lambda: self.partitions(None))
 
     def offsets_at(self, infos: Iterable[PartitionInfo], time_us: int) -> dict[TopicPartition, int]:
         """Of each partition the first offset of that time or later; its end if there is none."""

@@ -88,3 +88,25 @@ def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) 
     assert held(cluster, "other") == [(0, 10)] * 2
     internal = run("delete", "__dafka.queries", "--yes", "--tower", cluster.tower)
     assert "is internal" in sentence(internal)
+
+
+def test_a_store_that_is_away_deletes_what_all_others_have_given_up(
+    cluster: EmbeddedCluster,
+) -> None:
+    published(cluster, "t", 10)
+    tower = ("--tower", cluster.tower)
+    wrong = run("delete", "tt", "--yes", *tower)
+    assert (wrong.returncode, sentence(wrong)) == (
+        1,
+        "no store has records of topic 'tt' (there are 't')",
+    )
+    cluster.kill_store(1)
+    asked(cluster, "trim", "t", "--before", "end", "--yes")
+    wrong = run("delete", "tt", "--yes", *tower)
+    assert wrong.returncode == 1
+    assert "it deletes the topic" not in wrong.stderr.decode()
+    away = run("delete", "t", "--yes", "--json", *tower)
+    assert "is away: it deletes the topic when it comes back" in away.stderr.decode()
+    assert [json.loads(line)["records_given_up"] for line in away.stdout.splitlines()] == [0]
+    cluster.start_store(1)
+    wait_until(lambda: held(cluster, "t") == [(10, 10)] * 2)
