@@ -107,7 +107,7 @@ class Gateway(Node):
 
 def _features(node: GatewayNode, users: Users | None) -> list[Feature]:
     """The parts that answer requests."""
-    groups = Groups(node)
+    groups, produce = Groups(node), Produce(node)
     return [
         Acls(users),
         Configs(node),
@@ -117,8 +117,8 @@ def _features(node: GatewayNode, users: Users | None) -> list[Feature]:
         LogDirs(node),
         Metadata(node),
         NotInUse(),
-        Produce(node),
-        Topics(node, groups.forget_topic),
+        produce,
+        Topics(node, settle=produce.settle, forget=groups.forget_topic),
     ]
 
 

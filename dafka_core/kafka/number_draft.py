@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
+from dafka_core.epochs import MAX_END
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_table import (
     MAX_NUMBERS,
@@ -73,7 +74,8 @@ class NumberDraft:
         """Adds partitions of Dafka's producers that have no number."""
         counts: dict[str, int] = {}
         for tp in found:
-            if tp in self._names or self._table.number(tp) is not None:
+            is_known = tp in self._names or self._table.number(tp) is not None
+            if is_known or self._table.ended(tp) == MAX_END:
                 continue
             number = counts.setdefault(tp.topic, len(self.partitions(tp.topic)))
             gateway = hosts(str(tp))[0]

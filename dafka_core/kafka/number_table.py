@@ -12,10 +12,11 @@ the one partition of internal topic ``__dafka.kafka.partitions``::
 ``partitions`` get the numbers from ``first`` on: each has its address, the address of the gateway
 that takes what Kafka clients write to it, and whether that gateway hosts it (otherwise it is a
 Dafka producer's).  ``deleted`` takes all numbers of a topic away: these partitions get new ones
-only when they have records from these offsets on.  Whoever writes begins its ``turn`` with a random
-text.  ``agreed`` says that a majority of the stores has all records before that offset: these are
-never lost, and they alone count.  Anybody may write there, so a record that is none, or does not
-fit what stands before it, is passed over; everybody passes over the same ones.
+only when they have records from these offsets on, and those that a gateway hosted never do.
+Whoever writes begins its ``turn`` with a random text.  ``agreed`` says that a majority of the
+stores has all records before that offset: these are never lost, and they alone count.  Anybody may
+write there, so a record that is none, or does not fit what stands before it, is passed over;
+everybody passes over the same ones.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ClassVar, Final, NamedTuple
 
+from dafka_core.epochs import MAX_END
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight.json_messages import JsonMessage, Natural
 from dafka_core.names import INTERNAL
@@ -141,7 +143,10 @@ class NumberTable:
         return self._numbers.get(tp)
 
     def ended(self, tp: TopicPartition) -> int:
-        """Up to where a partition was of a topic that was deleted; 0 where it never was."""
+        """Up to where a partition was of a topic that was deleted; 0 where it never was.
+
+        Of one that a gateway hosted all is, for ever: nobody writes to it but for that topic.
+        """
         return self._ended.get(tp, 0)
 
     def apply(self, record: NumbersRecord | None) -> None:
@@ -153,10 +158,13 @@ class NumberTable:
         if self.cluster_id is None and record.turn:
             self.cluster_id = record.turn[:32]
         if record.deleted:
+            known = self._topics.get(record.topic, ())
+            ends = [(TopicPartition(record.topic, name), end) for name, end in record.deleted]
+            ends += ((each.tp, MAX_END) for each in known if each.hosted)
+            # First: who reads this meanwhile is not to take it for a new partition.
+            self._ended.update((tp, max(end, self.ended(tp))) for tp, end in ends)
             for each in self._topics.pop(record.topic, ()):
                 del self._numbers[each.tp]
-            ends = ((TopicPartition(record.topic, name), end) for name, end in record.deleted)
-            self._ended.update((tp, max(end, self.ended(tp))) for tp, end in ends)
         for number, row in enumerate(record.partitions, record.first):
             if not self._add(NumberedPartition(record.topic, number, *row)):
                 self.skipped += 1

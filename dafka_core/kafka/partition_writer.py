@@ -227,6 +227,7 @@ class PartitionWriter:
     ) -> tuple[RecordBatch, Notes] | None:
         """The records of the group that are not written yet, and what is noted with them."""
         log = self._node.store.log
+        numbers = self._node.numbers
         start = log.end(self.tp) if self._next is None else self._next
         self._next = start
         now_ms, notes, parts = (
@@ -237,6 +238,11 @@ class PartitionWriter:
         for put in group:
             records = put.records
             if records is None or put in errors:
+                continue
+            named = numbers.get(put.partition.topic, put.partition.number)
+            if named is None or named.address != put.partition.address:
+                why = f"topic {put.partition.topic!r} was deleted"
+                errors[put] = RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
                 continue
             end = self._next + records.record_count
             if records.sequenced is not None:

@@ -79,6 +79,10 @@ class Produce(Feature):
         """Reads what is known of idempotent producers."""
         self._states.restore(await self._node.in_thread(self._node.store.log.notes, NOTES))
 
+    async def settle(self, topic: str) -> None:
+        """Waits until nothing more is written of a topic whose numbers were taken away."""
+        await self._rounds.settle(topic)
+
     async def _produce(self, request: Any, client: Client) -> Response:
         timeout_s = min(max(request.timeout_ms, 0) / 1000, MAX_TIMEOUT_S)
         deadline = asyncio.get_running_loop().time() + timeout_s

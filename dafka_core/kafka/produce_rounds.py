@@ -48,6 +48,9 @@ MAX_THREADS: Final = 2
 """Rounds that are decoded at a time, of different partitions.  There is a second one for much that
 waits; of little they would only take the processor from each other."""
 
+SETTLE_S: Final = 0.005
+"""How often it is seen whether what is on its way to the disk has come there."""
+
 _Round = list[tuple[PartitionWriter, list[Put]]]
 _Errors = dict[Put, Exception]
 
@@ -80,6 +83,14 @@ class ProduceRounds:
             writer = PartitionWriter(self._node, put.tp, self._states, self._on_changed)
             self._writers[put.tp] = writer
         writer.put(put)
+
+    async def settle(self, topic: str) -> None:
+        """Waits until nothing is on its way to the disk of a topic that was deleted.
+
+        Of what waits still nothing is written: its numbers are gone.
+        """
+        while any(each.is_under_way for tp, each in self._writers.items() if tp.topic == topic):
+            await asyncio.sleep(SETTLE_S)
 
     def _on_changed(self, writer: PartitionWriter) -> None:
         """Looks later whether a round begins: others may change in this round of the loop, too."""

@@ -46,8 +46,11 @@ HIGH_WATERMARK: Final = -1
 
 NO_DELETION: Final = "topics cannot be deleted here: the gateway has option delete_topics = false"
 
-Forget = Callable[[str], Awaitable[None]]
-"""Has groups forget what they have committed of a topic."""
+WRITE_S: Final = 30.0
+"""How long the disk may take for what was on its way there when a topic was deleted."""
+
+OfTopic = Callable[[str], Awaitable[None]]
+"""What is done with a topic."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -56,10 +59,16 @@ _Deleted = DeleteRecordsResponse.DeleteRecordsTopicResult
 
 
 class Topics(Feature):
-    """Makes and deletes topics and partitions, and gives up the first records of a partition."""
+    """Makes and deletes topics and partitions, and gives up the first records of a partition.
 
-    def __init__(self, node: GatewayNode, forget: Forget) -> None:
+    Args:
+        settle: waits until nothing more is written of a topic without numbers.
+        forget: has groups forget what they have committed of a topic.
+    """
+
+    def __init__(self, node: GatewayNode, *, settle: OfTopic, forget: OfTopic) -> None:
         self._node = node
+        self._settle = settle
         self._forget = forget
         self.handlers: dict[int, Handler] = {
             Api.CREATE_TOPICS: self._create_topics,
@@ -219,6 +228,8 @@ class Topics(Feature):
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
         await self._node.numbers.delete(topic)
         try:
+            async with asyncio.timeout(WRITE_S):
+                await self._settle(topic)
             await self._node.in_thread(store.deletions.delete, topic)
             await self._forget(topic)
         except (DafkaError, TimeoutError) as error:

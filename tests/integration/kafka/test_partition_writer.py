@@ -24,7 +24,7 @@ from dafka_core.records import RecordBatch, TopicPartition
 from tests.integration.kafka.fixed_node import fixed_node
 from tests.integration.kafka.produce_client import batch
 
-TP = TopicPartition("t", "A" * 32)
+TP = TopicPartition("t", "A")
 PARTITION = NumberedPartition("t", 0, TP.partition, "", True)
 Outcome = Written | RefusedError
 
@@ -33,7 +33,7 @@ def stored(store: Store) -> list[bytes]:
     return [value for each in store.log.read(TP, 0, 1 << 30) for value in each.values]
 
 
-def written(store: Store, *sent: bytes) -> list[Outcome]:
+def written(store: Store, *sent: bytes, partition: NumberedPartition = PARTITION) -> list[Outcome]:
     """What becomes of batches that are all put at once."""
 
     async def run() -> list[Outcome]:
@@ -41,7 +41,7 @@ def written(store: Store, *sent: bytes) -> list[Outcome]:
             states = ProducerStates()
             states.restore(store.log.notes(NOTES))
             rounds = ProduceRounds(node, states)
-            puts = [Put(PARTITION, TP, memoryview(each), 8) for each in sent]
+            puts = [Put(partition, partition.tp, memoryview(each), 8) for each in sent]
             for put in puts:
                 rounds.put(put)
             return await asyncio.wait_for(asyncio.gather(*(put.outcome for put in puts)), 60)
@@ -143,3 +143,11 @@ def test_a_log_that_cannot_be_read_is_a_storage_error_and_then_all_goes_on(
     assert codes_of(written(store, *sequenced(3))) == [storage] * 3
     monkeypatch.undo()
     assert codes_of(written(store, *sequenced(3))) == [0, 0, 0]
+
+
+def test_nothing_is_written_for_a_number_that_was_taken_away(store: Store) -> None:
+    deleted = PARTITION._replace(address="Z" * 32)  # number 0 is another one's
+    unknown = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes_of(written(store, *sequenced(2), partition=deleted)) == [unknown] * 2
+    assert codes_of(written(store, *sequenced(2), partition=PARTITION)) == [0, 0]
+    assert [each.tp for each in store.log.partitions("t")] == [TP]

@@ -25,8 +25,8 @@ LARGE = batch([bytes(MUCH_BYTES)])
 
 
 def put(letter: str, octets: bytes) -> Put:
-    tp = TopicPartition("t", letter * 32)
-    partition = NumberedPartition("t", ord(letter), tp.partition, "", True)
+    tp = TopicPartition("t", letter)
+    partition = NumberedPartition("t", ord(letter) - ord("A"), letter, "", True)
     return Put(partition, tp, memoryview(octets), 8)
 
 
@@ -62,7 +62,7 @@ def test_what_comes_at_once_of_all_partitions_is_one_round(store: Store, rounds:
     in_loop(store, work)
     assert rounds == [60]
     for letter in "ABC":
-        found = store.log.read(TopicPartition("t", letter * 32), 0, 100)
+        found = store.log.read(TopicPartition("t", letter), 0, 100)
         assert [value for each in found for value in each.values] == [
             b"%d" % at for at in range(20)
         ]

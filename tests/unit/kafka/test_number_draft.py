@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.epochs import MAX_END
 from dafka_core.kafka import number_draft
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_draft import NumberDraft, Wish
@@ -84,4 +85,15 @@ def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
     for record in draft.records():
         table.apply(record)
     assert [each.gateway for each in table.partitions("t")] == ["G2", "G2"]
-    assert [table.ended(TopicPartition("t", each)) for each in "ABC"] == [0, 9, 4]
+    assert [table.ended(TopicPartition("t", each)) for each in "ABC"] == [MAX_END, 9, 4]
+
+
+def test_what_a_gateway_hosted_of_a_deleted_topic_is_not_adopted() -> None:
+    table = begun()
+    draft = NumberDraft(table)
+    draft.delete("t", [])
+    for record in draft.records():
+        table.apply(record)
+    after = NumberDraft(table)
+    after.adopt([TopicPartition("t", each) for each in "AB"], lambda key: ["G2"])
+    assert [each.address for each in after.partitions("t")] == ["B"]

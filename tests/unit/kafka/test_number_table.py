@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.epochs import MAX_END
 from dafka_core.kafka import number_table
 from dafka_core.kafka.number_table import (
     NumberedPartition,
@@ -72,7 +73,8 @@ def test_what_does_not_fit_is_counted_and_passed_over() -> None:
 
 
 def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
-    begun = NumbersRecord(topic="t", partitions=(row("A"), row("B")))
+    rows = (row("A", hosted=False), row("B"))
+    begun = NumbersRecord(topic="t", partitions=rows)
     other = NumbersRecord(topic="u", partitions=(row("A"),))
     found = table(begun, other, *deletion_records("t", {"A": 7, "B": 0}))
     assert (names(found), list(found.topics), len(found)) == ([], ["u"], 1)
@@ -82,6 +84,8 @@ def test_a_topic_that_is_deleted_has_no_numbers_and_may_begin_anew() -> None:
         7,
         0,
     )
+    # Whatever comes to be in one that a gateway hosted is of the topic that was deleted.
+    assert found.ended(TopicPartition("t", "B")) == MAX_END
     for record in (*deletion_records("t", {"A": 3}), begun):
         found.apply(record)
     assert (names(found), found.ended(tp), found.skipped) == (["A", "B"], 7, 0)
