@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -57,13 +57,16 @@ def retain(
         raise typer.BadParameter("--reset sets the rules that stores were started with")
     request = RetentionRequest(tuple(map(str, parsed)) if parsed else None, reset)
     rows = []
-    with store_clients.opened(timeout_s, uris, options) as clients:
+    missing: list[KnownStore] = []
+    away = missing.append if parsed or reset else store_clients.say_away
+    with store_clients.opened(timeout_s, uris, options, away=away) as clients:
         for client in clients:
             (said,) = client.ask(RetentionRules, timeout_s, request)
             by = "set" if said.is_set else "option"
             shown = " ".join(said.rules) or "none"
             rows.append((client.location.store, shown, by, said.given_up))
     output.table(("store", "rules", "by", "records_given_up"), rows, as_json=as_json)
+    _fail_without(missing, "goes by the rules that it has")
 
 
 def trim(
@@ -88,19 +91,23 @@ def trim(
 ) -> None:
     """Give up the records of a topic that are older than a time, or below an offset.
 
-    At all stores that are there, or at those named; it asks first.
+    At all stores that are there, or at those named; it asks first.  It fails where one is away,
+    which keeps what it has.
     """
     check_argument("topic", topic, check_topic)
     bound = _bound(before)
-    with store_clients.opened(timeout_s, uris, options) as clients:
+    missing: list[KnownStore] = []
+    with store_clients.opened(timeout_s, uris, options, away=missing.append) as clients:
         wanted = {client: _wanted(client, topic, partition, bound, timeout_s) for client in clients}
         count = sum(at - info.earliest for each in wanted.values() for info, at in each)
-        if not count:
+        if count:
+            asked = f"give up {count} records of topic {quoted(topic)} at {len(clients)} stores"
+            without = f", and not at {len(missing)} that are away" if missing else ""
+            _confirm(f"{asked}{without}?", yes=yes)
+            _trim(wanted, timeout_s, as_json=as_json)
+        else:
             output.say(f"no store has such records of topic {quoted(topic)}")
-            return
-        stores = len(clients)
-        _confirm(f"give up {count} records of topic {quoted(topic)} at {stores} stores?", yes=yes)
-        _trim(wanted, timeout_s, as_json=as_json)
+    _fail_without(missing, "keeps what it has")
 
 
 def delete(
@@ -213,6 +220,13 @@ def _wanted(
     found = ends if bound is None else bound(client, infos, timeout_s)
     each = ((info, min(at, info.end)) for info, at in zip(infos, found, strict=True))
     return [(info, at) for info, at in each if at > info.earliest]
+
+
+def _fail_without(missing: Sequence[KnownStore], does: str) -> None:
+    """Fails where stores are away, of which nobody else can say what they were told here."""
+    text = "{} is away, and {}: say the same again when it is back"
+    if missing:
+        raise DafkaError("; ".join(text.format(described(each), does) for each in missing))
 
 
 def _confirm(text: str, *, yes: bool) -> None:

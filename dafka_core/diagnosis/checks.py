@@ -158,6 +158,17 @@ def check_files(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def check_retention(facts: Facts) -> Iterator[Finding]:
+    """Whether all go by the rules that were set at one store: another may have been away."""
+    rules = {each.name: each.rules for each in facts.stores if each.rules is not None}
+    if any(each.rules_set for each in facts.stores) and len(set(rules.values())) > 1:
+        said = ", ".join(f"{name} by {' '.join(each) or 'none'}" for name, each in rules.items())
+        remedy = "unless that is meant so, say 'dafka retain' with the rules again"
+        yield warning(
+            "retention", f"rules were set, and stores go by different ones: {said}", remedy
+        )
+
+
 CHECKS: Final[Sequence[Check]] = (
     check_stores,
     check_away,
@@ -166,6 +177,7 @@ CHECKS: Final[Sequence[Check]] = (
     check_clocks,
     check_versions,
     check_files,
+    check_retention,
 )
 
 

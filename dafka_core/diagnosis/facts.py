@@ -33,6 +33,8 @@ class StoreFacts(NamedTuple):
         lacks: actions of Arrow Flight that this version uses, and that it does not know.
         more: actions that it knows and this version does not.
         file: whether its file can be read from here.
+        rules: of retention, by which it goes; None if that is not known.
+        rules_set: whether these were set while it ran.
     """
 
     store: str
@@ -46,6 +48,8 @@ class StoreFacts(NamedTuple):
     lacks: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     file: FileAccess = FileAccess.ELSEWHERE
+    rules: tuple[str, ...] | None = None
+    rules_set: bool = False
 
     @property
     def is_named(self) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from dafka_core.diagnosis.facts import FileAccess, StoreFacts
 from dafka_core.diagnosis.port_probe import HTTP2, PROBE_S, Answer, probed
-from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.errors import DafkaError, InvalidRequestError, StoreUnreachableError
 from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, host_of
@@ -59,6 +61,10 @@ def _asked(
             ended = time.time()
             knows = client.actions(timeout_s=timeout_s)
             heads = client.heads(topics, timeout_s=timeout_s)
+            if RetentionRequest.action in knows:
+                with suppress(InvalidRequestError):  # it has no rules at all
+                    (said,) = client.ask(RetentionRules, timeout_s, RetentionRequest())
+                    facts = facts._replace(rules=said.rules, rules_set=said.is_set)
     except DafkaError as error:
         why = error.why if isinstance(error, StoreUnreachableError) else str(error)
         return facts._replace(failure=why, stranger=_stranger(facts, timeout_s)), []

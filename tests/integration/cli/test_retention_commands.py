@@ -90,7 +90,7 @@ def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) 
     assert "is internal" in sentence(internal)
 
 
-def test_a_store_that_is_away_deletes_what_all_others_have_given_up(
+def test_a_store_that_is_away_deletes_later_and_trims_and_retains_when_it_is_told_again(
     cluster: EmbeddedCluster,
 ) -> None:
     published(cluster, "t", 10)
@@ -101,7 +101,13 @@ def test_a_store_that_is_away_deletes_what_all_others_have_given_up(
         "no store has records of topic 'tt' (there are 't')",
     )
     cluster.kill_store(1)
-    asked(cluster, "trim", "t", "--before", "end", "--yes")
+    trimmed = run("trim", "t", "--before", "end", "--yes", "--json", *tower)
+    assert [json.loads(row)["records_given_up"] for row in trimmed.stdout.splitlines()] == [10]
+    assert "is away, and keeps what it has: say the same again" in trimmed.stderr.decode()
+    rules = run("retain", "*=1d", "--json", *tower)
+    assert [json.loads(row)["rules"] for row in rules.stdout.splitlines()] == ["*=1d"]
+    assert "is away, and goes by the rules that it has" in rules.stderr.decode()
+    assert (trimmed.returncode, rules.returncode) == (1, 1)
     wrong = run("delete", "tt", "--yes", *tower)
     assert wrong.returncode == 1
     assert "it deletes the topic" not in wrong.stderr.decode()
@@ -110,3 +116,5 @@ def test_a_store_that_is_away_deletes_what_all_others_have_given_up(
     assert [json.loads(line)["records_given_up"] for line in away.stdout.splitlines()] == [0]
     cluster.start_store(1)
     wait_until(lambda: held(cluster, "t") == [(10, 10)] * 2)
+    found = run("doctor", *tower).stdout.decode()
+    assert "rules were set, and stores go by different ones" in found

@@ -142,3 +142,14 @@ def test_each_finding_that_is_not_ok_says_what_to_do() -> None:
 def test_times_as_people_say_them() -> None:
     times = (0.25, 119, 600, 7_200, 400_000)
     assert [shown_s(each) for each in times] == ["0.2 s", "119.0 s", "10.0 min", "2.0 h", "4.6 d"]
+
+
+def test_stores_that_go_by_different_rules_of_retention() -> None:
+    day, none = served("A", rules=("*=1d",), rules_set=True), served("B", rules=())
+    severity, says = only(Facts(stores=(day, none)), "retention")
+    assert severity is WARNING
+    assert "store A by *=1d, store B by none; unless that is meant so" in says
+    same, unknown = served("B", rules=("*=1d",)), served("C")
+    started = day._replace(rules_set=False)
+    for stores in ((day, same, unknown), (started, none)):
+        assert found(Facts(stores=stores), "retention") == []
