@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
-import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -16,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
+
+from websocket import create_connection
 
 PATIENCE_S = 30.0
 
@@ -30,25 +29,32 @@ class Browser:
                 program,
                 *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
                 *("--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-port=0"),
+                # It talks to the pages that it is shown, and to nobody else.
+                *("--disable-background-networking", "--disable-component-update"),
+                *("--disable-sync", "--disable-quic"),
                 *(f"--user-data-dir={self._directory}", "about:blank"),
             ],
             stderr=subprocess.PIPE,
             text=True,
         )
         assert self._process.stderr is not None
-        for line in self._process.stderr:
+        self._says = self._process.stderr
+        for line in self._says:
             if line.startswith("DevTools listening on "):
                 break
         else:
-            self._process.stderr.close()
+            self._says.close()
             self._process.wait()
             shutil.rmtree(self._directory, ignore_errors=True)
             raise RuntimeError(f"{program} did not start")
-        threading.Thread(target=self._process.stderr.read, daemon=True).start()
+        self._told = threading.Thread(target=self._says.read, daemon=True)
+        self._told.start()
         port = urlsplit(line.split()[-1]).port
         with urlopen(f"http://127.0.0.1:{port}/json") as found:
             page = next(each for each in json.load(found) if each["type"] == "page")
-        self._socket = _WebSocket(page["webSocketDebuggerUrl"])
+        self._socket = create_connection(
+            page["webSocketDebuggerUrl"], PATIENCE_S, suppress_origin=True
+        )
         self._number = 0
         self.errors: list[str] = []
         """What pages have complained of."""
@@ -61,7 +67,7 @@ class Browser:
         number = self._number
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
-            found = json.loads(self._socket.receive())
+            found = json.loads(self._socket.recv())
             if found.get("id") == number:
                 if "error" in found:
                     raise RuntimeError(f"{method}: {found['error']}")
@@ -115,6 +121,8 @@ class Browser:
         self._socket.close()
         self._process.terminate()
         self._process.wait()
+        self._told.join()
+        self._says.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _note(self, event: dict[str, Any]) -> None:
@@ -124,53 +132,3 @@ class Browser:
             entry = event["params"]["entry"]
             if entry["level"] == "error":
                 self.errors.append(f"{entry['text']} {entry.get('url', '')}")
-
-
-class _WebSocket:
-    """As much of RFC 6455 as a DevTools client needs: texts, both ways."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._socket = socket.create_connection((parts.hostname, parts.port), PATIENCE_S)
-        key = base64.b64encode(os.urandom(16)).decode()
-        lines = [
-            f"GET {parts.path} HTTP/1.1",
-            f"Host: {parts.netloc}",
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            f"Sec-WebSocket-Key: {key}",
-            "Sec-WebSocket-Version: 13",
-        ]
-        self._socket.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
-        self._file = self._socket.makefile("rb")
-        while self._file.readline().strip():
-            continue
-
-    def send(self, text: str) -> None:
-        body, mask = text.encode(), os.urandom(4)
-        size = len(body)
-        head = b"\x81" + (
-            bytes([0x80 | size])
-            if size < 126
-            else struct.pack(">BH", 0x80 | 126, size)
-            if size < 65_536
-            else struct.pack(">BQ", 0x80 | 127, size)
-        )
-        masked = bytes(each ^ mask[n % 4] for n, each in enumerate(body))
-        self._socket.sendall(head + mask + masked)
-
-    def receive(self) -> str:
-        parts: list[bytes] = []
-        while True:
-            first, second = self._file.read(2)
-            size = second & 0x7F
-            if size == 126:
-                (size,) = struct.unpack(">H", self._file.read(2))
-            elif size == 127:
-                (size,) = struct.unpack(">Q", self._file.read(8))
-            parts.append(self._file.read(size))
-            if first & 0x80:
-                return b"".join(parts).decode()
-
-    def close(self) -> None:
-        self._socket.close()

@@ -22,7 +22,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
         yield cluster
 
 
-@pytest.mark.skipif(not KCAT, reason="kcat is not installed")
+@pytest.mark.skipif(not KCAT, reason="kcat is not installed (Debian: apt-get install kcat)")
 def test_kcat_lists_writes_and_reads(cluster: EmbeddedCluster) -> None:
     def kcat(*arguments: str, given: bytes = b"") -> bytes:
         command = [KCAT, "-q", "-b", cluster.bootstrap_servers, *arguments]
