@@ -55,7 +55,7 @@ class Coordinator:
         self._others = OtherHeads(node.store)
         self._groups: dict[str, Group] = {}
         self._due: dict[str, float] = {}  # when to look at a group, or earlier
-        self._saved: dict[str, int] = {}  # how many changes of a group are kept
+        self._saved: dict[str, int] = {}  # changes of a group that are kept, or about to be
         self._live: frozenset[str] = frozenset()  # the gateways for which all is read
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -137,7 +137,10 @@ class Coordinator:
             self._woken.set()
         if self._saved[group_id] != group.changes:
             self._saved[group_id] = group.changes
-            self._begin(self._keep(group))
+            record = GroupRecord(
+                group_id, self.offsets.next_counter(), generation=_generation(group)
+            )
+            self._begin(self._keep(group, record))
         self._forget_unused(group)
 
     async def delete(self, group: Group) -> None:
@@ -204,24 +207,26 @@ class Coordinator:
         self.settle(group)
 
     def _forget_unused(self, group: Group) -> None:
-        """Nobody is in it: what is known of it is kept on disk, if anything is."""
-        if group.is_unused and self._saved.get(group.group_id) == group.changes:
+        if self._is_kept_unused(group) and self._groups.get(group.group_id) is group:
             self._drop(group.group_id)
+
+    def _is_kept_unused(self, group: Group) -> bool:
+        """Nobody is in it, and that is on disk: before, who asked next would find who has left."""
+        kept = self.offsets.generation(group.group_id)
+        return group.is_unused and group.generation == (kept.number if kept else 0)
 
     def _drop(self, group_id: str) -> None:
         for kept in (self._groups, self._due, self._saved):
             kept.pop(group_id, None)
 
-    async def _keep(self, group: Group) -> None:
+    async def _keep(self, group: Group, record: GroupRecord) -> None:
         """Keeps who is in a group, so that another gateway can go on with it."""
-        counter = self.offsets.next_counter()
         try:
-            await self.log.write(
-                [GroupRecord(group.group_id, counter, generation=_generation(group))]
-            )
+            await self.log.write([record])
         except (DafkaError, TimeoutError) as error:
             # It is no loss: its members would join again at another gateway.
             _log.warning("the members of group %r could not be kept: %s", group.group_id, error)
+        self._forget_unused(group)
 
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -231,7 +236,13 @@ class Coordinator:
 
 def _generation(group: Group) -> Generation:
     members = tuple(_kept(each) for each in group.members.values())
-    return Generation(group.generation, group.protocol_type, group.protocol, group.leader, members)
+    return Generation(
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader,
+        members,
+    )
 
 
 def _kept(member: Member) -> KeptMember:

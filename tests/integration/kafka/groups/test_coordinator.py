@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dafka_core import Store
+from dafka_core.kafka import schemas
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateways import GatewayInfo
 from dafka_core.kafka.groups import coordinator
@@ -36,6 +37,31 @@ def test_a_silent_member_is_given_up_in_time(store: Store) -> None:
             assert (await client.ask(Api.LIST_GROUPS)).groups
             while (await client.ask(Api.LIST_GROUPS)).groups:
                 await asyncio.sleep(0.05)
+
+    running(work())
+
+
+def test_who_has_left_is_not_there_before_that_is_on_disk(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            name = await client.member()
+            log = client.groups._coordinator.log
+            while log.offsets.generation("g") is None:
+                await asyncio.sleep(0.01)
+            kind: Any = schemas.LeaveGroupRequest.MemberIdentity
+            members = [kind(member_id=name, group_instance_id=None)]
+            left = await client.ask(Api.LEAVE_GROUP, group_id="g", members=members)
+            assert left.members[0].error_code == 0
+            kept = log.offsets.generation("g")
+            assert kept is not None
+            assert kept.members  # on disk it is there
+            found = await client.ask(Api.DESCRIBE_GROUPS, groups=["g"])
+            assert (found.groups[0].group_state, found.groups[0].members) == ("Empty", [])
+            again = await client.ask(Api.LIST_GROUPS)
+            assert [each.group_state for each in again.groups] == ["Empty"]
+            while client.groups._coordinator._groups:  # it is forgotten once that is on disk
+                await asyncio.sleep(0.01)
+            assert not (await client.ask(Api.LIST_GROUPS)).groups
 
     running(work())
 
