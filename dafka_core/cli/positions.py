@@ -21,7 +21,7 @@ _WORDS: Final = {
     "end": LATEST,
 }
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
-_AGE: Final = re.compile(r"(?a)(\d{1,9})(ms|s|m|h|d|w)")
+_AGE: Final = re.compile(r"(?a)(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)")
 _OFFSET: Final = re.compile(r"(?a)([+-]?)(\d{1,19})")
 
 OFFSET_FORMS: Final = (
@@ -65,7 +65,7 @@ def parse_time_us(text: str) -> int:
     """
     word = text.strip()
     if match := _AGE.fullmatch(word.lower()):
-        return int((time.time() - int(match[1]) * _UNITS_S[match[2]]) * 1e6)
+        return int((time.time() - float(match[1]) * _UNITS_S[match[2]]) * 1e6)
     try:
         moment = dt.datetime.fromisoformat(word)
     except ValueError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,13 +12,14 @@ import typer
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import Topic
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.cli.positions import parse_time_us
 from dafka_core.errors import DafkaError
 from dafka_core.missing_stores import described
 from dafka_core.names import INTERNAL, quoted
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import KnownStore, PartitionInfo
-from dafka_core.retention_rules import RULES, parse_rule, parse_rules
+from dafka_core.retention_rules import RULES, parse_rules
 
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
@@ -98,7 +98,7 @@ def trim(
     bound = _bound(before)
     missing: list[KnownStore] = []
     with store_clients.opened(timeout_s, uris, options, away=missing.append) as clients:
-        wanted = {client: _wanted(client, topic, partition, bound, timeout_s) for client in clients}
+        wanted = _wanted(clients, topic, partition, bound, missing, timeout_s)
         count = sum(at - info.earliest for each in wanted.values() for info, at in each)
         if count:
             asked = f"give up {count} records of topic {quoted(topic)} at {len(clients)} stores"
@@ -133,10 +133,7 @@ def delete(
     # Each store that is there must be able to.
     with store_clients.opened(timeout_s, "", options, "1", missing.append) as found:
         held = [client.heads([topic], timeout_s=timeout_s) for client in found]
-        if not any(held):
-            for each in missing:
-                store_clients.say_away(each)
-        _chosen(found, chain.from_iterable(held), topic, "", timeout_s)
+        _chosen(found, chain.from_iterable(held), topic, "", missing, timeout_s)
         for each in missing:
             output.complain(f"{described(each)} is away: it deletes the topic when it comes back")
         count = max(sum(info.end - info.earliest for info in infos) for infos in held)
@@ -158,15 +155,21 @@ def _chosen(
     infos: Iterable[PartitionInfo],
     topic: str,
     partition: str,
+    missing: Iterable[KnownStore],
     timeout_s: float,
 ) -> list[PartitionInfo]:
-    """Raises as ``store_clients.chosen``."""
+    """As ``store_clients.chosen``; names the stores that may have what is not there."""
     chosen = (partition,) if partition else ()
 
     def known() -> Iterator[PartitionInfo]:
         return (info for client in clients for info in client.heads(None, timeout_s=timeout_s))
 
-    return store_clients.chosen(infos, topic, chosen, known)
+    try:
+        return store_clients.chosen(infos, topic, chosen, known)
+    except DafkaError:
+        for each in missing:
+            store_clients.say_away(each)
+        raise
 
 
 Bound = Callable[["StoreClient", list[PartitionInfo], float], list[int]]
@@ -175,13 +178,22 @@ Bound = Callable[["StoreClient", list[PartitionInfo], float], list[int]]
 _Wanted = dict["StoreClient", list[tuple[PartitionInfo, int]]]
 
 
-def _bound(before: str) -> Bound | None:
-    """What ``--before`` means; None is the end."""
+def _bound(before: str) -> Bound | int | None:
+    """What ``--before`` means: an offset, a time, or, as None, the end; raises BadParameter."""
     if before == END:
         return None
     if before.isdecimal():
-        return lambda client, infos, timeout_s: [int(before)] * len(infos)
-    time_us = _time_us(before)
+        return int(before)
+    try:
+        time_us = parse_time_us(before)
+    except ValueError:
+        why = (
+            f"must be an age as 7d, a time with its zone as 2026-01-31T12:00Z, an offset, or {END}"
+        )
+        raise typer.BadParameter(f"{why}; got {before!r}", param_hint="'--before'") from None
+    if time_us > time.time() * 1e6:
+        why = f"{before} has not come yet; {END} gives up all that there is now"
+        raise typer.BadParameter(why, param_hint="'--before'")
 
     def found(client: StoreClient, infos: list[PartitionInfo], timeout_s: float) -> list[int]:
         times = [(*info.tp, time_us) for info in infos]
@@ -192,34 +204,35 @@ def _bound(before: str) -> Bound | None:
     return found
 
 
-def _time_us(text: str) -> int:
-    try:
-        rule = parse_rule(f"*={text}")
-        if rule.age_s is not None and rule.size_bytes is None:
-            return int((time.time() - rule.age_s) * 1_000_000)
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
-    except (ValueError, OverflowError):
-        why = f"must be an age as 7d, a time as 2026-01-31T12:00Z, an offset, or {END}"
-        raise typer.BadParameter(f"{why}; got {text!r}", param_hint="'--before'") from None
-
-
 def _wanted(
-    client: StoreClient, topic: str, partition: str, bound: Bound | None, timeout_s: float
-) -> list[tuple[PartitionInfo, int]]:
-    """What a store has that is to go: partitions, and below which offsets."""
-    infos = [
-        info
-        for info in client.heads([topic], timeout_s=timeout_s)
-        if info.earliest < info.end and partition in ("", info.partition)
-    ]
-    ends = [info.end for info in infos]
-    found = ends if bound is None else bound(client, infos, timeout_s)
-    each = ((info, min(at, info.end)) for info, at in zip(infos, found, strict=True))
-    return [(info, at) for info, at in each if at > info.earliest]
+    clients: Iterable[StoreClient],
+    topic: str,
+    partition: str,
+    bound: Bound | int | None,
+    missing: Iterable[KnownStore],
+    timeout_s: float,
+) -> _Wanted:
+    """What each store has that is to go: partitions, and below which offsets.
+
+    Raises:
+        DafkaError: no store has the topic, the partition, or records up to the offset.
+    """
+    held = {client: client.heads([topic], timeout_s=timeout_s) for client in clients}
+    infos = _chosen(held, chain.from_iterable(held.values()), topic, partition, missing, timeout_s)
+    last = max(info.end for info in infos)
+    if isinstance(bound, int) and bound > last:  # a date, or a time of day, that is taken for one
+        why = f"no partition has come to offset {bound}, the furthest ends at {last}"
+        raise DafkaError(f"{why}: --before {END} gives up all")
+    wanted: _Wanted = {}
+    for client, each in held.items():
+        some = [i for i in each if i.earliest < i.end and partition in ("", i.partition)]
+        if callable(bound):
+            found = bound(client, some, timeout_s)
+        else:
+            found = [info.end if bound is None else bound for info in some]
+        pairs = ((info, min(at, info.end)) for info, at in zip(some, found, strict=True))
+        wanted[client] = [(info, at) for info, at in pairs if at > info.earliest]
+    return wanted
 
 
 def _fail_without(missing: Sequence[KnownStore], does: str) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dafka_core import EmbeddedCluster
-from dafka_core.testing import wait_until
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.testing import StoreDouble, wait_until
 from tests.forked import ForkedCluster
 from tests.integration.cli.processes import run, sentence
 
@@ -18,6 +19,13 @@ from tests.integration.cli.processes import run, sentence
 def cluster() -> Iterator[EmbeddedCluster]:
     with ForkedCluster(stores=2) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreDouble]:
+    with StoreDouble(tmp_path_factory.mktemp("store"), "1" * 32) as store:
+        store.log.append([RecordBatch.of(TopicPartition("flights", "AB12"), 0, [b"x"] * 5)])
+        yield store
 
 
 def asked(cluster: EmbeddedCluster, *arguments: str) -> list[dict[str, Any]]:
@@ -88,6 +96,25 @@ def test_a_topic_is_trimmed_and_deleted_at_all_stores(cluster: EmbeddedCluster) 
     assert held(cluster, "other") == [(0, 10)] * 2
     internal = run("delete", "__dafka.queries", "--yes", "--tower", cluster.tower)
     assert "is internal" in sentence(internal)
+
+
+@pytest.mark.parametrize(
+    ("topic", "arguments", "code", "says"),
+    [
+        ("flights", ("20260131",), 1, "no partition has come to offset 20260131, the furthest end"),
+        ("flights", ("9999-01-01T00:00Z",), 2, "has not come yet; end gives up all"),
+        ("flights", ("2026-01-31T12:00",), 2, "must be an age as 7d, a time with its zone as"),
+        ("flights", ("2", "--partition", "AB13"), 1, "no partition 'AB13' (did you mean 'AB12'?)"),
+        ("fligths", ("2",), 1, "no store has records of topic 'fligths' (did you mean 'flights'?)"),
+    ],
+)
+def test_what_cannot_be_trimmed_is_refused(
+    filled: StoreDouble, topic: str, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    uri = filled.location.locations[0]
+    done = run("trim", topic, "--yes", "--stores", uri, "--before", *arguments)
+    assert (done.returncode, says in sentence(done)) == (code, True), done.stderr
+    assert [(info.earliest, info.end) for info in filled.log.partitions()] == [(0, 5)]
 
 
 def test_a_store_that_is_away_deletes_later_and_trims_and_retains_when_it_is_told_again(

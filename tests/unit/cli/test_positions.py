@@ -33,7 +33,13 @@ def test_a_time_is_absolute_or_so_long_ago() -> None:
     assert parse_time_us("1970-01-01T00:00:01.5Z") == 1_500_000
     assert parse_time_us("1970-01-01T01:00:01+01:00") == 1_000_000
     now = time.time() * 1e6
-    for text, seconds in (("500ms", 0.5), ("15m", 900), ("2H", 7_200), ("1d", 86_400)):
+    for text, seconds in (
+        ("500ms", 0.5),
+        ("15m", 900),
+        ("2H", 7_200),
+        ("1.5h", 5_400),
+        ("1d", 86_400),
+    ):
         assert abs(parse_time_us(text) + seconds * 1e6 - now) < 60e6
 
 
