@@ -122,6 +122,14 @@ class PartitionNumbers:
         """The partition of this number."""
         return self._list.table.get(topic, number)
 
+    def number(self, tp: TopicPartition) -> int | None:
+        """The number of a Dafka partition; None while it has none."""
+        return self._list.table.number(tp)
+
+    def ended(self, tp: TopicPartition) -> int:
+        """Up to where a partition was of a topic that was deleted; 0 where it never was."""
+        return self._list.table.ended(tp)
+
     def is_there(self, topic: str) -> bool:
         """Whether the topic has numbers, or records that can have some."""
         if self.get(topic, 0) is not None:

@@ -35,9 +35,6 @@ TRY_AGAIN_S: Final = 0.05
 
 LAST_OFFSET: Final = 2**63
 
-_Number = tuple[str, int]
-"""A topic, and the number of one of its partitions."""
-
 
 class Written(NamedTuple):
     """A batch that is on disk, synced: its offsets."""
@@ -99,8 +96,8 @@ class PartitionWriter:
         self._has_failed = False
         # What follows is only used by the thread, or while none is at work.
         self._next: int | None = None  # the offset of the next record; None: ask the log
-        self._used: set[_Number] = set()  # what idempotent producers have written to
-        self._stale: set[_Number] = set()  # of which the log knows better
+        self._used: set[NumberedPartition] = set()  # what idempotent producers have written to
+        self._stale: set[NumberedPartition] = set()  # of which the log knows better
         self._last = _done()
 
     # -- in the loop -----------------------------------------------------------------------------
@@ -227,9 +224,13 @@ class PartitionWriter:
     ) -> tuple[RecordBatch, Notes] | None:
         """The records of the group that are not written yet, and what is noted with them."""
         log = self._node.store.log
-        numbers = self._node.numbers
         start = log.end(self.tp) if self._next is None else self._next
         self._next = start
+        if self._node.numbers.number(self.tp) is None:
+            why = f"topic {self.tp.topic!r} was deleted"
+            gone = RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
+            errors.update((put, gone) for put in group if put not in errors)
+            return None
         now_ms, notes, parts = (
             log.now_us() // 1000,
             dict[str, bytes | None](),
@@ -239,15 +240,10 @@ class PartitionWriter:
             records = put.records
             if records is None or put in errors:
                 continue
-            named = numbers.get(put.partition.topic, put.partition.number)
-            if named is None or named.address != put.partition.address:
-                why = f"topic {put.partition.topic!r} was deleted"
-                errors[put] = RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
-                continue
             end = self._next + records.record_count
             if records.sequenced is not None:
                 self._refresh(put.partition, start)
-                key = ProducerKey(put.partition.topic, put.partition.number, records.producer_id)
+                key = self._key(put.partition, records.producer_id, start)
                 verdict = self._states.verdict(key, records.sequenced, now_ms)
                 if isinstance(verdict, WrittenBatch):
                     put.written = Written(verdict.offset, verdict.end)
@@ -266,12 +262,26 @@ class PartitionWriter:
 
     def _refresh(self, partition: NumberedPartition, end: int) -> None:
         """Has the states of a partition's producers be what the log has, if they may not be."""
-        number = (partition.topic, partition.number)
-        self._used.add(number)
-        if number in self._stale:
-            self._stale.remove(number)
-            notes = self._node.store.log.notes(notes_of(*number))
-            self._states.reset(*number, end if partition.tp == self.tp else LAST_OFFSET, notes)
+        self._used.add(partition)
+        if partition in self._stale:
+            self._stale.remove(partition)
+            end = end if partition.hosted else LAST_OFFSET
+            for name in (str(partition.number), self._name(partition)):
+                notes = self._node.store.log.notes(notes_of(partition.topic, name))
+                self._states.reset(partition.topic, name, end, notes)
+
+    def _key(self, partition: NumberedPartition, producer_id: int, end: int) -> ProducerKey:
+        """Under which a producer's state is kept: one of an older version is, from now on."""
+        key = ProducerKey(partition.topic, self._name(partition), producer_id)
+        self._states.move(str(partition.number), key, end if partition.hosted else LAST_OFFSET)
+        return key
+
+    def _name(self, partition: NumberedPartition) -> str:
+        """The name of a numbered partition that no other one has that was, or is, of its topic."""
+        if partition.hosted:
+            return partition.address
+        # A Dafka producer may go on with its partition, which has a number again then.
+        return f"{partition.number}.{self._node.numbers.ended(partition.tp)}"
 
 
 def _done() -> Future[int]:

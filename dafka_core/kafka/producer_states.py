@@ -44,28 +44,32 @@ _FORMAT: Final = 1
 
 
 class ProducerKey(NamedTuple):
-    """A producer of one numbered partition."""
+    """A producer of one numbered partition.
+
+    ``partition`` is a name that no other partition of the topic has, nor one of a topic of the same
+    name that was deleted.  Notes of before have the partition's number there.
+    """
 
     topic: str
-    number: int
+    partition: str
     producer_id: int
 
     @property
     def note(self) -> str:
         """The name of its note."""
-        return f"{notes_of(self.topic, self.number)}{self.producer_id:x}"
+        return f"{notes_of(self.topic, self.partition)}{self.producer_id:x}"
 
     @classmethod
     def parse(cls, note: str) -> Self:
         """The key whose note this is; ValueError if it is none's."""
-        number, _, rest = note.removeprefix(NOTES).partition("/")
+        partition, _, rest = note.removeprefix(NOTES).partition("/")
         topic, _, producer_id = rest.rpartition("\0")
-        return cls(topic, int(number), int(producer_id, 16))
+        return cls(topic, partition, int(producer_id, 16))
 
 
-def notes_of(topic: str, number: int) -> str:
+def notes_of(topic: str, partition: str) -> str:
     """How the names of the notes of all producers of a numbered partition begin."""
-    return f"{NOTES}{number}/{topic}\0"
+    return f"{NOTES}{partition}/{topic}\0"
 
 
 class Sequenced(NamedTuple):
@@ -151,6 +155,7 @@ class ProducerStates:
         self.lock = threading.Lock()
         self._max_states = max_states
         self._states: dict[ProducerKey, ProducerState] = {}
+        self._moved: dict[ProducerKey, str] = {}  # notes under which states were kept before
         self._lost_ms = -EXPIRES_MS  # when the newest was used of those forgotten before their time
 
     def __len__(self) -> int:
@@ -164,17 +169,29 @@ class ProducerStates:
         states = self._states | dict(_parsed(notes))
         self._states = dict(sorted(states.items(), key=lambda item: item[1].used_ms))
 
-    def reset(self, topic: str, number: int, end: int, notes: Mapping[str, bytes]) -> None:
+    def reset(self, topic: str, partition: str, end: int, notes: Mapping[str, bytes]) -> None:
         """Takes what the log has of a partition's producers in the place of what is known of them.
 
         Batches behind ``end``, where the records' partition ends, were lost to another history.
         """
-        for key in [key for key in self._states if key[:2] == (topic, number)]:
+        for key in [key for key in self._states if key[:2] == (topic, partition)]:
             del self._states[key]
+            self._moved.pop(key, None)
         self.restore(notes)
         for key, state in [*self._states.items()]:
-            if key[:2] == (topic, number) and state.batches[-1].end > end:
+            if key[:2] == (topic, partition) and state.batches[-1].end > end:
                 del self._states[key]
+
+    def move(self, older_name: str, key: ProducerKey, end: int) -> None:
+        """Has a state be under a key, if there is none yet, that was under an older name.
+
+        One with batches behind ``end`` is of a topic that was deleted.
+        """
+        if key in self._states:
+            return
+        older = key._replace(partition=older_name)
+        if older in self._states and self._states[older].batches[-1].end <= end:
+            self._states[key], self._moved[key] = self._states.pop(older), older.note
 
     def verdict(
         self, key: ProducerKey, batch: Sequenced, now_ms: int
@@ -201,6 +218,8 @@ class ProducerStates:
             state = ProducerState(batch.epoch, (), now_ms)
         state = self._states[key] = state.with_batch(batch, offset, now_ms)
         notes: dict[str, bytes | None] = dict.fromkeys(self._expired(now_ms))
+        if key in self._moved:
+            notes[self._moved.pop(key)] = None
         return {**notes, key.note: state.packed()}
 
     def _expired(self, now_ms: int) -> Iterator[str]:
@@ -213,7 +232,7 @@ class ProducerStates:
             if not is_old:
                 self._lost_ms = max(self._lost_ms, state.used_ms)
             del self._states[key]
-            yield key.note
+            yield self._moved.pop(key, key.note)
 
 
 def _parsed(notes: Mapping[str, bytes]) -> Iterator[tuple[ProducerKey, ProducerState]]:

@@ -13,6 +13,7 @@ from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode
 from dafka_core.kafka.gateways import GatewayInfo, Gateways
 from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.kafka.partition_numbers import NumberedPartition, PartitionNumbers
+from dafka_core.records import TopicPartition
 
 ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
 
@@ -24,6 +25,10 @@ class FixedNumbers:
         if topic != "t" or not 0 <= number < 10:
             return None
         return NumberedPartition(topic, number, "ABCDEFGHIJ"[number], "")
+
+    def number(self, tp: TopicPartition) -> int | None:
+        number = "ABCDEFGHIJ".find(tp.partition)
+        return number if tp.topic == "t" and number >= 0 else None
 
 
 class FixedGateways:

@@ -27,6 +27,7 @@ from dafka_core.kafka.schemas import (
     ProduceResponse,
 )
 from dafka_core.kafka.server import Server, listen_at
+from dafka_core.records import TopicPartition
 
 VERSION = 8
 PRODUCERS, OTHERS = 4, 5
@@ -51,6 +52,12 @@ class FixedNumbers:
 
     def partitions(self, topic: str) -> Sequence[NumberedPartition]:
         return self._found if topic == "t" else ()
+
+    def number(self, tp: TopicPartition) -> int | None:
+        return next((each.number for each in self._found if each.tp == tp), None)
+
+    def ended(self, tp: TopicPartition) -> int:
+        return 0
 
 
 class FixedGateways:

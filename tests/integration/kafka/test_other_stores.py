@@ -14,7 +14,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from dafka_core import Producer, Store
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.testing import wait_until
-from tests.integration.kafka.test_topics import PATIENCE_S, counts, refusal
+from tests.integration.kafka.admin import PATIENCE_S, counts, refusal
 
 
 @pytest.fixture

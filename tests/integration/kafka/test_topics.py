@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_INVALID,
     Consumer,
-    KafkaException,
     TopicPartition,
 )
 from confluent_kafka import Producer as KafkaProducer
@@ -30,7 +28,6 @@ from dafka_core import Producer, Store
 from dafka_core.kafka.api_versions import VERSIONS, Api
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.gateways import node_id
-from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.schemas import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -38,31 +35,13 @@ from dafka_core.kafka.schemas import (
     DeleteTopicsRequest,
 )
 from dafka_core.testing import wait_until
+from tests.integration.kafka.admin import PATIENCE_S, counts, create, refusal
 from tests.integration.kafka.one_request import tell
-from tests.integration.kafka.produce_client import ProduceClient, batch
-
-PATIENCE_S = 30.0
 
 
 @pytest.fixture
 def client(gateway: Gateway) -> AdminClient:
     return AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
-
-
-def counts(client: AdminClient) -> dict[str, int]:
-    found = client.list_topics(timeout=PATIENCE_S).topics
-    return {name: len(each.partitions) for name, each in found.items()}
-
-
-def refusal(future: Any) -> tuple[str, str]:
-    with pytest.raises(KafkaException) as refused:
-        future.result(PATIENCE_S)
-    error = refused.value.args[0]
-    return error.name(), error.str()
-
-
-def create(client: AdminClient, *topics: NewTopic, **options: Any) -> dict[str, Any]:
-    return client.create_topics(list(topics), request_timeout=PATIENCE_S, **options)
 
 
 def test_topics_are_made_at_once(client: AdminClient) -> None:
@@ -189,41 +168,6 @@ def test_a_topic_is_deleted_and_made_anew(
     assert record is not None
     assert (record.offset(), record.value()) == (0, b"anew")
     group.close()
-
-
-def test_a_topic_is_deleted_while_clients_write_to_it(
-    client: AdminClient, gateway: Gateway, store: Store
-) -> None:
-    codes, octets = set[int](), batch([bytes(100)] * 200)
-    is_over, is_written = threading.Event(), threading.Event()
-
-    def write() -> None:
-        with ProduceClient(gateway.listens) as producer:
-            for _ in range(4):  # so many are on their way at a time
-                producer.send({("t", 0): octets})
-            while not is_over.is_set():
-                producer.send({("t", 0): octets})
-                codes.add(producer.receive()[0].error)
-                is_written.set()
-
-    for _ in range(3):
-        create(client, NewTopic("t", 1))["t"].result(PATIENCE_S)
-        threads = [threading.Thread(target=write) for _ in range(4)]
-        for each in threads:
-            each.start()
-        assert is_written.wait(PATIENCE_S)
-        deleted = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
-        assert deleted.result(PATIENCE_S) is None
-        wait_until(lambda: KafkaError.UNKNOWN_TOPIC_OR_PARTITION in codes)
-        is_over.set()
-        for each in threads:
-            each.join()
-        assert all(info.earliest == info.end for info in store.log.partitions("t"))
-        assert codes == {KafkaError.NONE, KafkaError.UNKNOWN_TOPIC_OR_PARTITION}
-        codes.clear()
-        is_over.clear()
-        is_written.clear()
-    assert counts(client) == {}
 
 
 def test_a_deleted_topic_is_there_again_when_its_producer_goes_on(

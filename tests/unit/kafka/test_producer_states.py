@@ -17,7 +17,7 @@ from dafka_core.kafka.producer_states import (
     notes_of,
 )
 
-KEY = ProducerKey("t", 3, 0x7FFF_FFFF_FFFF_FFFF)
+KEY = ProducerKey("t", "3", 0x7FFF_FFFF_FFFF_FFFF)
 NOW = 1_700_000_000_000
 OUT_OF_ORDER = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -103,7 +103,11 @@ def test_a_batch_after_a_restart(case: str) -> None:
 
 def test_other_partitions_and_producers_are_others() -> None:
     states = written(*tens(2))
-    for other in (KEY._replace(topic="u"), KEY._replace(number=4), KEY._replace(producer_id=1)):
+    for other in (
+        KEY._replace(topic="u"),
+        KEY._replace(partition="4"),
+        KEY._replace(producer_id=1),
+    ):
         assert states.verdict(other, Sequenced(0, 0, 10), NOW) is None
 
 
@@ -136,29 +140,29 @@ def test_beyond_so_many_the_oldest_is_forgotten_and_may_not_go_on() -> None:
 
 def test_what_was_not_written_after_all_is_forgotten() -> None:
     states = ProducerStates()
-    other = KEY._replace(number=4)
+    other = KEY._replace(partition="4")
     first, _, _ = [
         states.append(KEY, Sequenced(0, 0, 10), 0, NOW),
         states.append(KEY, Sequenced(0, 10, 10), 10, NOW),
         states.append(other, Sequenced(0, 0, 10), 20, NOW),
     ]
     notes = {name: octets for name, octets in first.items() if octets is not None}
-    states.reset("t", 3, 10, notes)
+    states.reset("t", "3", 10, notes)
     assert states.verdict(KEY, Sequenced(0, 10, 10), NOW) is None
     assert states.verdict(KEY, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
     assert states.verdict(other, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 20)
     # The records have left the partition, for those of another history.
-    states.reset("t", 3, 9, notes)
+    states.reset("t", "3", 9, notes)
     assert states.verdict(KEY, Sequenced(0, 0, 10), NOW) is None
     assert states.verdict(other, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 20)
 
 
 @pytest.mark.parametrize("topic", ["t", "a/b/7", "10/x", "\udcff"])
 def test_names_of_notes_tell_whose_they_are(topic: str) -> None:
-    key = ProducerKey(topic, 12, 0xABC)
+    key = ProducerKey(topic, "12", 0xABC)
     assert ProducerKey.parse(key.note) == key
-    assert key.note.startswith(notes_of(topic, 12))
-    assert not key.note.startswith(notes_of(topic, 1))
+    assert key.note.startswith(notes_of(topic, "12"))
+    assert not key.note.startswith(notes_of(topic, "1"))
 
 
 def test_a_note_that_cannot_be_read_is_passed_over() -> None:
@@ -175,3 +179,26 @@ def test_a_note_that_cannot_be_read_is_passed_over() -> None:
 def test_no_more_batches_are_kept_than_a_producer_has_on_their_way() -> None:
     states = written(*tens(40))
     assert len(states._states[KEY].batches) == KEPT_BATCHES
+
+
+def test_a_state_under_an_older_name_is_moved() -> None:
+    newer = KEY._replace(partition="A" * 32)
+    octets = ProducerState(0, (WrittenBatch(0, 9, 0),), NOW).packed()
+    states = ProducerStates()
+    states.restore({KEY.note: octets})
+    states.move("3", newer, 9)  # the topic of this name was deleted, and has less
+    assert states.verdict(newer, Sequenced(0, 0, 10), NOW) is None
+    states.move("3", newer, 10)
+    assert states.verdict(newer, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
+    notes = states.append(newer, Sequenced(0, 10, 10), 10, NOW)
+    assert (notes[KEY.note], [*notes]) == (None, [KEY.note, newer.note])
+    # It was not written after all: the log still has the older one.
+    states.reset("t", newer.partition, 10, {})
+    states.reset("t", "3", 10, {KEY.note: octets})
+    states.move("3", newer, 10)
+    assert states.verdict(newer, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
+    # It expires by the name that its note has.
+    late = NOW + EXPIRES_MS
+    assert (
+        states.append(KEY._replace(producer_id=1), Sequenced(0, 0, 1), 20, late)[KEY.note] is None
+    )
