@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from dafka_core.closing import ProcessBound
 from dafka_core.errors import ConfigError, NodeFailedError
-from dafka_core.keys import SECRET, new_key
+from dafka_core.keys.key_files import SECRET, new_key
 from dafka_core.permissions import ADMIN, CONSUME, PRODUCE, STORE, TOWER
 
 READY: Final = "READY "

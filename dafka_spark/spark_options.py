@@ -14,7 +14,7 @@ from dafka_core import node_options as nodes
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import parse_locations
-from dafka_core.keys import own_permissions
+from dafka_core.keys.allowed_keys import own_permissions
 from dafka_core.options import DEFAULT_TOWER, Options, option, unknown
 from dafka_core.permissions import Permissions
 from dafka_core.security_options import KeyFiles, keys_in, keys_of_environment

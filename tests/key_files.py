@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.keys import PUBLIC
+from dafka_core.keys.key_files import PUBLIC
 from dafka_core.security_options import KeyFiles
 from tests.integration.nodes.locked import Keys
 

@@ -67,7 +67,7 @@ def new(
 
     A key of that name that is there is kept.
     """
-    from dafka_core.keys import new_key
+    from dafka_core.keys.key_files import new_key
 
     try:
         roles = parse_roles(role or ["produce,consume"])
@@ -98,7 +98,7 @@ def renew(
 
     NAME.key_secret has to be here. A store's certificate lasts for ten years from now on.
     """
-    from dafka_core.keys import renew
+    from dafka_core.keys.key_files import renew
 
     try:
         renewed = renew(Path(directory), name)
@@ -131,7 +131,7 @@ def token(
 
 def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
     """List the keys in a directory: what each may be, and whether its secret is there and safe."""
-    from dafka_core.keys import PUBLIC, SECRET, read_public, read_secret
+    from dafka_core.keys.key_files import PUBLIC, SECRET, read_public, read_secret
 
     if not Path(directory).is_dir():
         raise ConfigError("keys", escape(directory), "is no directory")

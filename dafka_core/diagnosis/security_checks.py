@@ -15,7 +15,8 @@ from dafka_core.diagnosis.findings import Finding, ok, problem, warning
 from dafka_core.diagnosis.port_probe import LOCKED
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import TCP_SCHEMES, UNIX_SCHEME
-from dafka_core.keys import SECRET, AllowedKey, AllowedKeys, read_secret
+from dafka_core.keys.allowed_keys import AllowedKeys
+from dafka_core.keys.key_files import SECRET, AllowedKey, read_secret
 from dafka_core.nodes.addresses import is_loopback
 from dafka_core.permissions import TOWER
 from dafka_core.security_options import INSECURE_ENVIRONMENT, SecurityOptions

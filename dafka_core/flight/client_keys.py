@@ -21,7 +21,8 @@ from dafka_core.errors import ConfigError
 from dafka_core.flight import grpc_workarounds
 from dafka_core.flight.grpc_options import GRPC_OPTIONS
 from dafka_core.flight.store_location import TLS_SCHEME, host_of, path_of, tcp_location
-from dafka_core.keys import AllowedKeys, read_secret
+from dafka_core.keys.allowed_keys import AllowedKeys
+from dafka_core.keys.key_files import read_secret
 from dafka_core.permissions import STORE
 from dafka_core.security_options import KeyFiles
 

@@ -15,7 +15,8 @@ from dafka_core.errors import ConfigError, NotAllowedError
 from dafka_core.flight.authorization import authorize
 from dafka_core.flight.flight_errors import REFUSED, UnavailableError, refusal
 from dafka_core.flight.requests import Request
-from dafka_core.keys import AllowedKeys, read_secret
+from dafka_core.keys.allowed_keys import AllowedKeys
+from dafka_core.keys.key_files import read_secret
 from dafka_core.permissions import EVERYBODY, STORE, Permissions
 from dafka_core.security_options import KeyFiles
 

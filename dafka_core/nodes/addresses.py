@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import zmq
 
 from dafka_core.errors import ConfigError
-from dafka_core.keys import own_prefix
+from dafka_core.keys.key_files import own_prefix
 from dafka_core.node_options import AUTO_HOST, NodeOptions, TowerAddress
 from dafka_core.security_options import INSECURE_ENVIRONMENT, SecurityOptions
 

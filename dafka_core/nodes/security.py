@@ -16,14 +16,8 @@ import zmq
 from zmq.utils import z85
 
 from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.keys import (
-    LOOK_INTERVAL_S,
-    AllowedKey,
-    AllowedKeys,
-    KeyPair,
-    read_secret,
-    unlisted,
-)
+from dafka_core.keys.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
+from dafka_core.keys.key_files import AllowedKey, KeyPair, read_secret
 from dafka_core.names import escape
 from dafka_core.nodes.claims import Claims
 from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions

@@ -44,7 +44,7 @@ from dafka_core.kafka.rights import Rights
 from dafka_core.kafka.sasl import Sasl
 from dafka_core.kafka.traffic import Complaints
 from dafka_core.kafka.users import SCRAM, Users, lines_of
-from dafka_core.keys import PUBLIC, read_public
+from dafka_core.keys.key_files import PUBLIC, read_public
 from dafka_core.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
 from dafka_core.protocol import beacons, codec
 from dafka_core.protocol.authorization import granted, refusal

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from dafka_core.keys import AllowedKey, KeyPair
+from dafka_core.keys.key_files import AllowedKey, KeyPair
 from dafka_core.nodes.claims import Claims
 from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
 from dafka_core.nodes.security import Security

@@ -17,7 +17,7 @@ from dafka_core.flight import server_keys
 from dafka_core.flight.client_keys import ClientKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, tcp_location
-from dafka_core.keys import read_secret
+from dafka_core.keys.key_files import read_secret
 from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import BLOCKS, Served, everything, short_directory, total

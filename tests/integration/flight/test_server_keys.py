@@ -23,7 +23,7 @@ from dafka_core.flight.requests import DescribeRequest
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, tcp_location
-from dafka_core.keys import read_public, read_secret
+from dafka_core.keys.key_files import read_public, read_secret
 from dafka_core.records import TopicPartition
 from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.testing import PATIENCE_S, wait_until

@@ -12,7 +12,7 @@ import pytest
 from dafka_core import Tower
 from dafka_core.kafka import number_turns
 from dafka_core.kafka.number_list import LIST
-from dafka_core.keys import new_key
+from dafka_core.keys.key_files import new_key
 from dafka_core.testing import wait_until
 from tests.integration.kafka.numbering import ANY_PORTS, Numbering, agree, meet
 

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 import zmq
 
 from dafka_core.errors import ProtocolError
-from dafka_core.keys import KeyPair
+from dafka_core.keys.key_files import KeyPair
 from dafka_core.node_options import parse_towers
 from dafka_core.permissions import address_prefix
 from dafka_core.protocol.beacons import NodeBeacon, decode_tower_beacon, encode_node_beacon

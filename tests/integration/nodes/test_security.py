@@ -14,7 +14,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
 from dafka_core.errors import ConfigError
-from dafka_core.keys import read_public, read_secret
+from dafka_core.keys.key_files import read_public, read_secret
 from dafka_core.nodes import addresses
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription

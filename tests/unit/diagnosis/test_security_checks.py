@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core import keys
 from dafka_core.credentials import new_certificate
 from dafka_core.diagnosis.facts import Facts, StoreFacts
 from dafka_core.diagnosis.findings import Severity
 from dafka_core.diagnosis.port_probe import LOCKED, Answer, PortFacts
 from dafka_core.diagnosis.security_checks import check_security
 from dafka_core.diagnosis.tower_checks import TowerFacts
-from dafka_core.keys import new_key
+from dafka_core.keys import key_files
+from dafka_core.keys.key_files import new_key
 from dafka_core.node_options import TowerAddress
 from dafka_core.security_options import SecurityOptions
 
@@ -105,7 +105,7 @@ def test_keys_are_looked_at(tmp_path: Path) -> None:
 def test_a_certificate_that_ends_soon_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "new_certificate", partial(new_certificate, days=30))
+    monkeypatch.setattr(key_files, "new_certificate", partial(new_certificate, days=30))
     new_key(tmp_path, "hub", ("tower",))
     new_key(tmp_path, "s", ("store",))
     own = tmp_path / "s.key_secret"

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import zmq
-from zmq.auth import create_certificates
 
-from dafka_core import keys
 from dafka_core.credentials import tls_pair, token, token_digest
 from dafka_core.errors import ConfigError
-from dafka_core.keys import AllowedKeys, new_key, read_public, read_secret, renew
+from dafka_core.keys.key_files import (
+    new_key,
+    read_public,
+    read_secret,
+    renew,
+)
 from dafka_core.node_options import ReaderOptions, TowerOptions
 from dafka_core.nodes.security import Security
 
@@ -106,63 +109,6 @@ def test_a_secret_given_in_place_of_its_file_is_shown_to_nobody() -> None:
     assert secret.decode() not in str(refused.value)
 
 
-def _replaced(old: str, new: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(path.read_text().replace(old, new))
-
-
-WRONG: list[tuple[Callable[[Path], object], str]] = [
-    (_replaced("public-key", "key"), "n.key holds no public key"),
-    (_replaced('public-key = "', 'public-key = "x'), "n.key holds no public key, or not a whole"),
-    (_replaced("roles", "rolls"), "n.key says no roles"),
-    (_replaced("produce", "prodce"), "'prodce' is no role; did you mean 'produce'?"),
-    (lambda path: path.write_bytes(b"\xff\xfe"), "n.key holds no public key"),
-    (lambda path: shutil.copy(path.with_suffix(".key_secret"), path), "n.key holds a secret key"),
-    (lambda path: shutil.copy(path, path.with_name("z.key")), "z.key holds the key of n.key"),
-    (lambda path: path.parent.chmod(0o777), "everybody can write to it"),
-    (lambda path: shutil.rmtree(path.parent), "must be a directory of public keys"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "why"), WRONG)
-def test_a_wrong_public_key_is_an_error_at_first_and_lets_nobody_in_later(
-    spoil: Callable[[Path], object],
-    why: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kept, spoilt = new_key(tmp_path / "k", "a", ("store",))[0], tmp_path / "k" / "n.key"
-    new_key(tmp_path / "k", "n", ("produce",))
-    allowed, good = AllowedKeys(str(tmp_path / "k")), read_public(kept)
-    gone = read_public(spoilt)
-    spoil(spoilt)
-    with pytest.raises(ConfigError) as refused:
-        AllowedKeys(str(tmp_path / "k"))
-    assert why in str(refused.value)
-    changed = [allowed.look(0.0), allowed.look(0.5), allowed.look(1.5), allowed.look(9.0)]
-    assert [each.getMessage() for each in caplog.records if why in each.getMessage()] != []
-    said = [each for each in caplog.records if each.levelname == "ERROR"]
-    assert len(said) == 1  # once, not each second
-    is_whole = "z.key" in why
-    assert changed == [not is_whole, False, False, False]
-    assert (allowed.find(gone.key) is not None) == is_whole
-    if "directory" not in why and "everybody" not in why:
-        assert allowed.find(good.key) == good
-
-
-def test_keys_and_roles_that_change_are_taken_in(tmp_path: Path) -> None:
-    first, _ = new_key(tmp_path, "b", ("tower",))
-    new_key(tmp_path, "a", ("tower", "store"))
-    allowed = AllowedKeys(str(tmp_path))
-    assert [key.name for key in allowed.with_role("tower")] == ["a", "b"]
-    first.write_text(first.read_text().replace("tower", "store"))
-    assert allowed.look(0.0)
-    assert [key.name for key in allowed.with_role("tower")] == ["a"]
-    (tmp_path / "a.key").unlink()
-    assert not allowed.look(0.9)
-    assert allowed.look(1.1)
-    assert allowed.with_role("tower") == []
-
-
 @pytest.mark.parametrize(
     ("is_tower", "roles", "why"),
     [
@@ -179,22 +125,6 @@ def test_a_key_for_something_else_is_refused(
     config = TowerOptions.build(given) if is_tower else ReaderOptions.build(given)
     with zmq.Context() as context, pytest.raises(ConfigError, match=why):
         Security(config, context, is_tower=is_tower)
-
-
-def test_a_key_that_others_have_made_needs_roles(tmp_path: Path) -> None:
-    create_certificates(tmp_path, "foreign")
-    with pytest.raises(ConfigError, match=r"foreign\.key says no roles"):
-        AllowedKeys(str(tmp_path))
-
-
-def test_two_keys_whose_addresses_begin_alike_are_not_both_let_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a", "b"):
-        new_key(tmp_path, name, ("produce",))
-    monkeypatch.setattr(keys, "address_prefix", lambda public: "0123456789AB")
-    with pytest.raises(ConfigError, match=r"b.key has addresses like those of a.key"):
-        AllowedKeys(str(tmp_path))
 
 
 def test_a_secret_may_be_in_the_environment(

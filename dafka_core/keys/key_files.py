@@ -6,10 +6,8 @@ and by what Arrow Flight knows it (``credentials``).
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import stat
 import struct
 import tempfile
 from collections.abc import Collection, Mapping
@@ -23,9 +21,6 @@ from zmq.utils import z85
 from dafka_core.credentials import new_certificate, parsed, token, token_digest
 from dafka_core.errors import ConfigError
 from dafka_core.permissions import (
-    EVERYBODY,
-    PREFIX_DIGITS,
-    ROLES,
     STORE,
     Permissions,
     address_prefix,
@@ -42,10 +37,8 @@ SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
 FROM_ENVIRONMENT: Final = "env:"
 """What stands before the name of an environment variable in place of a file's name."""
 
-LOOK_INTERVAL_S: Final = 1.0
-"""How often the directory of allowed keys is looked at."""
-
 _NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
+_KEY: Final = re.compile(r"(?m)^\s*(public|secret)-key\s*=\s*[\"']?(.*?)[\"']?\s*$")
 _METADATA: Final = re.compile(r"(?m)^\s+([\w-]+)\s*=\s*\"?([^\"\n]*?)\"?\s*$")
 _FACTS: Final = ("roles", "produce", "consume", "addresses")
 """What a public file may say of its owner, in this order."""
@@ -53,8 +46,6 @@ _FACTS: Final = ("roles", "produce", "consume", "addresses")
 TOKEN: Final = "token-sha256"  # noqa: S105 -- no token
 CERTIFICATE: Final = "certificate"
 """What follows it, for Arrow Flight."""
-
-_log = logging.getLogger("dafka.security")
 
 
 class KeyPair(NamedTuple):
@@ -206,24 +197,6 @@ def own_prefix(config: SecurityOptions) -> str:
     return address_prefix(read_secret(config.secret_key_file).public)
 
 
-def own_permissions(config: SecurityOptions) -> Permissions:
-    """What a node with these options may do, as far as its own directory says; all without a key.
-
-    Raises:
-        ConfigError: the key or the directory is wrong.
-    """
-    if not config.secret_key_file:
-        return EVERYBODY
-    public = read_secret(config.secret_key_file).public
-    known = AllowedKeys(config.allowed_keys).find(public.decode())
-    return unlisted(public) if known is None else known.permissions
-
-
-def unlisted(public: bytes) -> Permissions:
-    """What a node takes its own key for that its directory does not have: others decide."""
-    return Permissions("(own)", frozenset(ROLES), prefix=address_prefix(public))
-
-
 def read_public(path: Path) -> AllowedKey:
     """A public key and what is said of it.
 
@@ -231,22 +204,33 @@ def read_public(path: Path) -> AllowedKey:
         ValueError: the file cannot be let count; it says why.
     """
     try:
-        text = path.read_text()
-        public, secret = load_certificate(path)
-        if len(z85.decode(public)) != 32:
-            raise ValueError
+        return parse_public(path.stem, path.read_bytes())
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror})") from None
+
+
+def parse_public(name: str, octets: bytes) -> AllowedKey:
+    """The same of what is in its file.
+
+    Raises:
+        ValueError: it cannot be let count; it says why.
+    """
+    try:
+        text = octets.decode("utf-8-sig")
+        halves = dict(_KEY.findall(text))
+        public = halves["public"].encode()
+        if len(z85.decode(public)) != 32:
+            raise ValueError
     except (ValueError, KeyError, struct.error):  # what Z85 has not
         raise ValueError("holds no public key, or not a whole one") from None
-    if secret is not None:
+    if "secret" in halves:
         raise ValueError(f"holds a secret key, which is for its owner alone: name it NAME{SECRET}")
     told = dict(_METADATA.findall(text))
     if "roles" not in told:
         raise ValueError("says no roles: 'dafka keys new --role ROLE' writes them")
-    patterns = {name: parse_patterns([told[name]]) for name in _FACTS[1:] if name in told}
+    patterns = {each: parse_patterns([told[each]]) for each in _FACTS[1:] if each in told}
     roles = frozenset(parse_roles([told["roles"]]))
-    owner = Permissions(path.stem, roles, prefix=address_prefix(public), **patterns)
+    owner = Permissions(name, roles, prefix=address_prefix(public), **patterns)
     certificate = told.get(CERTIFICATE, "") if owner.is_store else ""
     if certificate:
         parsed(certificate)
@@ -264,113 +248,3 @@ def _tell(public: Path, facts: Mapping[str, str]) -> None:
     text = re.sub(rf"(?m)^\s+({'|'.join(facts)})\s*=.*\n", "", public.read_text())
     lines = "".join(f'    {name} = "{fact}"\n' for name, fact in facts.items())
     public.write_text(text.replace("metadata\n", f"metadata\n{lines}", 1))
-
-
-class AllowedKeys:
-    """The public keys in a directory, as they are now.
-
-    Args:
-        is_second: whether somebody else in this process says what changes there.
-
-    Raises:
-        ConfigError: it is no directory, or a file in it is wrong.
-    """
-
-    def __init__(self, directory: str, *, is_second: bool = False) -> None:
-        self.directory = Path(directory)
-        self._is_second = is_second
-        self._keys: dict[str, AllowedKey] = {}
-        self._by_prefix: dict[str, AllowedKey] = {}
-        self._tokens: dict[str, AllowedKey] = {}
-        self._due = 0.0
-        self._state: object = None
-        self._said: frozenset[str] = frozenset()
-        wrong = self._read()
-        if wrong:
-            raise ConfigError("allowed_keys", directory, wrong[0])
-
-    def find(self, key: str) -> AllowedKey | None:
-        """What is known of a key that is allowed."""
-        return self._keys.get(key)
-
-    def owner(self, address: str) -> AllowedKey | None:
-        """Whose a node's address is, of those that are allowed."""
-        known = self._by_prefix.get(address[:PREFIX_DIGITS])
-        listed = (each for each in self._keys.values() if each.permissions.is_own(address))
-        return known or next(listed, None)
-
-    def all(self) -> list[AllowedKey]:
-        """All of them, in the order of their names."""
-        return sorted(self._keys.values(), key=lambda key: key.name)
-
-    def find_token(self, said: str) -> AllowedKey | None:
-        """The key whose owner says a token."""
-        return self._tokens.get(token_digest(said))
-
-    def with_role(self, role: str) -> list[AllowedKey]:
-        """The keys that have a role, in the order of their names."""
-        return [key for key in self.all() if role in key.roles]
-
-    def look(self, now: float) -> bool:
-        """Reads the directory again if it is time; whether other keys are allowed than before.
-
-        What is wrong in it is said, and lets nobody in.
-        """
-        if now < self._due:
-            return False
-        self._due = now + LOOK_INTERVAL_S
-        before = self._keys
-        wrong = self._read()
-        for each in wrong:
-            if each not in self._said and not self._is_second:
-                _log.error("%s: %s; nobody is let in by it", self.directory, each)
-        self._said = frozenset(wrong)
-        if self._keys == before:
-            return False
-        if self._is_second:
-            return True
-        for key, text in (
-            *((before[k], "is not allowed any more") for k in before.keys() - self._keys.keys()),
-            *((self._keys[k], "is allowed") for k in self._keys.keys() - before.keys()),
-        ):
-            facts = {"name": key.name, "key": key.key, "what": text}
-            extra = {"event": "key_changed"}
-            _log.info("key %(name)s (%(key)s) %(what)s from now on", facts, extra=extra)
-        return True
-
-    def _read(self) -> list[str]:
-        """Takes in what is there; what is wrong."""
-        wrong: list[str] = []
-        found: dict[str, AllowedKey] = {}
-        prefixes: dict[str, AllowedKey] = {}
-        try:
-            names = sorted(n for n in os.listdir(self.directory) if n.endswith(PUBLIC))  # noqa: PTH208
-            paths = [self.directory / name for name in names]
-            if self.directory.stat().st_mode & stat.S_IWOTH:
-                why = "everybody can write to it, and so let in anybody: 'chmod o-w' it"
-                paths, wrong = [], [why]
-            state = [(p, s.st_ctime_ns, s.st_size, s.st_ino) for p in paths for s in [p.stat()]]
-        except OSError as error:
-            paths, state = [], []
-            wrong.append(f"must be a directory of public keys ({error.strerror})")
-        if state and state == self._state:
-            return sorted(self._said)
-        self._state = state
-        for path in paths:
-            try:
-                each = read_public(path)
-            except ValueError as error:
-                wrong.append(f"{path.name} {error}")
-                continue
-            if each.key in found:
-                wrong.append(f"{path.name} holds the key of {found[each.key].name}{PUBLIC}")
-                continue
-            twin = prefixes.setdefault(each.permissions.prefix, each)
-            if twin is not each:
-                wrong.append(f"{path.name} has addresses like those of {twin.name}{PUBLIC}")
-                continue
-            found[each.key] = each
-        self._keys = found
-        self._by_prefix = prefixes
-        self._tokens = {each.token_digest: each for each in found.values() if each.token_digest}
-        return wrong
