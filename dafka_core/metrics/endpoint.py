@@ -11,6 +11,8 @@ import json
 import logging
 import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
@@ -35,10 +37,11 @@ if TYPE_CHECKING:
     from dafka_core.nodes.node import Node
 
 MAX_REQUESTS: Final = 16
-"""At one time; further connections are closed.  A few programs ask, each every few seconds."""
+"""At one time.  A further one takes the place of a connection without a request, if there is one;
+it is closed otherwise.  A few programs ask, each every few seconds."""
 
-REQUEST_TIMEOUT_S: Final = 10.0
-"""Within this time a client has to send its request, and to take the answer."""
+REQUEST_TIMEOUT_S: Final = 5.0
+"""Within this time a client has to send its request, all of it, and then to take the answer."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
@@ -188,7 +191,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         numbers: WSGIApplication,
     ) -> None:
         self.address_family = family
-        self._room = threading.BoundedSemaphore(MAX_REQUESTS)
+        self._lock = threading.Lock()
+        self._asking: dict[socket.socket, tuple[str, float]] = {}  # from where and since when
+        self._answered: set[socket.socket] = set()
         self._nodes = nodes
         self._visitors = visitors
         self._numbers = numbers
@@ -218,18 +223,49 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread, unless there are as many as there may be."""
-        if not self._room.acquire(blocking=False):
+        """Starts a thread, if there is a place or one can be had."""
+        with self._lock:
+            if len(self._asking) + len(self._answered) >= MAX_REQUESTS:
+                self._end_one_that_asks()
+            has_place = len(self._asking) + len(self._answered) < MAX_REQUESTS
+            if has_place:
+                self._asking[request] = (str(client_address[0]), time.monotonic())
+        if has_place:
+            super().process_request(request, client_address)
+        else:
             self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answers, in the thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
+    def has_asked(self, request: socket.socket) -> None:
+        """A connection has sent its request: it keeps its place until that is answered."""
+        with self._lock:
+            if self._asking.pop(request, None) is not None:
+                self._answered.add(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection, whose place is free then."""
+        with self._lock:
+            self._asking.pop(request, None)
+            self._answered.discard(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Ends those that took too long to ask; the server calls it again and again."""
+        with self._lock:
+            before = time.monotonic() - REQUEST_TIMEOUT_S
+            for each in [each for each, (_, since) in self._asking.items() if since < before]:
+                self._end(each)
+
+    def _end_one_that_asks(self) -> None:
+        """Ends the oldest connection without a request, of the address with most of them."""
+        count = Counter(address for address, _ in self._asking.values())
+        for busiest, _ in count.most_common(1):
+            self._end(next(each for each, (at, _) in self._asking.items() if at == busiest))
+
+    def _end(self, request: socket.socket) -> None:
+        """Has the thread that reads a request come to its end, under the lock."""
+        del self._asking[request]
+        with contextlib.suppress(OSError):  # its client may have gone
+            request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client has gone, or sent none of HTTP: nobody need hear of it."""
@@ -287,7 +323,14 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _Handler(WSGIRequestHandler):
     """Reads one request; logs none: one comes each second."""
 
-    timeout = REQUEST_TIMEOUT_S  # of the socket
+    timeout = REQUEST_TIMEOUT_S  # of each piece
+    server: _Server
+
+    def parse_request(self) -> bool:
+        """Reads the request, and says so: the connection has a place of its own from then on."""
+        is_one = super().parse_request()
+        self.server.has_asked(self.connection)
+        return is_one
 
     def address_string(self) -> str:
         return str(self.client_address[0])

@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 
 import pytest
 
 from dafka_core import ConfigError, MetricsEndpoint, Reader, Tower, serve_metrics
 from dafka_core.metrics.endpoint import MAX_REQUESTS
-from dafka_core.testing import wait_until
+from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.metrics.conftest import ANY_PORTS, Nodes, ask
 
 
@@ -62,37 +63,44 @@ def test_what_is_wrong_is_said_and_is_no_traceback(
     assert capfd.readouterr().err == ""
 
 
-def test_clients_that_hold_still_shut_nobody_out_for_ever(endpoint: MetricsEndpoint) -> None:
-    silent = [socket.create_connection(endpoint.address) for _ in range(2 * MAX_REQUESTS)]
-    try:
-        # Those without a place are closed at once; the others keep theirs only for a while.
-        for each in silent:
-            each.settimeout(0.01)
-        closed = set()
-
-        def more_closed() -> bool:
-            for each in silent:
-                try:
-                    if each not in closed and each.recv(1) == b"":
-                        closed.add(each)
-                except TimeoutError:
-                    pass
-                except ConnectionError:
-                    closed.add(each)
-            return len(closed) >= MAX_REQUESTS
-
-        wait_until(more_closed)
-    finally:
-        for each in silent:
-            each.close()
-    wait_until(lambda: _is_ready(endpoint))
+def test_clients_that_hold_still_shut_nobody_out(endpoint: MetricsEndpoint) -> None:
+    with ExitStack() as stack:
+        for _ in range(2 * MAX_REQUESTS):
+            stack.enter_context(socket.create_connection(endpoint.address))
+        # The oldest of them is closed for each that comes: they hold all places still.
+        for _ in range(2 * MAX_REQUESTS):
+            assert ask(f"{endpoint.url}/readyz").status == 200
 
 
-def _is_ready(endpoint: MetricsEndpoint) -> bool:
-    try:
-        return ask(f"{endpoint.url}/readyz").status == 200
-    except OSError:
-        return False
+def test_who_has_most_connections_makes_room() -> None:
+    with MetricsEndpoint("0.0.0.0:0", insecure=True) as endpoint, ExitStack() as stack:
+
+        def connected(source: str) -> socket.socket:
+            at = ("127.0.0.1", endpoint.address.port)
+            made = socket.create_connection(at, PATIENCE_S, (source, 0))
+            return stack.enter_context(made)
+
+        slow = connected("127.0.0.2")
+        greedy = [connected("127.0.0.3") for _ in range(MAX_REQUESTS)]
+        assert greedy[0].recv(1) == b""
+        slow.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in slow.recv(100)
+
+
+def test_a_request_has_its_time_in_all_however_often_a_piece_of_it_comes(
+    endpoint: MetricsEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka_core.metrics.endpoint.REQUEST_TIMEOUT_S", 0.1)
+    with socket.create_connection(endpoint.address) as client:
+
+        def is_ended() -> bool:
+            try:
+                client.sendall(b"G")
+            except ConnectionError:
+                return True
+            return False
+
+        wait_until(is_ended)
 
 
 def test_what_cannot_be_is_refused_before_anything_is_served(
