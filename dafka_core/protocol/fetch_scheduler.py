@@ -86,7 +86,7 @@ class FetchScheduler:
             self._add(now, fetcher, messages, of_stores)
         free = MAX_UNDER_WAY - len(self._under_way)
         for fetcher in self._waiting.first(free):
-            self._add(now, fetcher, messages, of_stores)
+            self._add(now, fetcher, messages, of_stores, in_turn=True)
         for store, wanted in of_stores.items():
             for start in range(0, len(wanted), MAX_FETCH_PARTITIONS):
                 part = tuple(wanted[start : start + MAX_FETCH_PARTITIONS])
@@ -122,9 +122,9 @@ class FetchScheduler:
         return self._due if self._fetchers else None
 
     def _claim(
-        self, now: float, fetcher: PartitionFetcher, room: bool = True
+        self, now: float, fetcher: PartitionFetcher, room: bool = True, *, in_turn: bool = False
     ) -> tuple[int, int] | None:
-        """The offsets to ask for now, if it is the partition's turn."""
+        """The offsets to ask for now, if it is the partition's turn, as ``in_turn`` says it is."""
         action = fetcher.action(states.TURN, now, room)
         if action == states.FORGET:
             self.forget(fetcher.tp)
@@ -136,7 +136,7 @@ class FetchScheduler:
         wants = action in (states.ASK_NEXT, states.ASK_AGAIN)
         if wants and fetcher.unanswered_since is not None and self._waiting:
             self._under_way.discard(tp)  # nobody may have it: the others first
-        if wants and tp not in self._under_way and not self._has_turn(tp):
+        if wants and tp not in self._under_way and not (in_turn or self._has_room):
             self._fetchers.pop(tp, None)
             self._waiting.add(fetcher)
             return None
@@ -154,10 +154,12 @@ class FetchScheduler:
         fetcher: PartitionFetcher,
         messages: list[Outgoing],
         of_stores: dict[str, list[PartitionInfo]],
+        *,
+        in_turn: bool = False,
     ) -> None:
         """Adds what to ask for one partition: of the store that has it, or else of everybody."""
         in_vain = fetcher.unanswered_since is not None
-        claimed = self._claim(now, fetcher)
+        claimed = self._claim(now, fetcher, in_turn=in_turn)
         if claimed is None:
             return
         tp = fetcher.tp
@@ -171,9 +173,7 @@ class FetchScheduler:
     def _fetch(self, tp: TopicPartition, start: int, end: int) -> Fetch:
         return Fetch(tp.partition, self._requestor, tp.topic, start, end - start)
 
-    def _has_turn(self, tp: TopicPartition) -> bool:
-        """Whether a partition may be asked for now, after those that have waited longer."""
-        free = MAX_UNDER_WAY - len(self._under_way)
-        if free <= 0 or len(self._waiting) < free:
-            return free > 0
-        return any(each.tp == tp for each in self._waiting.first(free))
+    @property
+    def _has_room(self) -> bool:
+        """Whether one more partition may be asked for now, beside all that wait."""
+        return len(self._waiting) < MAX_UNDER_WAY - len(self._under_way)

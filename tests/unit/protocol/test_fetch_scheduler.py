@@ -8,9 +8,10 @@ import pytest
 
 from dafka_core.protocol import fetch_scheduler
 from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY
 from dafka_core.protocol.messages import DirectHead, FetchBatch, HeadsReply
-from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
+from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S, PartitionFetcher
 from dafka_core.protocol.role import Outgoing
 from dafka_core.records import PartitionInfo
 from tests.unit.protocol.model import TOPIC, batch_of, fetches_in
@@ -56,6 +57,19 @@ def test_the_others_are_asked_for_when_some_are_done() -> None:
         assert len(under_way) <= MAX_UNDER_WAY
     assert role.positions() == {(TOPIC, f"P{i}"): (1, 1) for i in range(total)}
     assert len(role.scheduler) == 0
+
+
+def test_whose_turn_it_is_is_found_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    role, counts = told_of(5 * MAX_UNDER_WAY), list[int]()
+    first = FairQueue.first
+
+    def counted(queue: FairQueue, count: int) -> list[PartitionFetcher]:
+        counts.append(count)
+        return first(queue, count)
+
+    monkeypatch.setattr(FairQueue, "first", counted)
+    assert len(asked_of_store(role.on_tick(0.0))) == MAX_UNDER_WAY
+    assert counts == [MAX_UNDER_WAY]  # in the store's loop: each turn would cost all others'
 
 
 def test_a_store_that_does_not_answer_is_asked_twice_and_then_everybody() -> None:
