@@ -138,10 +138,25 @@ class Wanted:
             and not (self.partitions or self.since_us is not None)
         )
 
-    def ranges(self, stored: StoredRecords, topic: str) -> list[Range]:
-        """The offsets of each partition; DafkaError if it, or the topic, is not there."""
+    def ranges(
+        self,
+        stored: StoredRecords,
+        topic: str,
+        lacks: Callable[[str], None] = output.say,
+    ) -> list[Range]:
+        """The offsets of each partition; DafkaError if it, or the topic, is not there.
+
+        ``lacks`` is told of each that begins later than it was asked for.
+        """
         infos = stored.of_topic(topic, self.partitions)
         starts = {each.tp: self.start.offset_in(each) for each in infos}
+        for each in infos if self.since_us is None else ():
+            start = starts[each.tp]
+            if start < each.earliest:
+                gap = f"no store has offsets {start} to {each.earliest} (exclusive)"
+                lacks(f"{each.tp} begins at {each.earliest}: {gap}")
+            if start > each.end:
+                output.say(f"{each.tp} ends at {each.end}, before offset {start}")
         ends = {each.tp: each.end for each in infos}
         if self.since_us is not None:
             starts = stored.offsets_at(infos, self.since_us)

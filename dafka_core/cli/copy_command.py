@@ -146,7 +146,7 @@ def _topic_to_file(
 ) -> None:
     from dafka_core.cli.copy_files import new_file
 
-    ranges = wanted.ranges(stored, topic)
+    ranges = wanted.ranges(stored, topic, _refuse)
     total = sum(each.count for each in ranges)
     with (
         new_file(place, overwrite=overwrite) as write,
@@ -188,6 +188,11 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_j
         raise refusal
 
 
+def _refuse(lack: str) -> None:
+    """Who names an offset wants a copy from there on, which would seem to be complete."""
+    raise DafkaError(f"{lack}; --offset earliest copies what there is")
+
+
 class _Mirror:
     """Copies a topic's partitions, each to one of another topic's, and knows how far it is."""
 
@@ -210,7 +215,7 @@ class _Mirror:
 
     def copy(self, wanted: Wanted) -> None:
         """Copies what there is and is not copied yet; all of it is acknowledged then."""
-        ranges = [self._left(each) for each in wanted.ranges(self._stored, self._source)]
+        ranges = [self._left(each) for each in wanted.ranges(self._stored, self._source, _refuse)]
         with output.progress(sum(each.count for each in ranges), "records") as advance:
             for each in ranges:
                 if each.count:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from dafka_core import Producer
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.testing import StoreDouble
 from tests.integration.cli.processes import PATIENCE_S, Dafka, run, sentence
 
 A, B = "A" * 32, "B" * 32
@@ -110,6 +113,27 @@ def test_a_store_without_flight_is_read_over_the_mesh(lone_tower: str, tmp_path:
         assert run(*asked, "--since", "1h", "--grep", "2").stdout == b"2\n"
         [stamp, *_] = run(*asked, "--format", "%T").stdout.split()
         assert abs(int(stamp) / 1_000 - time.time()) < 300
+
+
+def test_an_offset_that_is_given_up_or_to_come_is_told(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path / "store", "1" * 32) as store:
+        tp = TopicPartition("t", A)
+        store.log.append([RecordBatch.of(tp, 0, [b"%d" % number for number in range(10)])])
+        store.log.retention.trim_at_most(tp, 8)
+        at = ("--stores", store.location.locations[0])
+        said = f"topic 't', partition {A} begins at 8: no store has offsets 5 to 8 (exclusive)"
+        early = run("consume", "t", "--exit-at-end", "--offset", "5", *at)
+        assert (early.stdout, early.stderr.decode()) == (b"8\n9\n", f"{said}\n")
+        for offset in ("11", "+3"):
+            late = run("consume", "t", "--exit-at-end", "--offset", offset, *at)
+            assert (late.returncode, late.stdout) == (0, b"")
+            assert b"ends at 10, before offset 11" in late.stderr
+        copied = tmp_path / "t.jsonl"
+        refused = run("copy", "t", str(copied), "--offset", "5", *at)
+        assert refused.returncode == 1
+        assert sentence(refused) == f"{said}; --offset earliest copies what there is"
+        assert not copied.exists()
+        assert run("copy", "t", str(copied), "--offset", "8", *at).returncode == 0
 
 
 @pytest.mark.parametrize(
