@@ -110,6 +110,14 @@ class KafkaOptions(Options):
         minimum=1,
         maximum=10_000,
     )
+    offsets_retention_minutes: int = option(
+        10_080,
+        "how long what a group has committed is kept when nobody is in it and nothing more is "
+        "committed, as Kafka's `offsets.retention.minutes`",
+        unit="min",
+        minimum=1,
+        maximum=2**31 - 1,
+    )
     offset_metadata_max_bytes: int = option(
         4_096,
         "of the text that a client commits beside an offset, as Kafka's "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -14,6 +13,7 @@ from typing import Final
 from dafka_core.names import quoted
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.retention_rules import RetentionRule, rule_of
+from dafka_core.storage.clock_doubt import ClockDoubt
 from dafka_core.storage.held_blocks import HeldBlocks
 from dafka_core.storage.log import Log
 from dafka_core.storage.retention import (
@@ -26,13 +26,6 @@ from dafka_core.storage.retention import (
 
 TRIM_BLOCKS: Final = 16
 """How many blocks go at a time: appends wait meanwhile, as for another append."""
-
-JUMP_US: Final = 3_600_000_000
-"""A clock that has gone ahead by so much more than time has passed since the last pass may be
-wrong: by it, everything would be too old."""
-
-DOUBTED_S: Final = 3600.0
-"""For so long nothing goes by age then: people or a time service may set the clock right."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -66,7 +59,7 @@ class Retention:
         log: it is read beside appends, and trimmed between them.
         rules: they may be replaced at any time; the next pass goes by them.
         archiver: what goes is archived first.
-        steady_s: seconds that pass, whatever the log's clock says.
+        clock: whether the log's clock is believed.
         until_read: up to which limits a topic's records that ``readers`` have not read are kept.
         readers: who is waited for.
     """
@@ -76,14 +69,11 @@ class Retention:
         log: Log,
         rules: Sequence[RetentionRule] = (),
         archiver: Archiver | None = None,
-        # It counts the time that the machine was suspended, too.
-        steady_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        clock: ClockDoubt | None = None,
         until_read: Sequence[RetentionRule] = (),
         readers: Readers | None = None,
     ) -> None:
-        self._steady_s = steady_s
-        self._lead_us: int | None = None
-        self._jumped_s: float | None = None
+        self._clock = clock or ClockDoubt("retention")
         self.rules = tuple(rules)
         self.counts = RetentionCounts()
         self._log = log
@@ -108,7 +98,7 @@ class Retention:
         """
         rules, now_us = self.rules, self._log.now_us()
         self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
-        is_right = self._is_right(now_us)
+        is_right = self._clock.believes(now_us)
         waits, self._waits = self._waits, {}
         if self._readers is not None:
             self._readers.look()
@@ -131,25 +121,6 @@ class Retention:
             del self._first[tp]
         self._held.keep_only(seen)
         self.counts.passes += 1
-
-    def _is_right(self, now_us: int) -> bool:
-        """Whether the log's clock is to be believed."""
-        steady_s = self._steady_s()
-        lead_us = now_us - int(steady_s * 1_000_000)
-        ahead_us = lead_us - (lead_us if self._lead_us is None else self._lead_us)
-        if ahead_us > JUMP_US:
-            if self._jumped_s is None:
-                self._jumped_s = steady_s
-                facts = {"hours": ahead_us / 3.6e9, "doubted_s": DOUBTED_S}
-                text = (
-                    "retention: the clock has jumped ahead by %(hours).1f h: nothing goes by age "
-                    "unless it stays so for %(doubted_s).0f s"
-                )
-                _log.warning(text, facts, extra={"event": "retention_clock"})
-            if steady_s - self._jumped_s < DOUBTED_S:
-                return False
-        self._lead_us, self._jumped_s = lead_us, None
-        return True
 
     def _by_age(self, partitions: list[PartitionInfo], before_us: int) -> Iterator[None]:
         for info in partitions:

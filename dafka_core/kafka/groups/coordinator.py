@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError
@@ -23,12 +24,16 @@ from dafka_core.kafka.groups.offset_log import MAX_BATCH, OffsetLog
 from dafka_core.kafka.groups.offsets import records_of
 from dafka_core.kafka.groups.other_heads import OtherHeads
 from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.storage.clock_doubt import ClockDoubt
 
 MAX_GROUPS: Final = 10_000
 """That are kept in memory, or have committed: with one partition each some megabytes."""
 
 LOOK_S: Final = 0.25
 """How often it is looked whether gateways have come or gone."""
+
+EXPIRE_S: Final = 60.0
+"""How often it is looked whether groups have not been used for too long."""
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -57,12 +62,14 @@ class Coordinator:
         self._due: dict[str, float] = {}  # when to look at a group, or earlier
         self._saved: dict[str, int] = {}  # changes of a group that are kept, or about to be
         self._live: frozenset[str] = frozenset()  # the gateways for which all is read
+        self._clock = ClockDoubt("committed offsets")
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
         """Looks after the groups from now on."""
         self._begin(self._run())
+        self._begin(self._expire_now_and_then())
 
     async def close(self) -> None:
         """Ends; whoever waits is told to ask elsewhere."""
@@ -181,6 +188,40 @@ class Coordinator:
             except TimeoutError:
                 continue
 
+    async def _expire_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_S)
+            try:
+                await self._expire()
+            except (DafkaError, TimeoutError) as error:
+                _log.warning("groups that are not used could not be deleted: %s", error)
+
+    async def _expire(self) -> None:
+        """Deletes groups that have not been used for too long."""
+        now_us = self._node.store.log.now_us()
+        if not self._clock.believes(now_us) or self.loading():
+            return
+        before_ms = now_us // 1_000 - self._node.options.offsets_retention_minutes * 60_000
+        if not self._unused(before_ms):
+            return
+        # What is committed from here on is newer than the deletion; what is on its way comes first.
+        counter = self.offsets.next_counter()
+        await self.log.write([GroupRecord(counter=counter)])
+        unused = self._unused(before_ms)[:MAX_BATCH]
+        await self.log.write([GroupRecord(each.group_id, counter, deleted=True) for each in unused])
+        _log.info("deleted %d groups that have not been used for long", len(unused))
+        for group in unused:
+            if group.is_unused:
+                self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
+
+    def _unused(self, before_ms: int) -> list[Group]:
+        """Groups of this gateway that nobody is in, and that were used last before some time."""
+        names = [
+            each for each in self.offsets.groups() if 0 < self.offsets.used_ms(each) < before_ms
+        ]
+        found = [self.group(each) for each in names]
+        return [each for each in found if isinstance(each, Group) and self._is_kept_unused(each)]
+
     async def _load(self) -> None:
         """Reads what other gateways have written; all of it when gateways have come or gone."""
         live = self._live_now()
@@ -242,6 +283,7 @@ def _generation(group: Group) -> Generation:
         group.protocol,
         group.leader,
         members,
+        time.time_ns() // 1_000_000,
     )
 
 

@@ -7,8 +7,8 @@ Each gateway writes to one partition, which has its store's address.  A record i
 
 ``offsets`` are what was committed: topic, number of the partition, offset, leader epoch, metadata,
 and when (ms since 1970 UTC).  Offset -1 deletes what was committed.  ``generation`` is what the
-group has become instead, with its members, and ``deleted`` gives up all of the group that is
-older.
+group has become instead, when, and with which members; ``deleted`` gives up all of the group that
+is older.
 
 What is newer the counter tells (Lamport's): who writes gives one higher than the largest that it
 has seen in any partition of the topic.  Of two with the same counter that of the higher store's
@@ -66,6 +66,8 @@ class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
     protocol: str = ""
     leader: str = ""
     members: tuple[KeptMember, ...] = ()
+    time_ms: Natural = 0
+    """When it became so (ms since 1970 UTC); 0 in records of earlier versions."""
 
 
 class GroupRecord(JsonMessage, frozen=True, omit_defaults=True):

@@ -55,7 +55,9 @@ class Offsets:
         """Whether a group has committed something, or has members."""
         generation = self.generation(group)
         has_members = generation is not None and bool(generation.members)
-        return has_members or bool(self.committed(group))
+        kept = self._groups.get(group)
+        found = kept.offsets.values() if kept else ()
+        return has_members or any(each.offset != DELETED for _, each in found)
 
     def committed(self, group: str) -> dict[Place, Committed]:
         """What a group has committed, in order."""
@@ -73,6 +75,15 @@ class Offsets:
         """What a group was when it last became stable or empty."""
         kept = self._groups.get(group)
         return kept.generation[1] if kept else None
+
+    def used_ms(self, group: str) -> int:
+        """When a group last committed something, or became stable or empty (ms since 1970 UTC)."""
+        kept = self._groups.get(group)
+        if kept is None:
+            return 0
+        generation = kept.generation[1]
+        times = [each.time_ms for _, each in kept.offsets.values()]
+        return max(*times, generation.time_ms if generation else 0, 0)
 
     def take(self, writer: str, record: GroupRecord) -> None:
         """Takes a record that a gateway has written: what is newer counts."""

@@ -13,6 +13,7 @@ from dafka_core.log_entries import SetAside
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.retention_rules import parse_rules
 from dafka_core.storage import Log, block_builder, block_writer, held_blocks
+from dafka_core.storage.clock_doubt import ClockDoubt
 from dafka_core.storage.retention_pass import Retention
 from tests.integration.storage.clocks import Clock
 
@@ -90,7 +91,8 @@ def test_a_clock_that_has_jumped_ahead_is_doubted_for_an_hour(
     store: Log, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     steady_s = 0.0
-    retention = Retention(store, parse_rules("flights=7d"), steady_s=lambda: steady_s)
+    doubt = ClockDoubt("retention", lambda: steady_s)
+    retention = Retention(store, parse_rules("flights=7d"), clock=doubt)
 
     def passes(seconds: float, jump_s: float = 0) -> tuple[int, int]:
         nonlocal steady_s

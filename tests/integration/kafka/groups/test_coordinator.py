@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -13,6 +14,7 @@ from dafka_core.kafka import schemas
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateways import GatewayInfo
 from dafka_core.kafka.groups import coordinator
+from dafka_core.kafka.groups.group_records import Committed, GroupRecord
 from dafka_core.kafka.kafka_errors import KafkaError
 from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
 from tests.integration.kafka.groups.asking import Asking, asking
@@ -135,5 +137,56 @@ def test_there_are_so_many_groups_and_no_more(
             assert await client.commit(5, group_id="c") == [full]
             assert (await client.join(group_id="d")).error_code == full
             assert await client.commit(6, group_id="a") == [0]
+
+    running(work())
+
+
+def _committed(coordinating: coordinator.Coordinator, group: str, hours_ago: float) -> GroupRecord:
+    time_ms = time.time_ns() // 1_000_000 - int(hours_ago * 3_600_000)
+    commits = (Committed("t", 0, 5, time_ms=time_ms),)
+    return GroupRecord(group, coordinating.offsets.next_counter(), commits)
+
+
+def test_a_group_that_is_not_used_for_long_is_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "EXPIRE_S", 0.02)
+
+    async def work() -> None:
+        async with asking(store, offsets_retention_minutes=60) as client:
+            coordinating = client.groups._coordinator
+            offsets = coordinating.offsets
+            await client.member()
+            used = {"g": 2.0, "new": 0.5, "old": 2.0, "gone elsewhere": 2.0}
+            records = [_committed(coordinating, *each) for each in used.items()]
+            await coordinating.log.write(records)
+            while offsets.is_there("old"):
+                await asyncio.sleep(0.01)
+            # In one of them somebody is, and one is another gateway's.
+            assert {*offsets.groups()} == {"g", "new", "gone elsewhere"}
+            assert await client.committed() == {("t", 0): 5}
+        async with asking(store) as client:
+            assert not client.groups._coordinator.offsets.is_there("old")
+
+    running(work())
+
+
+def test_no_group_is_deleted_by_a_clock_that_has_jumped_ahead(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "EXPIRE_S", 0.02)
+
+    async def work() -> None:
+        async with asking(store) as client:
+            coordinating = client.groups._coordinator
+            await client.commit(5)
+            while coordinating._clock._lead_us is None:
+                await asyncio.sleep(0.01)
+            now_us = store.log.now_us
+            monkeypatch.setattr(store.log, "now_us", lambda: now_us() + 30 * 86_400_000_000)
+            while coordinating._clock._jumped_s is None:
+                await asyncio.sleep(0.01)
+            await coordinating._expire()
+            assert await client.committed() == {("t", 0): 5}
 
     running(work())

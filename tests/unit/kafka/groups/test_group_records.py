@@ -16,7 +16,7 @@ MEMBER = KeptMember("m-1", 10_000, 300_000, (("range", b"\xff\0"),), b"\0part", 
     "record",
     [
         GroupRecord("g", 7, (Committed("flüge", 0, 1_000, 3, "über", 1_700_000_000_000),)),
-        GroupRecord("g", 2**62, generation=Generation(3, "consumer", "range", "m-1", (MEMBER,))),
+        GroupRecord("g", 2**62, generation=Generation(3, "consumer", "range", "m-1", (MEMBER,), 9)),
         GroupRecord("a topic of octets \udcff", 1, (Committed("\udcff", 2**31 - 1, -1),)),
         GroupRecord("g", 8, deleted=True),
         GroupRecord(repeats=500),

@@ -72,6 +72,17 @@ def test_a_groups_generation_is_the_newest() -> None:
     assert [*offsets.groups()] == []
 
 
+def test_a_group_was_used_when_it_last_committed_or_changed() -> None:
+    offsets = taken((A, GroupRecord("g", 1, (Committed("t", 0, 5, time_ms=7),))))
+    assert (offsets.used_ms("g"), offsets.used_ms("other")) == (7, 0)
+    offsets.take(A, GroupRecord("g", 2, (Committed("t", 1, 5, time_ms=9),)))
+    assert offsets.used_ms("g") == 9
+    offsets.take(A, GroupRecord("g", 3, generation=Generation(1, time_ms=12)))
+    assert offsets.used_ms("g") == 12
+    offsets.take(A, GroupRecord("g", 4, generation=Generation(2)))  # of an earlier version
+    assert offsets.used_ms("g") == 9
+
+
 def generation(number: int) -> Generation:
     return Generation(number, members=(KeptMember("m", 1, 1, ()),))
 
