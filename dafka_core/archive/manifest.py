@@ -53,6 +53,16 @@ _END: Final = attrgetter("end")
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK)
 
 
+class LaterVersionError(ValueError):
+    """A commit that a later version has written, and that has nothing wrong with it."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"was written by a later version (its format is {version}, this one knows {VERSION}): "
+            "upgrade this one; nothing is wrong with the archive"
+        )
+
+
 class ArchivedFile(msgspec.Struct, frozen=True):
     """One file: a partition's records from ``start`` up to ``end`` (exclusive), all of one day.
 
@@ -95,13 +105,17 @@ class Commit(msgspec.Struct, frozen=True):
         """A commit from what lies on disk.
 
         Raises:
+            LaterVersionError: a later version has written it.
             ValueError: it is none.
         """
         try:
             found = json.loads(packed)
         except RecursionError:
             raise ValueError("is no JSON that can be read") from None
-        if not isinstance(found, dict) or found.pop("v", None) != VERSION:
+        version = found.pop("v", None) if isinstance(found, dict) else None
+        if isinstance(version, int) and version > VERSION:
+            raise LaterVersionError(version)
+        if version != VERSION:
             raise ValueError(f"must be a JSON object of version {VERSION}")
         made: Self = msgspec.convert(found, cls)
         for file in made.files:
@@ -250,6 +264,8 @@ class Manifest:
             made = Commit.parse(packed)
             if made.topic != self.topic:
                 raise ValueError(f"is of topic {quoted(made.topic)}")
+        except LaterVersionError as error:
+            raise ArchiveError(self.directory, f"{path} {error}") from error
         except (ValueError, msgspec.ValidationError) as error:
             raise damaged(self.directory, path, str(error)) from error
         return made

@@ -77,6 +77,19 @@ def test_names_need_not_be_text(tmp_path: Path) -> None:
     assert (found.topic, list(found.files)) == (topic, [partition])
 
 
+def test_what_a_later_version_has_written_is_no_damage(tmp_path: Path) -> None:
+    [path] = made(tmp_path, [file(0, 3)]).commits.glob("*.json")
+    path.write_bytes(b'{"v": 2, "other": 1}')
+    later = (
+        "was written by a later version .*: upgrade this one; nothing is wrong with the archive$"
+    )
+    with pytest.raises(ArchiveError, match=later):
+        read(tmp_path)
+    path.write_bytes(b'{"v": "2"}')
+    with pytest.raises(ArchiveError, match="It is not what was written: put it back"):
+        read(tmp_path)
+
+
 def change(**changes: Any) -> bytes:
     tree = json.loads(Commit("t", (file(0, 3),)).packed())
     tree["files"][0] |= {name: value for name, value in changes.items() if name not in tree}
@@ -89,7 +102,7 @@ def change(**changes: Any) -> bytes:
         (b"", "Expecting value"),
         (b"[" * 100_000, "no JSON that can be read"),
         (b"{}", "must be a JSON object of version 1"),
-        (change(v=2), "must be a JSON object of version 1"),
+        (change(v=0), "must be a JSON object of version 1"),
         (change(topic="u"), "is of topic 'u'"),
         (change(files=[]), "files"),
         (change(start=-1), r"Expected `int` >= 0 - at `\$.files\[0\].start`"),
