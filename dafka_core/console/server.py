@@ -13,6 +13,7 @@ from dafka_core.closing import ProcessBound
 from dafka_core.console.access import Access
 from dafka_core.console.api import Api
 from dafka_core.console.cluster_view import ClusterView
+from dafka_core.console.connections import MOST_CONNECTIONS, Connection
 from dafka_core.console.console_options import ConsoleOptions
 from dafka_core.console.login import Login
 from dafka_core.console.producing import Producers
@@ -25,9 +26,6 @@ from dafka_core.security_options import SecurityOptions
 from dafka_core.web_access import Door
 
 START_S: Final = 30.0
-MOST_CONNECTIONS: Final = 256
-"""Served at one time; further ones are refused."""
-
 MAX_HEADER_BYTES: Final = 32 << 10
 END_S: Final = 2
 """How long answers that are under way may take when the console ends."""
@@ -95,7 +93,7 @@ class Console(ProcessBound):
                 date_header=False,
                 proxy_headers=False,  # who asks is who is connected, whatever it says
                 ws="none",
-                http="h11",
+                http=Connection,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 limit_concurrency=MOST_CONNECTIONS,
                 timeout_keep_alive=30,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import threading
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dafka_core.console import connections
+from dafka_core.console.connections import MOST_CONNECTIONS
 from dafka_core.console.server import Console
 from dafka_core.errors import ConfigError, TowerNotFoundError
 from dafka_core.records import TopicPartition
@@ -50,6 +55,46 @@ def test_it_ends_while_pages_wait_for_news(tmp_path: Path) -> None:
         assert console.wait(PATIENCE_S)
         console.close()
         asking.close()
+
+
+def test_clients_that_ask_for_nothing_shut_nobody_out(tmp_path: Path) -> None:
+    with (
+        StoreDouble(tmp_path) as store,
+        Console({}, [store.location], listen="127.0.0.1:0") as console,
+        ExitStack() as stack,
+    ):
+        for _ in range(MOST_CONNECTIONS + 1):
+            silent = socket.create_connection(("127.0.0.1", console.port), PATIENCE_S)
+            stack.enter_context(silent).sendall(b"GET /")
+        assert ask(console, "/api/overview").status == 200
+
+
+def test_a_request_has_its_time_in_all_however_often_a_piece_of_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.1)
+    whole = b"GET /api/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with (
+        StoreDouble(tmp_path) as store,
+        Console({}, [store.location], listen="127.0.0.1:0") as console,
+    ):
+        for asked in (
+            b"",
+            whole,
+            b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n",
+        ):
+            with socket.create_connection(("127.0.0.1", console.port), PATIENCE_S) as client:
+                client.sendall(asked)
+                wait_until(partial(_is_ended, client))
+
+
+def _is_ended(client: socket.socket) -> bool:
+    """Sends one more octet; whether it was one too many."""
+    try:
+        client.sendall(b"G")
+    except ConnectionError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize(
