@@ -22,7 +22,7 @@ from dafka_core.kafka.configs import (
 )
 from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.other_stores import ANSWER_S, tell_others
+from dafka_core.kafka.other_stores import ANSWER_S, check_all_there, tell_others
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.kafka.schemas import (
     CreatePartitionsResponse,
@@ -226,11 +226,19 @@ class Topics(Feature):
         if not (self._node.numbers.is_there(topic) or any(i.earliest < i.end for i in held)):
             why = f"there is no topic {topic!r}"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
+        if changed_configs(self._node, topic):
+            # At a store that does not hear of it the topic's rule would be that of the next one.
+            check_all_there(store)
+        await self._remove(topic)
+
+    async def _remove(self, topic: str) -> None:
+        """Takes a topic's numbers away, and then all that there is of it."""
         await self._node.numbers.delete(topic)
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._settle(topic)
-            await self._node.in_thread(store.deletions.delete, topic)
+            await set_retention(self._node, topic, {}, anew=True)
+            await self._node.in_thread(self._node.store.deletions.delete, topic)
             await self._forget(topic)
         except (DafkaError, TimeoutError) as error:
             why = f"topic {topic!r} is deleted in part, ask again: {error}"

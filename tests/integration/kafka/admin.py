@@ -28,8 +28,8 @@ def create(client: AdminClient, *topics: NewTopic, **options: Any) -> dict[str, 
     return client.create_topics(list(topics), request_timeout=PATIENCE_S, **options)
 
 
-def make(client: AdminClient, topic: str, count: int = 1, **config: str) -> None:
-    made = create(client, NewTopic(topic, count, config=config))
+def make(client: AdminClient, topic: str, config: dict[str, str] | None = None) -> None:
+    made = create(client, NewTopic(topic, 1, config=config or {}))
     assert made[topic].result(PATIENCE_S) is None
 
 

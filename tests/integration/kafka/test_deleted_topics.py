@@ -35,7 +35,7 @@ def test_a_topic_is_deleted_while_clients_write_to_it(
                 codes.add(producer.receive()[0].error)
                 is_written.set()
 
-    for _ in range(3):
+    for _ in range(2):
         make(client, "t")
         threads = [threading.Thread(target=write) for _ in range(4)]
         for each in threads:
@@ -87,3 +87,12 @@ def test_idempotent_producers_begin_anew_with_the_topic(
             assert sorted(stored(store, "t")) == [[b"0", b"1", b"0", b"1"], [b"dafka's"]]
             delete(client, "t")
             assert stored(store, "t") == []
+
+
+def test_what_was_kept_of_it_is_said_no_more(client: AdminClient, store: Store) -> None:
+    make(client, "u", {"retention.ms": "9000"})
+    make(client, "t", {"retention.ms": "1000", "retention.bytes": "5"})
+    assert {str(each) for each in store.retention_control.rules} == {"u=9s", "t=1s,5B"}
+    delete(client, "t")
+    make(client, "t")
+    assert [str(each) for each in store.retention_control.rules] == ["u=9s"]

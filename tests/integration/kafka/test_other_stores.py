@@ -14,7 +14,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from dafka_core import Producer, Store
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.testing import wait_until
-from tests.integration.kafka.admin import PATIENCE_S, counts, refusal
+from tests.integration.kafka.admin import PATIENCE_S, counts, delete, make, refusal
 
 
 @pytest.fixture
@@ -26,6 +26,14 @@ def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
+def third(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
+    """One more: with it a majority stays when one goes."""
+    with Store(tmp_path / "third", tower=tower) as third:
+        wait_until(lambda: third.address in store.endpoints)
+        yield third
+
+
+@pytest.fixture
 def client(gateway: Gateway) -> AdminClient:
     return AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
 
@@ -34,10 +42,13 @@ def held(store: Store) -> list[tuple[int, int]]:
     return [(info.earliest, info.end) for info in store.log.partitions("t")]
 
 
-def test_other_stores_do_it_too(client: AdminClient, store: Store, other: Store) -> None:
-    with Producer("t", tower=store.options.tower, acks=2) as producer:
+def test_other_stores_do_it_too(
+    client: AdminClient, store: Store, other: Store, third: Store
+) -> None:
+    make(client, "without")
+    with Producer("t", tower=store.options.tower, acks=3) as producer:
         producer.publish_many([b"%d" % number for number in range(10)])
-    wait_until(lambda: counts(client) == {"t": 1})
+    wait_until(lambda: "t" in counts(client))
     before = TopicPartition("t", 0, 4)
     low = client.delete_records([before], request_timeout=PATIENCE_S)[before]
     assert low.result(PATIENCE_S).low_watermark == 4
@@ -49,15 +60,22 @@ def test_other_stores_do_it_too(client: AdminClient, store: Store, other: Store)
         return client.incremental_alter_configs([resource])[resource]
 
     keep("3600000").result(PATIENCE_S)
-    rules = [list(map(str, each.retention_control.rules)) for each in (store, other)]
-    assert rules == [["t=1h"]] * 2
+    rules = [list(map(str, each.retention_control.rules)) for each in (store, other, third)]
+    assert rules == [["t=1h"]] * 3
     client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"].result(PATIENCE_S)
     wait_until(lambda: held(store) == held(other) == [(10, 10)])
     with Producer("t", tower=store.options.tower) as producer:
         producer.publish(b"again")
-    wait_until(lambda: counts(client) == {"t": 1})
+    wait_until(lambda: "t" in counts(client))
+    # The rule has gone with the topic.
+    assert [each.retention_control.rules for each in (store, other, third)] == [()] * 3
+    keep("3600000").result(PATIENCE_S)
     other.close()
-    wait_until(lambda: not store.stores_here)
+    wait_until(lambda: store.stores_here == {third.address})
     error, why = refusal(keep("1000"))
     assert (error, other.address in why) == ("NOT_ENOUGH_REPLICAS", True)
     assert list(map(str, store.retention_control.rules)) == ["t=1h"]
+    refused = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
+    assert refusal(refused)[0] == "NOT_ENOUGH_REPLICAS"
+    delete(client, "without")
+    assert counts(client) == {"t": 1}
