@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError, ProtocolError
@@ -91,11 +91,7 @@ class Topics(Feature):
         try:
             count, gateways, limits = self._checked_topic(topic, times)
             if not validate_only:
-                # First: a topic that is there without what was asked for would give up nothing.
-                rules = self._node.store.retention.rules
-                if changed(topic.name, rules, limits) != rules:
-                    await set_retention(self._node, topic.name, limits)
-                await self._node.numbers.create(topic.name, count, new=True, gateways=gateways)
+                await self._make(topic.name, count, gateways, limits)
         except RefusedError as refused:
             return _Created(name=topic.name, error_code=refused.code, error_message=refused.why)
         return _Created(
@@ -116,6 +112,23 @@ class Topics(Feature):
                 for name, value in topic_configs(self._node, topic.name).items()
             ],
         )
+
+    async def _make(
+        self, topic: str, count: int, gateways: Sequence[str], limits: Mapping[str, int | None]
+    ) -> None:
+        """Makes a topic, and then its rule: of two who make it at once, one says what is kept."""
+        rules = self._node.store.retention.rules
+        is_changed = changed(topic, rules, limits) != rules
+        if is_changed:
+            check_all_there(self._node.store)
+        await self._node.numbers.create(topic, count, new=True, gateways=gateways)
+        if is_changed:
+            try:
+                await set_retention(self._node, topic, limits)
+            except RefusedError as refused:
+                await self._remove(topic)
+                why = f"{refused.why}; so the topic is not made"
+                raise RefusedError(refused.code, why) from None
 
     def _checked_topic(
         self, topic: Any, times: int

@@ -25,9 +25,12 @@ from kafka.admin import NewTopic as PythonTopic
 from kafka.errors import TopicAlreadyExistsError
 
 from dafka_core import Producer, Store
+from dafka_core.kafka import topic_retention
 from dafka_core.kafka.api_versions import VERSIONS, Api
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.gateways import node_id
+from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.refusal import RefusedError
 from dafka_core.kafka.schemas import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -86,6 +89,37 @@ def test_configs_that_are_true_or_change_nothing_are_taken(client: AdminClient) 
 def test_a_topic_is_only_validated(client: AdminClient) -> None:
     assert create(client, NewTopic("t", 1), validate_only=True)["t"].result(PATIENCE_S) is None
     assert counts(client) == {}
+
+
+def test_of_two_that_make_a_topic_at_once_one_says_what_is_kept(
+    client: AdminClient, gateway: Gateway, store: Store
+) -> None:
+    other = AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+    for topic in ("t", "u", "v"):
+        asked = {}
+        for age_s, each in enumerate((client, other), 1):
+            config = {"retention.ms": str(1000 * age_s)}
+            asked[age_s] = create(each, NewTopic(topic, 1, config=config))[topic]
+        made = {age_s for age_s, each in asked.items() if each.exception(PATIENCE_S) is None}
+        (kept,) = [each for each in store.retention.rules if each.pattern == topic]
+        assert {kept.age_s} == made
+
+
+def test_a_topic_that_stores_do_not_keep_as_asked_for_is_not_made(
+    client: AdminClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        monkeypatch.undo()
+        raise RefusedError(KafkaError.REQUEST_TIMED_OUT, "a store has not done it")
+
+    monkeypatch.setattr(topic_retention, "tell_others", fail)
+    refused = create(client, NewTopic("t", 1, config={"retention.ms": "1000"}))["t"]
+    assert refusal(refused) == (
+        "REQUEST_TIMED_OUT",
+        "a store has not done it; so the topic is not made",
+    )
+    assert counts(client) == {}
+    assert store.retention.rules == ()
 
 
 def test_gateways_can_be_assigned(client: AdminClient, store: Store) -> None:
