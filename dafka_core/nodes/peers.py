@@ -54,7 +54,6 @@ one says how far away that is."""
 _ALL: Final = ""
 """The endpoint under which the one socket for all peers is kept."""
 
-
 _log = logging.getLogger("dafka.mesh")
 
 
@@ -235,9 +234,8 @@ class Peers:
         for monitor in self._monitors.values():
             if monitor in polled:
                 self._hear_of_connections(now, monitor)
-        for endpoint, since in [*self._doubtful.items()]:
-            if now >= since + DOUBT_S:
-                self._renew(now, endpoint)
+        for endpoint in [each for each, at in self._doubtful.items() if now >= at + DOUBT_S]:
+            self._renew(now, endpoint)
         # Not while ZeroMQ may have freed a connection that it remembers by its place in memory: a
         # new one may lie there, and be the one that is ended when the old one is.
         while self._new and not self._doubtful:
@@ -285,10 +283,8 @@ class Peers:
 
     def _new_socket(self, endpoint: str) -> zmq.Socket[bytes]:
         most = self._config.high_water_mark
-        if self._config.max_peer_rate_bytes:
-            most = min(most, WAITING_MESSAGES)
-        limits = (self._max_frame_bytes, most)
-        socket = new_socket(self._context, zmq.SUB, *limits)
+        most = min(most, WAITING_MESSAGES) if self._config.max_peer_rate_bytes else most
+        socket = new_socket(self._context, zmq.SUB, self._max_frame_bytes, most)
         self._monitors[endpoint] = monitor = watched(self._context, socket)
         self._poller.register(monitor, zmq.POLLIN)
         for prefix in self._prefixes:
@@ -320,10 +316,10 @@ class Peers:
             del self._new[endpoint]
         elif _ALL in self._sockets:
             self._sockets[_ALL].disconnect(endpoint)
-        else:
+        elif endpoint in self._sockets:
             pair = self._sockets.pop(endpoint), self._monitors.pop(endpoint)
-            for socket in pair:
-                self._poller.register(socket, 0)
+            self._poller.register(pair[0], 0)
+            self._poller.register(pair[1], 0)
             close_watched(*pair)
 
     def _hear_of_connections(self, now: float, monitor: zmq.Socket[bytes]) -> None:
@@ -381,7 +377,11 @@ class Peers:
     def _renew(self, now: float, endpoint: str) -> None:
         """Connects to a peer that ZeroMQ has given up, though its beacons go on."""
         self._disconnect(endpoint)
-        self._connect(now, endpoint)
+        try:
+            self._connect(now, endpoint)
+        except zmq.ZMQError:  # no open file is left: soon again
+            self._doubtful[endpoint] = now
+            return
         if endpoint in self._refusals:  # which is said already
             return
         self.renewed[endpoint] += 1

@@ -110,12 +110,20 @@ def new_socket(
 def watched(
     context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]
 ) -> zmq.Socket[bytes]:
-    """A socket that tells which connections of a socket are made, end, and are tried again."""
+    """A socket that tells which connections of a socket are made, end, and are tried again.
+
+    Where there is no open file left for it, the watched one is closed.
+    """
     address = f"inproc://monitor-{next(_monitors)}"
     made = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
     events = made | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | HANDSHAKE_FAILED
-    socket.monitor(address, events)
-    monitor = context.socket(zmq.PAIR)
+    try:
+        socket.monitor(address, events)
+        monitor = context.socket(zmq.PAIR)
+    except zmq.ZMQError:
+        socket.disable_monitor()
+        socket.close()
+        raise
     monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this one
     monitor.connect(address)
     return monitor

@@ -6,6 +6,7 @@ of further ones, which the node joins, too.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -117,11 +118,16 @@ class Towers:
             link.made_at = link.made_at or now
             is_silent = now >= max(link.made_at, link.heard_at) + self._away_s
             is_refused = link.is_refused and now >= link.made_at + REFUSED_S
-            if is_silent or is_refused or not self._security.trusts_tower(link.key):
-                self._close(link)
-                attempt = link.attempt + is_refused
-                self._links[tower] = self._connected(tower, now, link.heard_at, attempt)
-            self._links[tower].pub.send_multipart(self._beacon)
+            is_trusted = self._security.trusts_tower(link.key)
+            if is_silent or is_refused or not is_trusted:
+                # Without an open file left the old one is kept, and the next beacon tries again.
+                with contextlib.suppress(zmq.ZMQError):
+                    attempt = link.attempt + is_refused
+                    self._links[tower] = self._connected(tower, now, link.heard_at, attempt)
+                if self._links[tower] is not link or not is_trusted:
+                    self._close(link)
+            if not self._links[tower].pub.closed:
+                self._links[tower].pub.send_multipart(self._beacon)
 
     def _learn(self, now: float, frames: list[bytes]) -> None:
         try:
@@ -137,6 +143,7 @@ class Towers:
             if now < self._links[oldest].heard_at + self._away_s:
                 return
             self._close(self._links.pop(oldest))
+            self.refusals.pop(str(oldest), None)
         try:
             self._links[found] = self._connected(found, now)
         except zmq.ZMQError:  # a host that is none
@@ -158,26 +165,26 @@ class Towers:
     def _connected(
         self, tower: TowerAddress, now: float, heard_at: float = 0.0, attempt: int = 0
     ) -> _Link:
-        pub = new_socket(self._context, zmq.PUB, *self._limits)
-        sub = new_socket(self._context, zmq.SUB, *self._limits)
-        for message_type in (beacons.BEACON, beacons.WELCOME, beacons.TOWER):
-            sub.subscribe(message_type)
         key = self._security.tower_key(attempt)
-        for socket in (pub, sub):
-            self._security.aim(socket, key)
-        monitor = watched(self._context, sub)
-        try:
+        with contextlib.ExitStack() as made:
+            pub = made.enter_context(new_socket(self._context, zmq.PUB, *self._limits))
+            sub = made.enter_context(new_socket(self._context, zmq.SUB, *self._limits))
+            for message_type in (beacons.BEACON, beacons.WELCOME, beacons.TOWER):
+                sub.subscribe(message_type)
+            for socket in (pub, sub):
+                self._security.aim(socket, key)
+            monitor = watched(self._context, sub)
+            made.callback(close_watched, sub, monitor)
             sub.connect(tower.pub_endpoint)
             pub.connect(tower.sub_endpoint)
-        except zmq.ZMQError:
-            close_watched(sub, monitor)
-            pub.close()
-            raise
+            made.pop_all()
         for socket in (sub, monitor):
             self._poller.register(socket, zmq.POLLIN)
         return _Link(sub, pub, monitor, key, now, heard_at, attempt)
 
     def _close(self, link: _Link) -> None:
+        if link.pub.closed:
+            return
         for socket in (link.sub, link.monitor):
             self._poller.register(socket, 0)
         close_watched(link.sub, link.monitor)

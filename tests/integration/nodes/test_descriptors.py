@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import resource
 import socket
@@ -28,7 +29,8 @@ from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecord
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Lines, command, environment
-from tests.integration.nodes.peers import RawPeer
+from tests.integration.nodes.locked import Keys
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 
 LIMIT = 70
 CONSUMERS = 22
@@ -36,11 +38,13 @@ VALUES = [b"%d" % number for number in range(500)]
 
 
 @contextlib.contextmanager
-def limited_store(directory: Path, tower: str) -> Iterator[Lines]:
+def limited_store(
+    directory: Path, tower: str, *options: str, ready: list[bytes] | None = None
+) -> Iterator[Lines]:
     """A store that may have ``LIMIT`` files open; what it says on standard error."""
     limited = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, "
     limited += f"{LIMIT})); os.execv(sys.argv[1], sys.argv[1:])"
-    arguments = ["store", "--dir", str(directory), "--tower", tower, "--flight-port", "off"]
+    arguments = ["store", "--dir", str(directory), "--tower", tower, *options]
     with subprocess.Popen(
         [sys.executable, "-c", limited, *command(arguments)],
         stdout=subprocess.PIPE,
@@ -51,8 +55,12 @@ def limited_store(directory: Path, tower: str) -> Iterator[Lines]:
         assert process.stderr is not None
         errors = Lines(process.stderr)
         try:
-            assert process.stdout.readline().startswith(b"READY ")
+            line = process.stdout.readline()
+            assert line.startswith(b"READY ")
+            if ready is not None:
+                ready.append(line.removeprefix(b"READY "))
             yield errors
+            assert process.poll() is None
         finally:
             process.kill()
             process.wait()
@@ -67,7 +75,7 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
         tower = stack.enter_context(
             Tower(sub_address="tcp://127.0.0.1:0", pub_address="tcp://127.0.0.1:0")
         ).tower
-        errors = stack.enter_context(limited_store(tmp_path, tower))
+        errors = stack.enter_context(limited_store(tmp_path, tower, "--flight-port", "off"))
         store = (tmp_path / "address").read_text().strip()
         said = b"open files limit 70: there is room for about"
         assert any(said in line for line in iter(errors.next, None))
@@ -113,6 +121,37 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
             consumer.close()
             del got[consumer]
         wait_until(lambda: len(whole()) >= min(len(first), CONSUMERS - len(first)))
+
+
+@pytest.mark.parametrize("of", ["mesh", "flight"])
+def test_strangers_who_take_all_open_files_of_a_store_with_keys_end_neither_it_nor_its_connections(
+    of: str, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path / "keys")
+    told = [f"--{name.replace('_', '-')}={value}" for name, value in keys.of("store").items()]
+    ready: list[bytes] = []
+    with contextlib.ExitStack() as stack:
+        tower = stack.enter_context(Tower(**ANY_PORTS, **keys.of("tower"))).tower
+        errors = stack.enter_context(limited_store(tmp_path / "s", tower, *told, ready=ready))
+        producer = stack.enter_context(Producer("t", tower=tower, **keys.of("client")))
+        producer.publish(b"before")
+        producer.flush(PATIENCE_S)
+        [endpoint] = producer._mesh.peers._sockets
+        place = json.loads(ready[0])["flight"][1] if of == "flight" else endpoint
+        strangers = stack.enter_context(contextlib.ExitStack())
+        for _ in range(2 * LIMIT):
+            stranger = strangers.enter_context(socket.socket())
+            stranger.setblocking(False)
+            stranger.connect_ex(("127.0.0.1", int(place.rpartition(":")[2])))
+        said = b""
+        while b"(Too many open files); who was let in before is so still" not in said:
+            said = errors.next() or b""
+        (keys.allowed / "tower.key").touch()
+        producer.publish(b"meanwhile")
+        producer.flush(PATIENCE_S)
+        assert producer._mesh.peers.renewal_count == 0
+        strangers.close()
+        Consumer(tower=tower, **keys.of("client")).close()
 
 
 @pytest.mark.parametrize(("soft", "raised"), [(15, True), (100, False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -153,3 +154,26 @@ def test_a_node_is_not_deaf_after_peers_went_that_it_was_connecting_to() -> None
         socket.connect(f"tcp://127.0.0.1:{port}")
         assert monitor.poll(int(PATIENCE_S * 1000))
         close_watched(socket, monitor)
+
+
+def test_without_an_open_file_left_a_connection_is_made_anew_later(
+    raw: Callable[..., RawPeer], produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = raw(subscription(Fetch))
+    mesh = produce("own", acks=2)._mesh
+    of_peers = mesh.peers
+    wait_until(lambda: len(of_peers._sockets) == 1)
+    [endpoint] = of_peers._sockets
+    tried: list[str] = []
+
+    def new_socket(endpoint: str) -> zmq.Socket[bytes]:
+        tried.append(endpoint)
+        raise zmq.ZMQError(errno.EMFILE)
+
+    with monkeypatch.context() as files:
+        files.setattr(of_peers, "_new_socket", new_socket)
+        mesh.call_soon(lambda now: of_peers._renew(now, endpoint))
+        wait_until(lambda: mesh.failure or len(tried) == 2, "another try")
+    wait_until(lambda: mesh.failure or endpoint in of_peers._sockets, "the connection")
+    assert mesh.failure is None
+    peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))

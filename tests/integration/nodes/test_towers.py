@@ -12,10 +12,11 @@ from dafka_core import ConfigError, Producer, Reader, Store, Tower
 from dafka_core.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import towers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.towers import MAX_LEARNED, Towers
+from dafka_core.nodes.towers import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
+from tests.open_files import no_open_file_left
 
 
 def address(tower: Tower) -> TowerAddress:
@@ -93,3 +94,26 @@ def test_towers_that_are_told_of_are_bounded(caplog: pytest.LogCaptureFixture) -
         assert made.invalid_count == 4
     finally:
         context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_trusted_any_more(
+    monkeypatch: pytest.MonkeyPatch, is_trusted: bool
+) -> None:
+    with zmq.Context() as context, Tower(**ANY_PORTS) as tower:
+        config = NodeOptions.build({"tower": tower.tower})
+        security = Security(config, context)
+        own = NodeBeacon("A" * 32, "127.0.0.1", 7)
+        made = Towers(own, config, context, zmq.Poller(), security)
+        before = made._links[config.tower[0]]
+        made.send(1.0)
+        monkeypatch.setattr(security, "trusts_tower", lambda key: is_trusted)
+        with no_open_file_left():
+            made.send(2.0 + AWAY_S)
+        assert made._links[config.tower[0]] is before
+        assert before.pub.closed is not is_trusted
+        made.send(3.0 + AWAY_S)
+        after = made._links[config.tower[0]]
+        assert after is not before
+        assert before.pub.closed
+        made._close(after)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from dafka_core.keys.key_files import (
     parse_public,
     read_public,
 )
+from tests.open_files import no_open_file_left
 
 
 def _replaced(old: str, new: str) -> Callable[[Path], object]:
@@ -127,15 +127,11 @@ def test_where_no_more_files_can_be_opened_who_was_let_in_is_so_still(
     for name in ("a", "b"):
         new_key(tmp_path, name, ("produce",))
     allowed = AllowedKeys(str(tmp_path))
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     (tmp_path / "b.key").unlink()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-    try:
+    with no_open_file_left():
         assert not allowed.look(1.0)
         with pytest.raises(ConfigError, match=r"cannot be read \(Too many open files\)"):
             AllowedKeys(str(tmp_path))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert "(Too many open files); who was let in before is so still" in caplog.text
     assert allowed.look(3.0)
     assert [key.name for key in allowed.all()] == ["a"]
