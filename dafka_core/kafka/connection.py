@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import ssl
 import struct
 import time
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -40,6 +41,9 @@ _OTHERS: Final = {
 }
 """What else comes by mistake, by its first octets; all of them are too large for a size."""
 
+HANDSHAKE_S: Final = 10.0
+"""Until then a connection with TLS must be one."""
+
 MALFORMED: Final = "connections closed for requests that cannot be answered"
 TOO_SLOW: Final = "connections closed as their client was too slow"
 
@@ -53,9 +57,16 @@ class Shared(Protocol):
     room: Room
     scratch: memoryview
     users: Users | None
+    tls: ssl.SSLContext | None
 
     def joined(self, connection: Connection) -> None:
         """A client has connected."""
+
+    def agreed(self, connection: Connection) -> None:
+        """It talks TLS, where it must."""
+
+    def proved(self, connection: Connection) -> None:
+        """Its client has proved who it is, where it must."""
 
     def left(self, connection: Connection) -> None:
         """Its connection has ended."""
@@ -74,7 +85,9 @@ class Connection(asyncio.BufferedProtocol):
         self.host = ""
         self.descriptor = -1
         self.idle_since = self._made_at = time.monotonic()
+        self._agreeing: asyncio.Task[None] | None = None  # on TLS
         self._sasl: Sasl | None = None  # where clients must say who they are
+        self._is_proved = False
         self._rest = b""  # octets that wait until requests are answered
         self._size = bytearray()  # the first octets of the next request, which say its size
         self._request: memoryview | None = None  # the one that is arriving
@@ -101,10 +114,13 @@ class Connection(asyncio.BufferedProtocol):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or the dead stay for ever
         self.descriptor = connected.fileno()
         self.host = str((transport.get_extra_info("peername") or ("?",))[0])
+        tls = self._shared.tls
         if self._shared.users is not None:
-            is_private = bool(transport.get_extra_info("ssl_object")) or is_loopback(self.host)
+            is_private = tls is not None or is_loopback(self.host)
             self._sasl = Sasl(self._shared.users, is_private=is_private)
         self._shared.joined(self)
+        if tls is not None and not self.is_gone:
+            self._agreeing = asyncio.get_running_loop().create_task(self._agree(tls))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: nothing is answered any more."""
@@ -132,7 +148,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many octets have come there."""
-        if self._is_direct:
+        if self._agreeing is not None:  # what came right behind the handshake
+            self._rest += self._shared.scratch[:nbytes]
+        elif self._is_direct:
             self._filled += nbytes
             self._feed(memoryview(b""))
         else:
@@ -181,9 +199,30 @@ class Connection(asyncio.BufferedProtocol):
         self.is_gone = True
         self._transport.abort()
 
-    def tasks(self) -> Sequence[asyncio.Task[Pieces]]:
-        """Who answers its requests."""
-        return [task for task, _, _ in self._works]
+    def tasks(self) -> Sequence[asyncio.Task[Any]]:
+        """Who works for it."""
+        works = [task for task, _, _ in self._works]
+        return works if self._agreeing is None else [*works, self._agreeing]
+
+    async def _agree(self, tls: ssl.SSLContext) -> None:
+        """Has the client talk TLS from now on."""
+        start = asyncio.get_running_loop().start_tls
+        made = None
+        try:
+            made = await start(
+                self._transport, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except OSError:
+            return  # it could not, or has gone
+        finally:
+            if made is None:
+                self.is_gone = True
+                self._shared.left(self)
+        self._agreeing = None
+        if made is not None and not self.is_gone:
+            self._transport = made
+            self._shared.agreed(self)
+            self._go_on()
 
     # -- requests in -----------------------------------------------------------------------------
 
@@ -298,6 +337,9 @@ class Connection(asyncio.BufferedProtocol):
                 self.end(MALFORMED, str(error))
             else:
                 self._send(task.result())
+                if self._sasl is not None and self._sasl.user is not None and not self._is_proved:
+                    self._is_proved = True
+                    self._shared.proved(self)
                 if self._sasl is not None and self._sasl.failure:
                     self._shared.complaints.note(REFUSED, self.host, self._sasl.failure)
                     self.is_gone = True

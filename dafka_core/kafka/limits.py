@@ -26,7 +26,8 @@ class Limits:
 
     max_connections: int = 10_000
     """A client has two or three to each gateway.  For one above it the one that was idle longest is
-    closed, as Kafka's clients are used to; if none is idle, the new one is refused."""
+    closed, as Kafka's clients are used to; if none is idle, the new one is refused.  Where clients
+    must say who they are it is the oldest of those that have not."""
 
     max_pipelined: int = 5
     """Requests with records of one connection that are worked on at the same time: as many as an

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
@@ -28,11 +28,11 @@ BACKLOG: Final = 1_024
 """Connections that the kernel keeps until they are accepted: all clients come at once after a
 restart."""
 
-HANDSHAKE_S: Final = 10.0
-"""Until then a connection with TLS must be one; before it is none of those that are counted."""
-
 LOOK_INTERVAL_S: Final = 1.0
 """How often it is looked for clients that are too slow."""
+
+STRANGERS: Final = 10
+"""One of so many connections is for those who have not said yet who they are, where they must."""
 
 REFUSED: Final = "connections refused as there are too many"
 
@@ -81,8 +81,11 @@ class Server:
         self.room = room or Room(self.limits.max_in_flight_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.users = users
-        self._tls = tls
+        self.tls = tls
         self._connections: dict[Connection, int] = {}
+        # Those without a user, and those that do not even talk TLS yet; the oldest is the first.
+        self._strangers: dict[Connection, None] = {}
+        self._agreeing: set[Connection] = set()
         self._listener = listener
         self._features = features
         self.loop = asyncio.new_event_loop()
@@ -109,7 +112,7 @@ class Server:
     @property
     def connection_count(self) -> int:
         """How many clients are connected."""
-        return len(self._connections)
+        return len(self._connections) - len(self._agreeing)
 
     def on_forked(self) -> None:
         """Closes a forked child's copies of the sockets: clients would never see them end."""
@@ -121,16 +124,43 @@ class Server:
     # -- in the loop -----------------------------------------------------------------------------
 
     def joined(self, connection: Connection) -> None:
-        """A client has connected: there is a place for it, or it is made."""
-        if len(self._connections) >= self.limits.max_connections:
-            idle = [each for each in self._connections if each.is_idle]
-            oldest = min(idle, key=lambda each: each.idle_since, default=connection)
-            oldest.end(REFUSED if oldest is connection else "", "none is idle")
+        """Somebody has connected: there is a place, or it is made; but no user has to go for it."""
         self._connections[connection] = connection.descriptor
+        if self.tls is not None:
+            self._agreeing.add(connection)
+        if len(self._connections) > self.limits.max_connections:
+            if self.users is None:
+                self._end_one(self._connections, connection)
+            else:
+                oldest = next(iter(self._strangers), connection)
+                oldest.end(REFUSED, "others connect, and it has not said who it is")
+                self.left(oldest)
+        if not connection.is_gone:
+            self._strangers[connection] = None
+
+    def agreed(self, connection: Connection) -> None:
+        """It talks TLS."""
+        self._agreeing.discard(connection)
+
+    def proved(self, connection: Connection) -> None:
+        """A client has proved who it is: a place is left for others that are to do so."""
+        self._strangers.pop(connection, None)
+        most = self.limits.max_connections - self.limits.max_connections // STRANGERS
+        if len(self._connections) - len(self._strangers) > most:
+            self._end_one(self._connections.keys() - self._strangers.keys(), connection)
 
     def left(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """A connection has ended, or is about to."""
         self._connections.pop(connection, None)
+        self._strangers.pop(connection, None)
+        self._agreeing.discard(connection)
+
+    def _end_one(self, found: Iterable[Connection], new: Connection) -> None:
+        """Ends the connection that was idle longest; the new one if no other is idle."""
+        idle = [each for each in found if each.is_idle and each is not new]
+        oldest = min(idle, key=lambda each: each.idle_since, default=new)
+        oldest.end(REFUSED if oldest is new else "", "none is idle")
+        self.left(oldest)
 
     def _run(self) -> None:
         try:
@@ -151,8 +181,6 @@ class Server:
                 lambda: Connection(self),
                 sock=self._listener,
                 backlog=BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_S if self._tls else None,
             )
             undo.push_async_callback(self._end_all)
             undo.callback(server.close)

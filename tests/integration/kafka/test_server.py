@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import resource
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.connection import MALFORMED, TOO_SLOW
@@ -19,8 +22,10 @@ from dafka_core.kafka.gateway_node import Client, EncodedResponse, Feature, Hand
 from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.server import REFUSED, Server, listen_at
+from dafka_core.kafka.users import Users
 from dafka_core.nodes.descriptors import raise_limit
 from dafka_core.testing import wait_until
+from tests.integration.kafka.locked import NAME, PASSWORD, write_users
 from tests.integration.kafka.test_connection import ASK, received, response
 
 HEARTBEAT = struct.pack(">hhih h1sih1s", 12, 0, 7, -1, 1, b"g", 3, 1, b"m")
@@ -70,10 +75,12 @@ Connect = Callable[[], socket.socket]
 
 
 @contextmanager
-def served(slow: Slow, **limits: Any) -> Iterator[tuple[Server, Connect]]:
+def served(
+    slow: Slow, users: Users | None = None, tls: ssl.SSLContext | None = None, **limits: Any
+) -> Iterator[tuple[Server, Connect]]:
     with ExitStack() as ending:
         listener = listen_at(HostPort("127.0.0.1", 0))
-        server = Server(listener, [slow], Limits(**limits))
+        server = Server(listener, [slow], Limits(**limits), users=users, tls=tls)
         ending.callback(server.close)
         server.start()
 
@@ -240,6 +247,77 @@ def test_the_one_that_was_idle_longest_makes_room() -> None:
         assert server.complaints.counts == {REFUSED: 1}
         let_go(server, slow)
         assert all(map(response, (busy, other, new)))
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Users:
+    write_users(tmp_path / "users", NAME)
+    return Users(str(tmp_path / "users"))
+
+
+def log_in(client: socket.socket) -> bool:
+    """Whether it was let in, and not cut off at once."""
+    handshake = struct.pack(">hhih h5s", Api.SASL_HANDSHAKE, 1, 7, -1, 5, b"PLAIN")
+    said = f"\0{NAME}\0{PASSWORD}".encode()
+    proof = struct.pack(">hhih i", Api.SASL_AUTHENTICATE, 1, 7, -1, len(said)) + said
+    client.sendall(framed(handshake) + framed(proof) + framed(HEARTBEAT))
+    try:
+        return [response(client)[4:6] for _ in range(3)] == [b"\0\0", b"\0\0", b"do"]
+    except (OSError, struct.error):
+        return False
+
+
+def is_ended(client: socket.socket) -> bool:
+    try:
+        return received(client, 1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_no_user_makes_room_for_somebody_who_has_not_said_who_it_is(users: Users) -> None:
+    slow = Slow()
+    with served(slow, users, max_connections=4) as (server, connect):
+        let_go(server, slow)
+        alice, silent, other = connect(), connect(), connect()
+        assert log_in(alice)
+        other.sendall(framed(HEARTBEAT)[:10])  # it is busy, and is none the better for it
+        strangers = [silent, other, *(connect() for _ in range(12))]
+        assert all(map(is_ended, strangers[:-3]))
+        assert log_in(connect())  # and who is one finds room
+        alice.sendall(framed(HEARTBEAT))
+        assert response(alice)[4:] == b"done"
+        assert server.connection_count == 4
+        assert server.complaints.counts == {REFUSED: 12}
+
+
+def test_users_leave_a_place_for_those_who_have_yet_to_say_who_they_are(users: Users) -> None:
+    slow = Slow()
+    with served(slow, users, max_connections=10) as (server, connect):
+        let_go(server, slow)
+        clients = [connect() for _ in range(9)]
+        assert all(map(log_in, clients))
+        assert log_in(connect())
+        assert is_ended(clients[0])
+        for client in clients[1:]:
+            client.sendall(framed(HEARTBEAT))
+            assert response(client)[4:] == b"done"
+
+
+def test_who_does_not_begin_with_tls_takes_a_place_and_makes_room(users: Users) -> None:
+    authority = trustme.CA()
+    tls, trusts = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.configure_trust(trusts)
+    slow = Slow()
+    with served(slow, users, tls, max_connections=3) as (server, connect):
+        let_go(server, slow)
+        silent = [connect() for _ in range(5)]
+        assert all(map(is_ended, silent[:2]))
+        with trusts.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
+            assert is_ended(silent[2])
+            assert log_in(client)
+            assert len(server._connections) == 3
+            assert server.connection_count == 1
 
 
 def test_thousands_of_idle_clients_do_no_harm() -> None:
