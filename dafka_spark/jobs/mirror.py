@@ -10,7 +10,7 @@ crash, and with another checkpoint, that is compared and not written again.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -52,20 +52,21 @@ Copy = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 def copy_to(tower: str, topic: str | None, acks: int) -> Callable[[DataFrame, int], None]:
     """What to do with each micro-batch: one task adds to a partition's copy what is not there."""
+    keys = keys_of_environment()  # the driver's: a task's may have none
 
     def copy(records: DataFrame, batch: int) -> None:
         partitions = records.select("topic", *SCHEMA.names).repartition("topic", "partition")
         ordered = partitions.sortWithinPartitions("topic", "partition", "offset")
-        ordered.mapInArrow(_copier(tower, topic, acks), _DONE_SCHEMA).collect()
+        ordered.mapInArrow(_copier(tower, topic, acks, keys), _DONE_SCHEMA).collect()
 
     return copy
 
 
-def _copier(tower: str, target: str | None, acks: int) -> Copy:
+def _copier(tower: str, target: str | None, acks: int, keys: Mapping[str, str]) -> Copy:
     def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for (topic, partition), found in grouped(batches, ("topic", "partition")):
             tp = TopicPartition(target or unescape(topic), unescape(partition))
-            with MirroredPartition(tower, tp, acks) as copied:
+            with MirroredPartition(tower, tp, acks, keys) as copied:
                 for records in found:
                     copied.add(records)
                 count = copied.finish()

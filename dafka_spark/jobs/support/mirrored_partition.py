@@ -6,7 +6,7 @@ The offsets say what is there already.  What is added again is compared with it,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Self
@@ -20,7 +20,6 @@ from dafka_core.archive.record_files import SCHEMA
 from dafka_core.envelope_columns import close_columns
 from dafka_core.errors import DafkaError
 from dafka_core.records import TopicPartition
-from dafka_core.security_options import keys_of_environment
 
 TIMEOUT_S: Final = 120.0
 """For acknowledgements of stores on a busy machine, or on the other side of the world."""
@@ -28,6 +27,10 @@ TIMEOUT_S: Final = 120.0
 _OTHER: Final = (
     "its copy has other records from offset {} on: somebody else has written it, or the topic was "
     "made anew. Mirror it to a topic of another name"
+)
+_UNKNOWN: Final = (
+    "its copy has {} records already, and no store there says so now. Mirror it when those run "
+    "that have them"
 )
 _ADDRESS: Final = re.compile("[0-9A-F]{32}")
 
@@ -44,19 +47,24 @@ class MirrorError(DafkaError):
 class MirroredPartition:
     """One task's turn at the copy.
 
+    Args:
+        tower: the other cluster's.
+        tp: what the copy is called there.
+        acks: how many stores there must have a record.
+        keys: the options by which nodes are let in there; none where nobody asks for keys.
+
     Raises:
         MirrorError: no producer can have the partition's name.
         DafkaError: the other cluster does not answer.
     """
 
-    def __init__(self, tower: str, tp: TopicPartition, acks: int) -> None:
+    def __init__(self, tower: str, tp: TopicPartition, acks: int, keys: Mapping[str, str]) -> None:
         if not _ADDRESS.fullmatch(tp.partition):
             raise MirrorError(tp, "it is of a C producer, whose name no other producer can have")
-        self._tower = tower
+        self._cluster = {"tower": tower, **keys}
         self._tp = tp
         # Contents are as they are to be: in envelopes those that need one.
-        options: dict[str, Any] = {"tower": tower, "acks": acks, "envelope": "none"}
-        options |= keys_of_environment()
+        options: dict[str, Any] = {**self._cluster, "acks": acks, "envelope": "none"}
         # The topic has its name already.
         options["allow_control_characters"] = True
         self._producer = Producer(tp.topic, address=tp.partition, **options)
@@ -105,9 +113,11 @@ class MirroredPartition:
     def _check_known(self, table: pa.Table) -> None:
         """Compares records with the copy, as far as that still has them."""
         first, last = (table["offset"][at].as_py() for at in (0, -1))
-        with Reader(tower=self._tower) as reader:
+        with Reader(**self._cluster) as reader:
             found = reader.partitions([self._tp.topic], timeout_s=TIMEOUT_S)
-            [held] = (info for info in found if info.tp == self._tp)
+            held = next((info for info in found if info.tp == self._tp), None)
+            if held is None:
+                raise MirrorError(self._tp, _UNKNOWN.format(self._first))
             start = max(first, held.earliest)
             for batch in reader.read(self._tp, start, last + 1, timeout_s=TIMEOUT_S):
                 part = table.slice(batch.offset - first, len(batch.values))
