@@ -39,13 +39,18 @@ FROM_ENVIRONMENT: Final = "env:"
 
 _NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
 _KEY: Final = re.compile(r"(?m)^\s*(public|secret)-key\s*=\s*[\"']?(.*?)[\"']?\s*$")
-_METADATA: Final = re.compile(r"(?m)^\s+([\w-]+)\s*=\s*\"?([^\"\n]*?)\"?\s*$")
 _FACTS: Final = ("roles", "produce", "consume", "addresses")
 """What a public file may say of its owner, in this order."""
 
 TOKEN: Final = "token-sha256"  # noqa: S105 -- no token
 CERTIFICATE: Final = "certificate"
 """What follows it, for Arrow Flight."""
+
+_METADATA: Final = re.compile(
+    rf"\s+({'|'.join((*_FACTS, TOKEN, CERTIFICATE))})\s*=\s*(?:\"([^\"]*)\"|([\w.*?, -]*))"
+)
+"""A line of it.  Between quotation marks may stand whatever is in patterns; else what nobody takes
+for something else."""
 
 
 class KeyPair(NamedTuple):
@@ -225,7 +230,7 @@ def parse_public(name: str, octets: bytes) -> AllowedKey:
         raise ValueError("holds no public key, or not a whole one") from None
     if "secret" in halves:
         raise ValueError(f"holds a secret key, which is for its owner alone: name it NAME{SECRET}")
-    told = dict(_METADATA.findall(text))
+    told = _told(text)
     if "roles" not in told:
         raise ValueError("says no roles: 'dafka keys new --role ROLE' writes them")
     patterns = {each: parse_patterns([told[each]]) for each in _FACTS[1:] if each in told}
@@ -235,6 +240,28 @@ def parse_public(name: str, octets: bytes) -> AllowedKey:
     if certificate:
         parsed(certificate)
     return AllowedKey(public.decode(), owner, told.get(TOKEN, ""), certificate)
+
+
+def _told(text: str) -> dict[str, str]:
+    """What a public file says of its owner.
+
+    Raises:
+        ValueError: there is a line that is not understood, and may be meant to take from him.
+    """
+    told: dict[str, str] = {}
+    section = ""
+    for number, line in enumerate(map(str.rstrip, text.split("\n")), 1):
+        if not line or line.lstrip().startswith("#"):
+            continue
+        found = (_KEY if section == "curve" else _METADATA).fullmatch(line)
+        if line in ("metadata", "curve"):
+            section = line
+        elif not section or found is None or found[1] in told:
+            form = f'an indented NAME = "VALUE" for {", ".join(_FACTS)}, each once'
+            raise ValueError(f"has line {number}, which is no line of a key: they are {form}")
+        else:
+            told[found[1]] = found[found.lastindex or 1]
+    return told
 
 
 def _credentials(secret: bytes, name: str, roles: Collection[str]) -> dict[str, str]:

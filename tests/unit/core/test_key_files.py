@@ -142,3 +142,39 @@ def test_a_secret_may_be_in_the_environment(
     monkeypatch.delenv("MY_KEY")
     with pytest.raises(ConfigError, match="variable MY_KEY must be"):
         read_secret("env:MY_KEY")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '    produce = "plant.*", "orders"',
+        '    produce = "plant.*"   # sensors',
+        '    produce: "plant.*"',
+        "    produce = 'plant.*'",
+        '    produce = ["plant.*"]',
+        '    Produce = "plant.*"',
+        '    produces = "plant.*"',
+        'produce = "plant.*"',
+        '    produce = "*"\n    produce = "plant.*"',
+        'curve\n    produce = "plant.*"',
+        '    produce = "plant.*',
+    ],
+)
+def test_a_line_that_is_not_understood_lets_nobody_in(line: str, tmp_path: Path) -> None:
+    public, _ = new_key(tmp_path, "n", ("produce",), produce=("plant.*",))
+    text = public.read_text()
+    public.write_text(text.replace('    produce = "plant.*"', line))
+    with pytest.raises(ValueError, match=r"has line \d+, which is no line of a key: "):
+        read_public(public)
+
+
+def test_a_public_file_may_be_written_by_hand(tmp_path: Path) -> None:
+    public, _ = new_key(tmp_path, "n", ("produce",))
+    made, lines = read_public(public), public.read_text().splitlines()
+    written = ["# ours", "metadata", "\troles = produce", "", "    # all of the plant's"]
+    written += ["    produce = plant.*, orders-?", '  addresses="[AB]*"', *lines[-2:], ""]
+    public.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(written).encode())
+    found = read_public(public)
+    assert (found.key, found.roles) == (made.key, made.roles)
+    assert found.permissions.produce == ("plant.*", "orders-?")
+    assert found.permissions.addresses == ("[AB]*",)
