@@ -71,14 +71,23 @@ class NumberDraft:
         return added
 
     def adopt(self, found: Iterable[TopicPartition], hosts: Callable[[str], Sequence[str]]) -> None:
-        """Adds partitions of Dafka's producers that have no number."""
+        """Adds partitions of Dafka's producers that have no number.
+
+        Of ``hosts`` of each the first one takes what is written there that hosts some of its topic:
+        another one has nowhere to write it.
+        """
         counts: dict[str, int] = {}
+        hosting: dict[str, set[str]] = {}
         for tp in found:
             is_known = tp in self._names or self._table.number(tp) is not None
             if is_known or self._table.ended(tp) == MAX_END:
                 continue
-            number = counts.setdefault(tp.topic, len(self.partitions(tp.topic)))
-            gateway = hosts(str(tp))[0]
+            if tp.topic not in counts:
+                known = self.partitions(tp.topic)
+                counts[tp.topic] = len(known)
+                hosting[tp.topic] = {each.gateway for each in known if each.hosted}
+            number, nearest = counts[tp.topic], hosts(str(tp))
+            gateway = next((each for each in nearest if each in hosting[tp.topic]), nearest[0])
             self._add(tp.topic, number, tp.partition, gateway, hosted=False)
             counts[tp.topic] += 1
 

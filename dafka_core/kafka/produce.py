@@ -9,6 +9,7 @@ there.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -34,6 +35,8 @@ from dafka_core.kafka.producer_states import NOTES, ProducerStates
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.names import INTERNAL
 from dafka_core.records import TopicPartition
+
+_log: Final = logging.getLogger("dafka.kafka")
 
 ALL: Final = -1
 """``acks``: all stores that are there."""
@@ -70,6 +73,7 @@ class Produce(Feature):
         self._states = ProducerStates()
         self._rounds = ProduceRounds(node, self._states)
         self._replication = node.replication
+        self._hosting: dict[str, asyncio.Task[None]] = {}
         self.handlers: Mapping[int, Handler] = {
             Api.PRODUCE: self._produce,
             Api.INIT_PRODUCER_ID: self._init_producer_id,
@@ -78,6 +82,13 @@ class Produce(Feature):
     async def start(self) -> None:
         """Reads what is known of idempotent producers."""
         self._states.restore(await self._node.in_thread(self._node.store.log.notes, NOTES))
+
+    async def close(self) -> None:
+        """Ends what no client waits for."""
+        ending = tuple(self._hosting.values())
+        for each in ending:
+            each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
 
     async def settle(self, topic: str) -> None:
         """Waits until nothing more is written of a topic whose numbers were taken away."""
@@ -128,8 +139,7 @@ class Produce(Feature):
             return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
         tp = self._hosted(partition)
         if tp is None:
-            why = "it is a Dafka producer's, and this gateway hosts no other one of the topic"
-            return RefusedError(KafkaError.POLICY_VIOLATION, why)
+            return self._host(topic)
         put = Put(partition, tp, memoryview(part.records), version)
         self._rounds.put(put)
         return put
@@ -149,6 +159,29 @@ class Produce(Feature):
             if each.hosted and each.gateway == own
         ]
         return hosted[partition.number % len(hosted)].tp if hosted else None
+
+    def _host(self, topic: str) -> RefusedError:
+        """Has this gateway host partitions of a topic that only Dafka's producers have written.
+
+        Until it does, a client is to ask again.
+        """
+        if not self._node.options.auto_create_topics:
+            why = "it is a Dafka producer's, and this gateway hosts no other one of the topic"
+            return RefusedError(KafkaError.POLICY_VIOLATION, why)
+        if topic not in self._hosting:
+            self._hosting[topic] = asyncio.create_task(self._extend(topic))
+        why = "it is a Dafka producer's, and one is made beside it to which clients write"
+        return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
+
+    async def _extend(self, topic: str) -> None:
+        numbers, own = self._node.numbers, self._node.gateways.own.address
+        count = len(numbers.partitions(topic)) + self._node.options.num_partitions
+        try:
+            await numbers.extend(topic, count, gateways=[own])
+        except RefusedError as refused:
+            _log.warning("no partition of %r is made for Kafka clients: %s", topic, refused.why)
+        finally:
+            del self._hosting[topic]
 
     async def _replicated(
         self, parts: list[_Part], outcomes: list[Written | RefusedError | None], timeout_s: float

@@ -51,6 +51,14 @@ def test_producers_partitions_get_the_next_numbers_once() -> None:
     assert [each.number for each in draft.partitions("u")] == [0, 1]
 
 
+def test_who_hosts_some_of_a_topic_takes_what_is_written_to_its_producers_partitions() -> None:
+    draft = NumberDraft(begun())
+    draft.adopt([TopicPartition("t", "C"), TopicPartition("u", "C")], lambda key: ["G2", "G1"])
+    assert [each.gateway for each in draft.partitions("t")] == ["G1", "G1", "G1"]
+    # Nobody does: the nearest one will, if clients write to it.
+    assert [each.gateway for each in draft.partitions("u")] == ["G2"]
+
+
 def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(number_draft, "MAX_NUMBERS", 4)
     draft = NumberDraft(begun())
