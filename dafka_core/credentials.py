@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zmq.utils import z85
 
+from dafka_core.error_base import HIDDEN
+
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -43,6 +45,9 @@ class TlsPair(NamedTuple):
 
     certificate: bytes
     private_key: bytes
+
+    def __repr__(self) -> str:
+        return f"TlsPair({self.certificate!r}, {HIDDEN})"
 
 
 def token(secret: bytes) -> str:

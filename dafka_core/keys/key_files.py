@@ -19,6 +19,7 @@ from zmq.auth import create_certificates, load_certificate
 from zmq.utils import z85
 
 from dafka_core.credentials import new_certificate, parsed, token, token_digest
+from dafka_core.error_base import HIDDEN
 from dafka_core.errors import ConfigError
 from dafka_core.permissions import (
     STORE,
@@ -36,6 +37,8 @@ SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
 
 FROM_ENVIRONMENT: Final = "env:"
 """What stands before the name of an environment variable in place of a file's name."""
+
+_SECRET_DIGITS: Final = 40
 
 _NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
 _KEY: Final = re.compile(r"(?m)^\s*(public|secret)-key\s*=\s*[\"']?(.*?)[\"']?\s*$")
@@ -58,6 +61,9 @@ class KeyPair(NamedTuple):
 
     public: bytes
     secret: bytes
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public!r}, {HIDDEN})"
 
 
 class AllowedKey(NamedTuple):
@@ -185,8 +191,10 @@ def _from_environment(file: str) -> KeyPair:
     try:
         return KeyPair(zmq.curve_public(secret), secret)
     except (ValueError, zmq.ZMQError):
+        # Who mistakes this for where the secret itself is given shall not see it in a log.
+        shown = name if name.isidentifier() and len(name) < _SECRET_DIGITS else HIDDEN
         why = (
-            f"environment variable {name} must be the 40 characters behind secret-key in a file "
+            f"environment variable {shown} must be the 40 characters behind secret-key in a file "
             f"NAME{SECRET} that 'dafka keys new' made"
         )
         raise ConfigError("secret_key_file", file, why) from None

@@ -107,6 +107,19 @@ def test_a_secret_given_in_place_of_its_file_is_shown_to_nobody() -> None:
     with pytest.raises(ConfigError) as refused:
         read_secret(secret.decode())
     assert secret.decode() not in str(refused.value)
+    for given in (secret.decode(), "A" * 40):
+        with pytest.raises(ConfigError, match=r"variable \(not shown\) must be") as refused:
+            read_secret(f"env:{given}")
+        assert given not in str(refused.value)
+
+
+def test_no_secret_is_in_what_is_printed_of_a_pair(tmp_path: Path) -> None:
+    public, secret = new_key(tmp_path, "s", ("store",))
+    own = read_secret(str(secret))
+    assert own.secret.decode() not in repr(own)
+    assert own.public.decode() in repr(own)
+    pair = tls_pair(own.secret, read_public(public).certificate)
+    assert "PRIVATE" not in repr(pair)
 
 
 @pytest.mark.parametrize(
