@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from dafka_core.names import escape, unescape
+from dafka_core.rule_order import check_each_counts
 
 NONE: Final = "none"
 CODECS: Final = ("zstd", "lz4", NONE)
@@ -26,6 +27,10 @@ class CompressionRule(NamedTuple):
 
     pattern: str
     codec: str
+
+    def fits(self, topic: str) -> bool:
+        """Whether the rule is about a topic."""
+        return fnmatchcase(topic, self.pattern)
 
     def __str__(self) -> str:
         return f"{escape(self.pattern)}={self.codec}"
@@ -46,9 +51,20 @@ def parse_compression(value: Any) -> tuple[CompressionRule, ...]:
     return tuple(rule for each in value for rule in parse_compression(each))
 
 
+def checked_compression(value: Any) -> tuple[CompressionRule, ...]:
+    """As ``parse_compression``.
+
+    Raises:
+        ValueError: one is none, or never counts.
+    """
+    rules = parse_compression(value)
+    check_each_counts(rules)
+    return rules
+
+
 def codec_of(topic: str, rules: Iterable[CompressionRule]) -> str:
     """The codec for a topic, or ``none``."""
-    return next((rule.codec for rule in rules if fnmatchcase(topic, rule.pattern)), NONE)
+    return next((rule.codec for rule in rules if rule.fits(topic)), NONE)
 
 
 def _parsed(text: str) -> CompressionRule:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.compression_rules import COMPRESSION, CompressionRule, parse_compression
+from dafka_core.compression_rules import COMPRESSION, CompressionRule, checked_compression
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
 from dafka_core.limit_options import PeerLimitOptions, StoreLimitOptions
@@ -24,7 +24,7 @@ from dafka_core.protocol.limits import (
 )
 from dafka_core.protocol.validation import parse_partition as parse_partition  # noqa: PLC0414
 from dafka_core.protocol.validation import parse_topic as parse_topic  # noqa: PLC0414
-from dafka_core.retention_rules import RULES, RetentionRule, parse_rules
+from dafka_core.retention_rules import RULES, RetentionRule, checked_rules
 from dafka_core.security_options import SecurityOptions
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
@@ -341,14 +341,14 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
         "which topics' records are kept for how long, or how much of them, as `flights*=7d,10GiB`; "
         "the first pattern that fits counts, what none fits is kept for ever. Several by spaces",
         kind=RULES,
-        parse=parse_rules,
+        parse=checked_rules,
     )
     retain_until_read: tuple[RetentionRule, ...] = option(
         (),
         "which topics' records are kept beyond the rules of `retain` until protected queries have "
         "read them, and up to which limits, as `flights*=30d,100GiB`. Several by spaces",
         kind=RULES,
-        parse=parse_rules,
+        parse=checked_rules,
     )
     protected_queries: str = option(
         "*",
@@ -367,7 +367,7 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
         "which topics' cold blocks are compressed, as `flights*=zstd`; the first pattern that fits "
         "counts, what none fits is not compressed. Several by spaces",
         kind=COMPRESSION,
-        parse=parse_compression,
+        parse=checked_compression,
     )
     compress_after_s: float = option(
         600.0,

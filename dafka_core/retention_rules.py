@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from dafka_core.names import INTERNAL, escape, unescape
+from dafka_core.rule_order import check_each_counts
 
 RULES: Final = "PATTERN=AGE|SIZE|AGE,SIZE"
 """How users write rules."""
@@ -67,6 +68,17 @@ def parse_rules(value: Any) -> tuple[RetentionRule, ...]:
     if not isinstance(value, Iterable):
         raise ValueError(f"must be rules, as {RULES}")
     return tuple(rule for each in value for rule in parse_rules(each))
+
+
+def checked_rules(value: Any) -> tuple[RetentionRule, ...]:
+    """As ``parse_rules``, for what users write; rules that are kept already are taken as they are.
+
+    Raises:
+        ValueError: one is none, or never counts.
+    """
+    rules = parse_rules(value)
+    check_each_counts(rules)
+    return rules
 
 
 def parse_rule(text: str) -> RetentionRule:

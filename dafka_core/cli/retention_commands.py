@@ -19,7 +19,7 @@ from dafka_core.names import INTERNAL, quoted
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import KnownStore, PartitionInfo
-from dafka_core.retention_rules import RULES, parse_rules
+from dafka_core.retention_rules import RULES, checked_rules
 
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
@@ -50,7 +50,7 @@ def retain(
     from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 
     try:
-        parsed = parse_rules(rules or [])
+        parsed = checked_rules(rules or [])
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="rules") from None
     if reset and parsed:
