@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dafka_core import EmbeddedCluster
+from dafka_core import EmbeddedCluster, Tower
 from dafka_core.credentials import token
 from dafka_core.keys.key_files import new_key, read_public, read_secret
 from dafka_spark import DafkaDataSource
@@ -102,6 +105,28 @@ def test_a_query_goes_on_from_its_checkpoint_and_keeps_no_secret(
         assert not any(secret.decode() in each for each in shown)
 
 
+def test_no_page_event_or_log_of_spark_has_a_secret(
+    locked: EmbeddedCluster, tmp_path: Path
+) -> None:
+    own = read_secret(locked.key()["secret_key_file"]).secret
+    job = [sys.executable, str(Path(__file__).with_name("secrets_job.py"))]
+    done = subprocess.run(
+        [*job, str(tmp_path), locked.tower, str(locked.keys)],
+        env={**os.environ, "MY_KEY": own.decode()},
+        capture_output=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr[-2_000:]
+    assert b"100 rows" in done.stdout
+    assert b"no store has topic" in done.stdout
+    kept = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    shown = {**kept, "output": done.stdout, "log": done.stderr}
+    assert len([text for name, text in kept.items() if name.startswith("page-")]) == 6
+    assert any(b"SparkListenerSQLExecutionStart" in text for text in kept.values())
+    for secret in (own, token(own).encode()):
+        assert [name for name, text in shown.items() if secret in text] == []
+
+
 @pytest.mark.parametrize("fetch", ["auto", "flight"])
 def test_a_key_reads_its_topics_only(
     fetch: str, spark: SparkSession, locked: EmbeddedCluster, topic: str
@@ -141,3 +166,22 @@ def test_a_false_store_is_told_nothing(
     with pytest.raises(Exception, match="it is none of the stores in this client's dir") as refused:
         spark.read.format("dafka").options(**given).load().collect()
     assert "lets in owners of keys only" not in str(refused.value)  # this one has a key
+
+
+def test_a_false_tower_is_told_nothing(
+    spark: SparkSession, locked: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """It would let this query's key in, and has another key than the cluster's tower."""
+    _, false = new_key(tmp_path, "tower", ("tower",))
+    shutil.copy(locked.keys / "client.key", tmp_path)
+    with Tower(
+        sub_address="tcp://127.0.0.1:*",
+        pub_address="tcp://127.0.0.1:*",
+        secret_key_file=str(false),
+        allowed_keys=str(tmp_path),
+    ) as tower:
+        given = options(locked) | {"tower": tower.tower, "subscribe": topic}
+        given["fetchTimeoutMs"] = "2000"
+        with pytest.raises(Exception, match="tower"):
+            spark.read.format("dafka").options(**given).load().collect()
+        assert tower.beacon_count == 0
