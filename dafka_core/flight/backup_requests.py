@@ -15,7 +15,7 @@ from msgspec import Meta
 from dafka_core.flight import limits
 from dafka_core.flight.client_get import Chunks
 from dafka_core.flight.json_messages import JsonMessage, Natural
-from dafka_core.flight.requests import ActionRequest, Offset, Request
+from dafka_core.flight.requests import ActionRequest, Request
 from dafka_core.records import TopicPartition
 from dafka_core.storage.check_results import Checked, Damage
 from dafka_core.storage.link_check import PartitionLink
@@ -32,12 +32,6 @@ SCHEMA: Final = pa.schema(
 BATCH_BYTES: Final = 8 << 20
 BATCH_ENTRIES: Final = 10_000
 """Of one batch, unless it is a single larger entry."""
-
-
-Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-SavedLink = tuple[
-    str, str, Offset, Offset, Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")], Hex, Hex
-]
 
 
 class BackupRequest(Request, frozen=True):
@@ -69,7 +63,7 @@ class CheckRequest(ActionRequest, frozen=True):
     rows: ClassVar[tuple[str, ...]] = ("partitions", "saved")
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
-    saved: Annotated[tuple[SavedLink, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
+    saved: Annotated[tuple[PartitionLink, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
 
 
 class LinksRequest(ActionRequest, frozen=True):

@@ -26,7 +26,7 @@ from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.stream_watch import WatchedStream
 from dafka_core.storage.check_results import Checked
-from dafka_core.storage.link_check import PartitionLink, check_saved, links_of
+from dafka_core.storage.link_check import check_saved, links_of
 from dafka_core.storage.log_check import check_partition, check_rest
 from dafka_core.storage.log_copy import Known, entries
 from dafka_core.storage.snapshot import Snapshot
@@ -50,7 +50,7 @@ def check_log(
     with context.backups.take(caller.is_gone):
         parts = [check_partition(look, tp) for tp in request.partitions]
         if request.saved:
-            parts = [(check_saved(look, PartitionLink(*each)) for each in request.saved)]
+            parts = [(check_saved(look, each) for each in request.saved)]
         for part in parts or [check_rest(look)]:
             for each in part:
                 if caller.is_gone():

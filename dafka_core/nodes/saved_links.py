@@ -35,6 +35,11 @@ class SavedLinks(msgspec.Struct, frozen=True):
     time: str
     links: tuple[PartitionLink, ...]
 
+    def __post_init__(self) -> None:
+        for each in self.links:
+            if each.start >= each.end:
+                raise ValueError(f"a link of {each.tp} has no records")
+
     @classmethod
     def of(cls, store: str, keys: KeyFiles = NO_KEYS) -> Self:
         """Those that a store has now, which may run.

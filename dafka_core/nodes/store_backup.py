@@ -251,7 +251,7 @@ class _Running(Closing):
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
         """What it says."""
-        return self._checked(CheckRequest(saved=tuple((*each,) for each in saved)))
+        return self._checked(CheckRequest(saved=tuple(saved)))
 
     def _checked(self, request: CheckRequest) -> Iterator[Checked]:
         (answer,) = self._client.ask(LogChecked, CHECK_S, request)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self
+
+from msgspec import Meta
 
 from dafka_core.epochs import History
 from dafka_core.errors import StoreError
@@ -38,16 +40,21 @@ _TAKE_IT: Final = (
 )
 
 
+_Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Life = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
 class PartitionLink(NamedTuple):
     """A link as it is kept elsewhere: digests, and what stands for the history, as hex."""
 
     topic: str
     partition: str
-    start: int
-    end: int
-    life: str
-    records: str
-    chain: str
+    start: _Offset
+    end: _Offset
+    life: _Life
+    records: _Digest
+    chain: _Digest
 
     @classmethod
     def of(cls, tp: TopicPartition, link: Link) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -62,8 +63,18 @@ def test_a_forged_chain_is_found_by_a_link_that_was_kept(tmp_path: Path) -> None
         list(saved.check(str(tmp_path / "other")))
 
 
+LINK = ["t", "p", 0, 5, "0" * 16, "a" * 64, "b" * 64]
+
+
 @pytest.mark.parametrize(
-    "content", [None, b"", b"{}", b'{"v": 2, "store": "", "time": "", "links": []}', b"[1]"]
+    "content",
+    [
+        *(None, b"", b"{}", b'{"v": 2, "store": "", "time": "", "links": []}', b"[1]"),
+        *(
+            json.dumps({"v": 1, "store": "", "time": "", "links": [LINK[:at] + wrong]}).encode()
+            for at, wrong in ((2, [-5, *LINK[3:]]), (3, [0, *LINK[4:]]), (4, ["zz", *LINK[5:]]))
+        ),
+    ],
 )
 def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "links.json"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -69,10 +71,22 @@ def test_what_was_checked_travels() -> None:
     assert CheckRequest.parse(request.packed()) == request
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"start": -5}, {"end": 2**64}, {"life": "zz"}, {"records": "a" * 63}, {"chain": "A" * 64}],
+)
+def test_links_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    link = PartitionLink("t", "p", 0, 5, "0" * 16, "a" * 64, "b" * 64)._replace(**wrong)
+    with pytest.raises(InvalidRequestError, match="links"):
+        FoundLinks.parse(FoundLinks((link,)).packed())
+    with pytest.raises(InvalidRequestError, match="saved"):
+        CheckRequest.parse(CheckRequest(saved=(link,)).packed())
+
+
 def test_links_travel() -> None:
     link = PartitionLink("t", "p", 0, 5, "0" * 16, "a" * 64, "b" * 64)
     assert FoundLinks.parse(FoundLinks((link,)).packed()).links == (link,)
-    saved = CheckRequest(saved=((*link,),))
+    saved = CheckRequest(saved=(link,))
     assert CheckRequest.parse(saved.packed()) == saved
     request = LinksRequest((link.tp,), newest=True)
     assert LinksRequest.parse(request.packed()) == request
