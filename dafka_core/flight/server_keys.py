@@ -17,17 +17,12 @@ from dafka_core.flight.flight_errors import REFUSED, UnavailableError, refusal
 from dafka_core.flight.requests import Request
 from dafka_core.keys.allowed_keys import AllowedKeys
 from dafka_core.keys.key_files import read_secret
+from dafka_core.keys.said_lately import SaidLately
 from dafka_core.permissions import EVERYBODY, STORE, Permissions
 from dafka_core.security_options import KeyFiles
 
 MIDDLEWARE: Final = "keys"
 """By this name pyarrow hands over who asks."""
-
-SAY_AGAIN_S: Final = 60.0
-"""How often the same refusal is said."""
-
-_MOST_SAID: Final = 1_000
-"""Refusals that are told apart: anybody may ask."""
 
 _ANONYMOUS: Final = (
     "it lets in owners of keys only: set secret_key_file and allowed_keys (docs/security.md)"
@@ -80,7 +75,7 @@ class ServerKeys:
         self.refusal_count = 0
         """Requests without a key that is allowed, or beyond what the key allows."""
         self._lock = threading.Lock()
-        self._said: dict[str, float] = {}
+        self._said = SaidLately()
 
     def owner(self, said: str) -> Permissions:
         """Who says a token, and what he may do now.
@@ -97,15 +92,11 @@ class ServerKeys:
 
     def note_refusal(self, what: str, peer: str) -> None:
         """Counts what was refused, and says it now and then."""
-        now = time.monotonic()
         with self._lock:
             self.refusal_count += 1
-            known = what in self._said
-            if now < self._said.get(what, 0.0) or (len(self._said) >= _MOST_SAID and not known):
-                return
-            self._said[what] = now + SAY_AGAIN_S
-        extra = {"event": "request_refused"}
-        _log.warning("refused a request over Flight by %s: %s", peer, what, extra=extra)
+        if self._said.is_new(what):
+            extra = {"event": "request_refused"}
+            _log.warning("refused a request over Flight by %s: %s", peer, what, extra=extra)
 
 
 class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import socket as sockets
-import time
 from typing import Final
 
 import zmq
@@ -18,6 +17,7 @@ from zmq.utils import z85
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.keys.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
 from dafka_core.keys.key_files import AllowedKey, KeyPair, read_secret
+from dafka_core.keys.said_lately import SaidLately
 from dafka_core.names import escape
 from dafka_core.nodes.claims import Claims
 from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
@@ -31,15 +31,9 @@ from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.messages import Message
 from dafka_core.security_options import SecurityOptions
 
-SAY_AGAIN_S: Final = 60.0
-"""How often the same refusal is said."""
-
 _ZAP: Final = "inproc://zeromq.zap.01"
 _DOMAIN: Final = b"dafka"
 """With a domain ZeroMQ lets nobody in whom nobody has vouched for."""
-
-_MOST_SAID: Final = 1_000
-"""Refusals that are told apart; anybody may make keys."""
 
 MISMATCH: Final = 0x11000002
 """Of ZeroMQ's events: one end has a key, and the other has none."""
@@ -76,7 +70,7 @@ class Security:
         self._refused = RefusedSubscriptions()
         # By descriptor: the peer's port, its key, and what that allowed when it was heard last.
         self._inbound: dict[int, tuple[object, str, Permissions]] = {}
-        self._said: dict[str, float] = {}
+        self._said = SaidLately()
         self._due = 0.0
         if not config.secret_key_file:
             return
@@ -300,10 +294,7 @@ class Security:
         return [version, request, b"400", b"not allowed", b"", b""]
 
     def _say(self, what: str, text: str, *facts: object) -> None:
-        now = time.monotonic()
-        is_full = len(self._said) >= _MOST_SAID and what not in self._said
-        if now >= self._said.get(what, 0.0) and not is_full:
-            self._said[what] = now + SAY_AGAIN_S
+        if self._said.is_new(what):
             _log.warning(text, *facts, extra={"event": "key_refused"})
 
     def _end(self, descriptor: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from dafka_core.keys.key_files import AllowedKey, KeyPair
+from dafka_core.keys.said_lately import SaidLately
 from dafka_core.nodes.claims import Claims
 from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
 from dafka_core.nodes.security import Security
@@ -54,7 +55,7 @@ class SimulatedSecurity(Security):
         self._is_tower = False
         self.claims = Claims()
         self._refused = RefusedSubscriptions()
-        self._said = {}
+        self._said = SaidLately()
         self._allowed = cast("Any", keys)
         own = keys.find(name)
         if own is not None:
