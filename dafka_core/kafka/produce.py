@@ -95,7 +95,9 @@ class Produce(Feature):
         await self._rounds.settle(topic)
 
     async def _produce(self, request: Any, client: Client) -> Response:
-        timeout_s = min(max(request.timeout_ms, 0) / 1000, MAX_TIMEOUT_S)
+        timeout_s = MAX_TIMEOUT_S
+        if request.acks == ALL:  # for the others: Kafka appends before it looks at the time
+            timeout_s = min(max(request.timeout_ms, 0) / 1000, timeout_s)
         deadline = asyncio.get_running_loop().time() + timeout_s
         # Nothing is awaited before all is with its writer: the next request comes behind it.
         refusal = _refusal(request)

@@ -108,6 +108,17 @@ def test_with_acks_0_there_is_no_answer_and_an_error_ends_the_connection(
     assert stored(store) == [*values(2), *values(1, "w")]
 
 
+def test_a_timeout_is_for_other_stores_and_not_for_the_disk(
+    client: ProduceClient, store: Store
+) -> None:
+    assert client.ask({FIRST: batch(values(1))}, acks=1, timeout_ms=0) == [Answer(0, 0)]
+    client.send({FIRST: batch(values(1))}, acks=0, timeout_ms=0)
+    assert client.ask({FIRST: batch(values(1))}, acks=1, timeout_ms=-1) == [Answer(0, 2)]
+    assert len(stored(store)) == 3
+    late = client.ask({FIRST: batch(values(1))}, acks=-1, timeout_ms=0)
+    assert late == [Answer(KafkaError.REQUEST_TIMED_OUT, -1)]
+
+
 def test_requests_are_answered_in_order_whatever_they_wait_for(
     client: ProduceClient, store: Store
 ) -> None:
