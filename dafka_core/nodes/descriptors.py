@@ -199,16 +199,9 @@ class PeerRoom:
                     door.setsockopt(sockets.SOL_SOCKET, _SO_DETACH_FILTER, bytes(4))
 
     def _end(self, descriptor: int) -> None:
-        # A copy: ZeroMQ's thread may close its own, and the application open another under its
-        # number, between the look and the end.
-        with contextlib.suppress(OSError):
-            copy = os.dup(descriptor)
-            try:
-                if self._is_own(copy, is_door=False):
-                    with _borrowed(copy) as connection:
-                        connection.shutdown(sockets.SHUT_RDWR)
-            finally:
-                os.close(copy)
+        with contextlib.suppress(OSError), copied(descriptor) as connection:
+            if self._is_own(connection.fileno(), is_door=False):
+                connection.shutdown(sockets.SHUT_RDWR)
         del self._inbound[descriptor]
 
     def _is_own(self, descriptor: int, *, is_door: bool) -> bool:
@@ -228,3 +221,20 @@ def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
         yield found
     finally:
         found.detach()
+
+
+@contextlib.contextmanager
+def copied(descriptor: int) -> Iterator[sockets.socket]:
+    """A copy of a connection that somebody else closes, to look at it and to end it.
+
+    ZeroMQ's thread may close its own, and another one get the number, between the look and the end.
+
+    Raises:
+        OSError: it is none, or none any more.
+    """
+    copy = os.dup(descriptor)
+    try:
+        with _borrowed(copy) as connection:
+            yield connection
+    finally:
+        os.close(copy)

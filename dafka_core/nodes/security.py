@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket as sockets
 from typing import Final
 
@@ -20,6 +19,7 @@ from dafka_core.keys.key_files import AllowedKey, KeyPair, read_secret
 from dafka_core.keys.said_lately import SaidLately
 from dafka_core.names import escape
 from dafka_core.nodes.claims import Claims
+from dafka_core.nodes.descriptors import copied
 from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
 from dafka_core.permissions import (
     EVERYBODY,
@@ -300,9 +300,9 @@ class Security:
     def _end(self, descriptor: int) -> None:
         """Ends a connection; ZeroMQ cannot, and takes it for one that the other end has ended."""
         port, _, _ = self._inbound.pop(descriptor)
-        # Others may have the descriptor by now.
-        if port is not None and _port_of(descriptor) == port:
-            with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
+        with contextlib.suppress(OSError), copied(descriptor) as connection:
+            # Others may have the descriptor by now.
+            if connection.getpeername() == port:
                 connection.shutdown(sockets.SHUT_RDWR)
 
 
@@ -320,14 +320,8 @@ def why_refused(event: int, value: int, security: Security) -> str:
     return ""
 
 
-def _duplicate(descriptor: int) -> sockets.socket:
-    return sockets.socket(fileno=os.dup(descriptor))
-
-
 def _port_of(descriptor: int) -> object:
     """The address and port of the other end; None if there is no connection."""
-    try:
-        with _duplicate(descriptor) as connection:
-            return connection.getpeername()
-    except OSError:
-        return None
+    with contextlib.suppress(OSError), copied(descriptor) as connection:
+        return connection.getpeername()
+    return None

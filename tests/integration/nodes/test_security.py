@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,10 +14,12 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from dafka_core import Consumer, Producer, Store, Tower, TowerNotFoundError
+from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
 from dafka_core.errors import ConfigError
 from dafka_core.keys.key_files import read_public, read_secret
 from dafka_core.nodes import addresses
+from dafka_core.nodes.security import _port_of
+from dafka_core.permissions import NOBODY
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello
@@ -227,3 +231,43 @@ def test_a_store_with_keys_may_serve_flight_to_other_machines(
     ):
         assert store.locations[-1].startswith("grpc+tls://")
     assert "asks for no keys" not in caplog.text
+
+
+def test_only_the_connection_that_is_meant_is_ended(
+    keys: Keys, tower: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZeroMQ closes it, and another one gets its number, while it is looked at."""
+    with Reader(**joined(keys, "client", tower)) as node, ExitStack() as stack:
+        security = node._mesh.security
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ends: list[tuple[socket.socket, socket.socket]] = []
+        for _ in range(2):
+            theirs = stack.enter_context(socket.create_connection(listener.getsockname()))
+            ends.append((theirs, stack.enter_context(listener.accept()[0])))
+        (meant, ours), (other, others) = ends
+        security._inbound[ours.fileno()] = meant.getsockname(), "key", NOBODY
+
+        def dup(descriptor: int) -> int:
+            copy = real(descriptor)
+            os.dup2(others.fileno(), ours.fileno())
+            return copy
+
+        real = os.dup
+        monkeypatch.setattr(os, "dup", dup)
+        security._end(ours.fileno())
+        meant.settimeout(PATIENCE_S)
+        assert meant.recv(1) == b""
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.recv(1)
+
+
+def test_looking_at_a_connection_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (tmp_path / "file").open() as file:
+        before = os.dup(file.fileno())
+        os.close(before)
+        assert _port_of(file.fileno()) is None
+        after = os.dup(file.fileno())
+        os.close(after)
+        assert after == before
