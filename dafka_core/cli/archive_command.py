@@ -14,7 +14,6 @@ from dafka_core.cli.flags import Topic
 from dafka_core.cli.list_commands import Timeout, Uris
 from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import DafkaError
-from dafka_core.names import quoted
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
 from dafka_core.records import PartitionInfo, RecordBatch, merge_heads
@@ -61,9 +60,8 @@ def archive(
         found = [(client, client.heads([topic], timeout_s=timeout_s)) for client in asked]
         heads = merge_heads(info for _, infos in found for info in infos)
         if not heads:
-            raise DafkaError(
-                f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all"
-            )
+            every = (each for client in asked for each in client.heads(None, timeout_s=timeout_s))
+            raise store_clients.unknown_topic(topic, {info.topic for info in every})
         writer, added = ArchiveWriter(archive_directory, topic), Added()
         failed: dict[str, DafkaError] = {}
         with output.progress(None, "records") as advance:

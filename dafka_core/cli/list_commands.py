@@ -112,7 +112,7 @@ def partitions(
         check_argument("topic", topic, check_topic)
     found = _held(topic, min_stores, timeout_s, uris, options)
     if topic is not None and not found:
-        raise DafkaError(f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all")
+        raise store_clients.unknown_topic(topic, _topics(timeout_s, uris, options))
     rows = []
     for info, facts, stores in sorted(found):
         size = None if facts is None else facts.bytes
@@ -121,6 +121,11 @@ def partitions(
         rows.append((*info[:4], records, size, _time(first), _time(last), stores))
     names = ("topic", "partition", "earliest", "next", "records", "bytes", "first", "last")
     output.table((*names, "stores"), rows, as_json=as_json)
+
+
+def _topics(timeout_s: float, uris: str, options: dict[str, Any]) -> set[str]:
+    """The names of those that there are."""
+    return {info.topic for info in store_clients.partitions(None, timeout_s, uris, options)}
 
 
 class Held(NamedTuple):
@@ -165,7 +170,7 @@ def heads(
     check_argument("topic", topic, check_topic)  # at once, not when a tower is found
     partitions = store_clients.partitions([topic], timeout_s, uris, options, min_stores)
     if not partitions:
-        raise DafkaError(f"no store has records of topic {quoted(topic)}; 'dafka topics' lists all")
+        raise store_clients.unknown_topic(topic, _topics(timeout_s, uris, options))
     rows = sorted((info.partition, info.earliest, info.end) for info in partitions)
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
 

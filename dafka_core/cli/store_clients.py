@@ -162,13 +162,18 @@ def chosen(
     """
     found = {each.partition: each for each in infos}
     if not found:
-        near = what_there_is(topic, {each.topic for each in known()}, "topics")
-        raise DafkaError(f"no store has records of topic {quoted(topic)} ({near})")
+        raise unknown_topic(topic, {each.topic for each in known()})
     for name in partitions:
         if name not in found:
             near = what_there_is(name, found, "partitions")
             raise DafkaError(f"topic {quoted(topic)} has no partition {quoted(name)} ({near})")
     return [each for name, each in found.items() if not partitions or name in partitions]
+
+
+def unknown_topic(topic: str, known: Collection[str]) -> DafkaError:
+    """The error for a topic that no store has; it names the nearest that one has."""
+    near = what_there_is(topic, known, "topics")
+    return DafkaError(f"no store has records of topic {quoted(topic)} ({near})")
 
 
 def facts(

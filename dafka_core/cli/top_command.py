@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dafka_core.cli import output
+from dafka_core.cli import output, store_clients
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.names import unescape
@@ -91,6 +91,8 @@ def top(
     with ClusterView(options, named, interval_s=interval_s) as view:
         snapshot = _first(view, timeout_s, interval_s, options)
         if once or as_json or not sys.stdout.isatty():
+            if once and topic is not None and topic not in snapshot.partitions.topics:
+                raise store_clients.unknown_topic(topic, snapshot.partitions.topics)
             while True:
                 _print(snapshot, choice, as_json=as_json)
                 if once:

@@ -37,7 +37,11 @@ def test_two_stores_are_archived_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (("none", "--dir", "{made}"), 1, "no store has records of topic 'none'"),
+        (
+            ("none", "--dir", "{made}"),
+            1,
+            "no store has records of topic 'none' (there are 'flights')",
+        ),
         (("flights", "--dir", "{made}", "--before", "noon"), 2, "must be a day or a time, as"),
         (("flights", "--dir", "{made}/not/there"), 1, "No such file or directory"),
         (("flights",), 2, "Missing option '--dir'"),

@@ -71,7 +71,7 @@ def test_partitions_are_listed_with_how_many_stores_have_all_of_them(filled: str
         ["one-more", FIRST],
     ]
     missing = run("partitions", "on", "--tower", filled)
-    assert sentence(missing) == "no store has records of topic 'on'; 'dafka topics' lists all"
+    assert sentence(missing) == "no store has records of topic 'on' (there are 'one', 'one-more')"
 
 
 def test_what_no_store_tells_is_left_open(lone_tower: str, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_heads_of_an_unknown_topic_are_an_error(filled: str) -> None:
     asked = run("heads", "on", "--tower", filled)
     assert asked.returncode == 1
     assert asked.stdout == b""
-    assert sentence(asked) == "no store has records of topic 'on'; 'dafka topics' lists all"
+    assert sentence(asked) == "no store has records of topic 'on' (there are 'one', 'one-more')"
 
 
 @pytest.mark.parametrize("arguments", [("topics",), ("heads", "one")])

@@ -96,8 +96,8 @@ def test_octets_may_be_given_as_they_are(odd: str) -> None:
 
 def test_an_unknown_topic_is_shown_as_it_was_written(odd: str) -> None:
     asked = run("heads", r"worse\x0a\xff", "--tower", odd)
-    expected = r"no store has records of topic 'worse\x0a\xff'; 'dafka topics' lists all"
-    assert (asked.returncode, sentence(asked)) == (1, expected)
+    assert asked.returncode == 1
+    assert sentence(asked).startswith(r"no store has records of topic 'worse\x0a\xff' (there are ")
     assert run("heads", r"a\x00", "--tower", odd).returncode == 2
 
 

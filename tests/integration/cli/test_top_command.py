@@ -68,6 +68,12 @@ def test_it_follows_in_a_terminal_until_q(tower: str, flights: str) -> None:
     os.close(ours)
 
 
+def test_a_topic_that_is_not_there_is_an_error(tower: str, flights: str) -> None:
+    done = run("top", "--once", "--topic", "fligths", "--tower", tower, "--interval-s=0.1")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert sentence(done) == "no store has records of topic 'fligths' (did you mean 'flights'?)"
+
+
 def test_without_stores_it_says_so(lone_tower: str) -> None:
     done = run("top", "--once", "--tower", lone_tower, "--timeout-s", "0.5")
     assert done.returncode == 1
