@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections.abc import Collection
 from enum import IntEnum
 from pathlib import Path
@@ -17,20 +16,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from dafka_core.errors import ConfigError
+from dafka_core.guesses import MOST_WRONG, Guesses, guesser
 from dafka_core.names import printable
 from dafka_core.private_files import others_can_read
 
 MIN_CHARACTERS: Final = 16
 MAX_CHARACTERS: Final = 1_024
 """Of a token.  One that is made here has 43, which stand for 256 bits."""
-
-MOST_WRONG: Final = 10
-"""Wrong tokens of an address in a minute, after which none of it is looked at."""
-
-MINUTE_S: Final = 60.0
-
-MAX_ADDRESSES: Final = 10_000
-"""Of which wrong tokens are counted; the one that was wrong first is forgotten."""
 
 _TOKEN: Final = re.compile(rf"[!-~]{{{MIN_CHARACTERS},{MAX_CHARACTERS}}}")
 
@@ -86,7 +78,7 @@ class Door:
         self._state: object = None
         self._said = ""
         self._lock = threading.Lock()
-        self._wrong: dict[str, tuple[int, float]] = {}
+        self._guesses = Guesses()
         self.wrong_count = 0
         """How many wrong tokens have come."""
         self.token = "" if file else new_token()
@@ -97,24 +89,16 @@ class Door:
 
     def judge(self, said: str, address: str) -> Answer:
         """Whether that is the token; ``address`` is who says it."""
-        whose = _whose(address)
-        now = time.monotonic()
         with self._lock:
-            count, until = self._wrong.get(whose, (0, now + MINUTE_S))
-            if now >= until:
-                count, until = 0, now + MINUTE_S
-            if count >= MOST_WRONG:
+            if self._guesses.are_refused(address):
                 return Answer.TOO_MANY
             if self._is_right(said):
                 return Answer.RIGHT
             self.wrong_count += 1
-            self._wrong.pop(whose, None)
-            self._wrong[whose] = count + 1, until
-            if len(self._wrong) > MAX_ADDRESSES:
-                del self._wrong[next(iter(self._wrong))]
-        if count + 1 in (1, MOST_WRONG):
+            count = self._guesses.add_wrong(address)
+        if count in (1, MOST_WRONG):
             text = "%s: a wrong token from %s (%d of at most %d in a minute)"
-            facts = (self._what, printable(whose), count + 1, MOST_WRONG)
+            facts = (self._what, printable(guesser(address)), count, MOST_WRONG)
             _log.warning(text, *facts, extra={"event": "wrong_token"})
         return Answer.WRONG
 
@@ -159,17 +143,6 @@ class Door:
             return f"{self._path} must have one line of {least}"
         self.token, self._state = token, state
         return ""
-
-
-def _whose(address: str) -> str:
-    """Of the newer protocol one user has as many addresses as it likes, of one network."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if found.version == 4 or found.ipv4_mapped:
-        return str(found)
-    return str(ipaddress.ip_network((found, 64), strict=False))
 
 
 def bearer(header: str) -> str | None:

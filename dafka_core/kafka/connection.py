@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._sasl is not None and self._sasl.user is None and now > self._made_at + PATIENCE_S:
             self.end(REFUSED, "nothing was said in time")
         elif self._sasl is not None and self._sasl.is_shut_out:
-            self.end(REFUSED, f"user {self._sasl.user!r} is none any more")
+            self.end(REFUSED, f"user {self._sasl.user!r} is none any more, or has another password")
         elif now > self.deadline:
             what = "to take responses" if self._is_writing_paused else "with a request"
             self.end(TOO_SLOW, f"too slow {what}")

@@ -51,7 +51,9 @@ class Gateway(Node):
             where = host_port(config.listen)
             tls = tls_of(config)
             users = Users(config.kafka_users) if config.kafka_users else None
-            if users is None:
+            if users is not None:
+                undo.callback(users.close)
+            else:
                 cure = "set kafka_users, or take 127.0.0.1"
                 check_trusted(where.host, "listen", config.listen, store.options, cure)
             listener = undo.enter_context(listen_at(where))

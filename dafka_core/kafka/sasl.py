@@ -13,12 +13,13 @@ from scramp import ScramException, ScramMechanism
 from scramp.core import ScramServer
 
 from dafka_core.errors import ProtocolError
+from dafka_core.guesses import MOST_WRONG
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateway_node import Client, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.rights import Rights
 from dafka_core.kafka.schemas import SaslAuthenticateResponse, SaslHandshakeResponse
-from dafka_core.kafka.users import SCRAM, Users
+from dafka_core.kafka.users import SCRAM, Users, Verifier
 
 PLAIN: Final = "PLAIN"
 
@@ -27,6 +28,8 @@ PATIENCE_S: Final = 30.0
 
 FAILED_WAIT_S: Final = 0.5
 """Before a refusal is told: passwords are not to be guessed by the thousand."""
+
+TOO_MANY: Final = f"{MOST_WRONG} wrong passwords came from this address within a minute: wait one"
 
 MAX_REQUEST_BYTES: Final = 64 << 10
 """Of who has not said yet who it is."""
@@ -50,6 +53,7 @@ class Sasl:
         self._mechanism = ""
         self._scram: ScramServer | None = None
         self._name = ""
+        self._verifiers: Mapping[str, Verifier] | None = None
         self.user: str | None = None
         """Who it is, once that is proved."""
         self.failure = ""
@@ -71,8 +75,10 @@ class Sasl:
 
     @property
     def is_shut_out(self) -> bool:
-        """Whether its user is none any more."""
-        return self.user is not None and self.user not in self._users
+        """Whether its user is none any more, or has another password than the one it was proved."""
+        if self.user is None:
+            return False
+        return self.user not in self._users or self._users.verifiers(self.user) != self._verifiers
 
     @property
     def rights(self) -> Rights:
@@ -105,29 +111,48 @@ class Sasl:
             self._scram = None
         return SaslHandshakeResponse(error_code=error, mechanisms=self._mechanisms)
 
-    async def _authenticate(self, request: Any, _: Client) -> Any:
+    async def _authenticate(self, request: Any, client: Client) -> Any:
         if not self._mechanism:
             self.failure = "it proves who it is before it says how"
             return _answer(KafkaError.ILLEGAL_SASL_STATE, "SaslHandshake comes first")
+        guesses, is_plain = self._users.guesses, self._mechanism == PLAIN
+        if guesses.are_refused(client.host):
+            return await self._refuse(TOO_MANY, TOO_MANY)
         try:
             said = bytes(request.auth_bytes).decode()
-            is_plain = self._mechanism == PLAIN
-            told = await self._plain(said) if is_plain else self.challenge(said)
+            told = await self._plain(said, client.host) if is_plain else self.challenge(said)
             return _answer(auth_bytes=told.encode())
         except ValueError:
-            self._mechanism = ""
-            await asyncio.sleep(FAILED_WAIT_S)
-            self.failure = f"user {self._name!r} is not known, or has another password"
+            if not is_plain:
+                guesses.add_wrong(client.host)
+            why = f"user {self._name!r} is not known, or has another password"
             # No more is told, nor which of the two it is.
-            return _answer(KafkaError.SASL_AUTHENTICATION_FAILED, "wrong name or password")
+            return await self._refuse(why, "wrong name or password")
 
-    async def _plain(self, said: str) -> str:
+    async def _refuse(self, why: str, told: str) -> Any:
+        self._mechanism = ""
+        await asyncio.sleep(FAILED_WAIT_S)
+        self.failure = why
+        return _answer(KafkaError.SASL_AUTHENTICATION_FAILED, told)
+
+    async def _plain(self, said: str, host: str) -> str:
         acts_as, self._name, password = said.split("\0")
-        is_right = await asyncio.to_thread(self._users.knows, self._name, password)
+        self._verifiers = self._users.verifiers(self._name)
+        loop = asyncio.get_running_loop()
+        is_right = await loop.run_in_executor(self._users.threads, self._knows, password, host)
         if not is_right or acts_as not in ("", self._name):
             raise ValueError
         self.user = self._name
         return ""
+
+    def _knows(self, password: str, host: str) -> bool:
+        """In a thread: whether that is the password; others may have been wrong meanwhile."""
+        if self._users.guesses.are_refused(host):
+            return False
+        is_right = self._users.knows(self._name, password)
+        if not is_right:
+            self._users.guesses.add_wrong(host)
+        return is_right
 
     def challenge(self, said: str) -> str:
         """What SCRAM answers to a client's message, the first or the second one.
@@ -150,7 +175,7 @@ class Sasl:
         return told
 
     def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        self._name = name
+        self._name, self._verifiers = name, self._users.verifiers(name)
         return self._users.verifier(self._mechanism, name)
 
 

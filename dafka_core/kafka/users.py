@@ -14,10 +14,12 @@ import logging
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ConfigError
+from dafka_core.guesses import Guesses
 from dafka_core.kafka.rights import USER_ROLES, Rights
 from dafka_core.names import escape, printable, unescape
 from dafka_core.permissions import (
@@ -43,6 +45,9 @@ ITERATIONS: Final = 16_384
 
 MAX_ITERATIONS: Final = 1 << 20
 MAX_PASSWORD_BYTES: Final = 1_024
+
+HASHING_THREADS: Final = 2
+"""So many of the processors at most are taken by clients that say passwords."""
 
 _NAME: Final = re.compile(r"[^\s,=\0-\x1f]{1,255}")
 _LINE: Final = re.compile(
@@ -181,6 +186,10 @@ class Users:
         self._state: object = None
         self._known: Mapping[str, _User] = {}
         self._secret = secrets.token_bytes(32)
+        self.guesses = Guesses()
+        """Wrong passwords, of whatever user."""
+        self.threads = ThreadPoolExecutor(HASHING_THREADS, "dafka-kafka-password")
+        """For ``knows``, which takes a processor while it lasts: nothing else waits there."""
         self._said = ""
         why = self._read()
         if why:
@@ -188,6 +197,15 @@ class Users:
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
+
+    def close(self) -> None:
+        """Hashes no more passwords."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    def verifiers(self, name: str) -> Mapping[str, Verifier] | None:
+        """What is known of a user's password, by mechanism; None if it is no user."""
+        found = self._known.get(name)
+        return None if found is None else found.verifiers
 
     def rights(self, name: str) -> Rights | None:
         """What a user may do; None if it is none any more."""

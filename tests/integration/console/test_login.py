@@ -12,8 +12,9 @@ import pytest
 
 from dafka_core.console.login import SESSION_S, Login
 from dafka_core.console.server import Console
+from dafka_core.guesses import MOST_WRONG
 from dafka_core.testing import StoreDouble
-from dafka_core.web_access import MOST_WRONG, Answer, Door, write_token
+from dafka_core.web_access import Answer, Door, write_token
 from tests.integration.console.pages import Answer as Told
 from tests.integration.console.pages import ask, post
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,14 @@ class Locked:
         wait_until(lambda: known.permissions() == sorted(held, key=lambda each: each.name))
 
 
-def write_users(file: Path, *users: str | Permissions) -> None:
+_lines_of = cache(lines_of)  # the same salt each time: it is no other password
+
+
+def write_users(file: Path, *users: str | Permissions, password: str = PASSWORD) -> None:
     lines = []
     for each in users:
         held = Permissions(each, EVERYTHING) if isinstance(each, str) else each
-        lines += [*lines_of(held.name, PASSWORD), line_of(held)]
+        lines += [*_lines_of(held.name, password), line_of(held)]
     made = file.with_suffix(".new")
     made.write_text("\n".join(lines))
     made.chmod(0o600)

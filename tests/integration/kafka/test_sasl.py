@@ -7,6 +7,7 @@ import gc
 import socket
 import ssl
 import struct
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +20,11 @@ import kafka
 import kafka.errors
 import pytest
 
+from dafka_core.guesses import MOST_WRONG
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.sasl import REFUSED, Sasl
-from dafka_core.kafka.users import SCRAM, Users
+from dafka_core.kafka.users import HASHING_THREADS, SCRAM, Users
 from dafka_core.testing import wait_until
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 
@@ -203,6 +205,49 @@ def test_what_proves_nothing_is_refused(raw: Raw, mechanism: bytes, said: bytes)
     found = raw.ask(Api.SASL_AUTHENTICATE, 1, octets(said))
     assert struct.unpack_from(">h", found) == (KafkaError.SASL_AUTHENTICATION_FAILED,)
     assert raw.answer() == b""
+
+
+@pytest.mark.parametrize("mechanism", [b"PLAIN", b"SCRAM-SHA-512"])
+def test_nobody_guesses_passwords(
+    locked: Locked, mechanism: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knows, hashed_in = Users.knows, []
+
+    def counted(self: Users, name: str, password: str) -> bool:
+        hashed_in.append(threading.current_thread().name)
+        return knows(self, name, password)
+
+    monkeypatch.setattr(Users, "knows", counted)
+    wrong = b"\0alice\0guess" if mechanism == b"PLAIN" else b"n,,n=alice"
+    body = octets(wrong)
+    request = struct.pack(">hhih", Api.SASL_AUTHENTICATE, 1, 7, -1) + body
+    clients = [Raw(locked) for _ in range(20)]
+    for each in clients:
+        assert each.ask(Api.SASL_HANDSHAKE, 1, text(mechanism))[:2] == b"\0\0"
+    for each in clients:  # all at once: how many are wrong is known only when they have been tried
+        each.send(octets(request))
+    failed = struct.pack(">h", KafkaError.SASL_AUTHENTICATION_FAILED)
+    assert all(each.answer()[4:6] == failed for each in clients)
+    clients.append(late := Raw(locked))
+    assert late.ask(Api.SASL_HANDSHAKE, 1, text(b"PLAIN"))[:2] == b"\0\0"
+    right = f"\0{NAME}\0{PASSWORD}".encode()
+    told = late.ask(Api.SASL_AUTHENTICATE, 1, octets(right))
+    assert told[:2] == failed
+    assert b"10 wrong passwords came from this address within a minute" in told
+    if mechanism == b"PLAIN":
+        assert MOST_WRONG <= len(hashed_in) < MOST_WRONG + HASHING_THREADS
+        assert all(each.startswith("dafka-kafka-password") for each in hashed_in)
+    for each in clients:
+        each.close()
+
+
+def test_who_has_another_password_is_cut_off(locked: Locked, raw: Raw) -> None:
+    logged_in(raw)
+    locked.permit("bob", NAME)  # the same password as before
+    assert raw.ask(*METADATA)
+    write_users(locked.users, NAME, password="another one")
+    assert raw.answer() == b""
+    wait_until(lambda: locked.refused[REFUSED] == 1)
 
 
 def test_who_is_no_user_any_more_is_cut_off(locked: Locked, raw: Raw) -> None:

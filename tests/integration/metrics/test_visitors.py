@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import ConfigError, MetricsEndpoint, Tower, serve_metrics
-from dafka_core.web_access import MOST_WRONG, write_token
+from dafka_core.guesses import MOST_WRONG
+from dafka_core.web_access import write_token
 from tests.integration.metrics.conftest import ANY_PORTS, ask
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ConfigError
+from dafka_core.guesses import MAX_ADDRESSES, MINUTE_S, MOST_WRONG
 from dafka_core.web_access import (
-    MAX_ADDRESSES,
-    MINUTE_S,
-    MOST_WRONG,
     Answer,
     Door,
     bearer,
@@ -104,7 +102,7 @@ def test_guessers_are_not_kept_without_bound(file: Path) -> None:
     door = door_of(file)
     for number in range(MAX_ADDRESSES + 100):
         door.judge("wrong", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    assert len(door._wrong) == MAX_ADDRESSES
+    assert len(door._guesses._wrong) == MAX_ADDRESSES
 
 
 def test_another_token_counts_at_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,57 @@
+"""Who guesses tokens and passwords: nobody does so by the thousand."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+from typing import Final
+
+MOST_WRONG: Final = 10
+"""Wrong guesses of an address in a minute, after which none of it is looked at."""
+
+MINUTE_S: Final = 60.0
+
+MAX_ADDRESSES: Final = 10_000
+"""Of which wrong guesses are counted; the one that was wrong first is forgotten."""
+
+
+class Guesses:
+    """Counts what was wrong by the address that it came from.  For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wrong: dict[str, tuple[int, float]] = {}
+
+    def are_refused(self, address: str) -> bool:
+        """Whether nothing that comes from there is looked at now, right or wrong."""
+        with self._lock:
+            return self._counted(guesser(address))[0] >= MOST_WRONG
+
+    def add_wrong(self, address: str) -> int:
+        """Counts one; how many that were within a minute."""
+        whose = guesser(address)
+        with self._lock:
+            count, until = self._counted(whose)
+            self._wrong.pop(whose, None)
+            self._wrong[whose] = count + 1, until
+            if len(self._wrong) > MAX_ADDRESSES:
+                del self._wrong[next(iter(self._wrong))]
+        return count + 1
+
+    def _counted(self, whose: str) -> tuple[int, float]:
+        """How many there were, and until when they count."""
+        now = time.monotonic()
+        count, until = self._wrong.get(whose, (0, 0.0))
+        return (count, until) if now < until else (0, now + MINUTE_S)
+
+
+def guesser(address: str) -> str:
+    """Of the newer protocol one user has as many addresses as it likes, of one network."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.version == 4 or found.ipv4_mapped:
+        return str(found)
+    return str(ipaddress.ip_network((found, 64), strict=False))
