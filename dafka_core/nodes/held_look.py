@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from dafka_core.errors import StoreError
 from dafka_core.protocol.store_limits import Held, StoreLimits
-from dafka_core.records import PartitionInfo
+from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.held_blocks import HeldBlocks
@@ -17,6 +19,9 @@ PAGE: Final = 10_000
 
 SHARE: Final = 0.02
 """Of the time: it is looked again only after fifty times as long as it took last."""
+
+
+_log = logging.getLogger("dafka.store")
 
 
 class HeldLook:
@@ -47,6 +52,7 @@ class HeldLook:
         self._blocks = HeldBlocks(log)
         self._seen = (-1, 0)  # changes of the log, and compressed blocks, at the last look
         self._due = 0.0
+        self._damaged: set[TopicPartition] = set()  # those that were said
 
     def count(self) -> Held:
         """What the log holds, but for octets; at the start, before there is a loop."""
@@ -93,8 +99,22 @@ class HeldLook:
 
     def _measured(self, infos: list[PartitionInfo], held: Held) -> Iterator[None]:
         self._blocks.keep_only({info.tp for info in infos})
-        sizes = yield from self._blocks.look_at(info for info in infos if info.earliest < info.end)
+        held_infos = (info for info in infos if info.earliest < info.end)
+        damaged: dict[TopicPartition, StoreError] = {}
+        sizes = yield from self._blocks.look_at(held_infos, damaged)
+        self._say_damaged(damaged)
         for tp, blocks in sizes.items():
             held.size_bytes[self._limits.owner(tp)] += sum(each.size_bytes for each in blocks)
         for staged in self._log.staged():
             held.size_bytes[self._limits.owner(staged.tp)] += staged.size_bytes
+
+    def _say_damaged(self, damaged: Mapping[TopicPartition, StoreError]) -> None:
+        """Says it once of each partition, all that are new in one line."""
+        new, self._damaged = damaged.keys() - self._damaged, set(damaged)
+        if new:
+            text = (
+                "%(count)d partitions are damaged, and count for limit max_key_bytes as they did "
+                "before; one of them: %(why)s"
+            )
+            facts = {"count": len(new), "why": damaged[min(new)].why}
+            _log.error(text, facts, extra={"event": "log_damaged"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Final
 
+from dafka_core.errors import StoreError
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.storage.log import Log
 from dafka_core.storage.retention import HeldBlock
@@ -41,9 +42,13 @@ class HeldBlocks:
             del self._held[tp]
 
     def look_at(
-        self, partitions: Iterable[PartitionInfo]
+        self,
+        partitions: Iterable[PartitionInfo],
+        damaged: dict[TopicPartition, StoreError] | None = None,
     ) -> Generator[None, None, dict[TopicPartition, list[HeldBlock]]]:
         """The blocks of partitions; each step looks at a few.
+
+        With ``damaged``, which gets their errors, damaged partitions are as they were last seen.
 
         Raises:
             DafkaError: the log is closed, or damaged.
@@ -51,18 +56,24 @@ class HeldBlocks:
         infos = list(partitions)
         for info in infos:
             if info.tp not in self._held or self._held[info.tp][0] != info:
-                yield from self.look(info.tp)
+                try:
+                    yield from self.look(info.tp)
+                except StoreError as error:
+                    if damaged is None:
+                        raise
+                    damaged[info.tp] = error
         return self.found(info.tp for info in infos)
 
     def look(self, tp: TopicPartition) -> Iterator[None]:
         """Looks at the blocks of a partition that were not looked at before."""
-        _, blocks = self._held.pop(tp, (None, []))
+        _, blocks = self._held.get(tp, (None, []))
         known = {(block.first, block.end): block for block in blocks}
         while True:
             looked_at_bytes = 0
             with self._log.snapshot() as snapshot:
                 found = snapshot.blocks(tp)
                 if found is None:
+                    self._held.pop(tp, None)
                     return
                 for number, bounds in enumerate(zip(found.bounds, found.bounds[1:], strict=False)):
                     if bounds not in known and looked_at_bytes < LOOK_BYTES:

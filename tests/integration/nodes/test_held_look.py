@@ -27,6 +27,7 @@ from dafka_core.protocol.store_limits import Held, StoreLimits
 from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.retention_rules import parse_rules
 from dafka_core.storage import Log
+from dafka_core.storage.tables import Tables
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.locked import Keys
@@ -177,6 +178,33 @@ def test_a_look_counts_what_the_log_holds(tmp_path: Path) -> None:
         assert all(2_000 < size < 2_500 for size in held.size_bytes.values())
         log.trim(tps[0], 1)
         assert look.count().topics == {"t": 1, "u": 2}
+
+
+def test_a_damaged_block_lifts_no_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good, bad, other = (TopicPartition(*each) for each in (("t", A), ("t", B), ("u", A)))
+
+    def damage(tables: Tables) -> None:
+        row = tables.row(bad)
+        assert row is not None
+        *_, first = tables.firsts(row.id, 0)
+        tables.put_block(row.id, first, memoryview(b"no block"))
+
+    with Log(tmp_path) as log:
+        log.append([RecordBatch.of(tp, 0, [b"x" * 1_000_000]) for tp in (good, bad)])
+        found: list[Held] = []
+        limits = StoreLimits({"max_key_bytes": 1_500_000})
+        look = HeldLook(log, limits, log.compressor((), 0), found.append)
+        list(look.steps())
+        log.append([RecordBatch.of(tp, 1, [b"x" * 1_000_000]) for tp in (bad, good)])
+        log._env.write(damage)
+        for offset in range(2):
+            look._due = 0.0
+            list(look.steps())
+            log.append([RecordBatch.of(other, offset, [b"x"])])
+    owners = [[held.size_bytes[each] // 1_000_000 for each in (A, B)] for held in found]
+    assert owners == [[1, 1], [2, 1], [2, 1]]
+    (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert f"one of them: {bad}: the block at offset 1 " in said
 
 
 def test_a_limit_that_cannot_be_is_an_error(start: Open) -> None:
