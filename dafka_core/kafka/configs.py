@@ -13,6 +13,7 @@ from typing import Any, Final
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode, Handler
 from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.partition_writer import MAX_AHEAD_MS
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.kafka.schemas import (
     AlterConfigsResponse,
@@ -221,6 +222,7 @@ def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
     return {
         "cleanup.policy": "delete",
         "max.message.bytes": str(node.store.options.max_record_bytes),
+        "message.timestamp.after.max.ms": str(MAX_AHEAD_MS),
         "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
         "retention.bytes": str(-1 if rule.size_bytes is None else rule.size_bytes),
@@ -254,6 +256,7 @@ def gateway_configs(node: GatewayNode) -> dict[str, str]:
         "delete.topic.enable": str(options.delete_topics).lower(),
         "listeners": f"PLAINTEXT://{options.listen}",
         "log.cleanup.policy": "delete",
+        "log.message.timestamp.after.max.ms": str(MAX_AHEAD_MS),
         "log.message.timestamp.type": "CreateTime",
         "log.retention.bytes": "-1",
         "log.retention.ms": "-1",
@@ -267,6 +270,7 @@ def gateway_configs(node: GatewayNode) -> dict[str, str]:
 _WHY: Final[Mapping[str, str]] = {
     "cleanup.policy": "nothing is compacted here",
     "max.message.bytes": "it is the stores' option max_record_bytes",
+    "message.timestamp.after.max.ms": "stores believe no later time",
     "message.timestamp.type": "records keep the times that their producers give them",
     "min.insync.replicas": "acks=all waits for all stores that are there",
 }

@@ -19,6 +19,7 @@ from dafka_core.kafka.refusal import RefusedError
 from dafka_core.limit_options import StoreLimitError
 from dafka_core.log_entries import Notes
 from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.timestamps import MAX_AHEAD_US
 
 MUCH_BYTES: Final = 1 << 20
 """Octets of requests that wait: so many need not wait for others to share a sync with."""
@@ -32,6 +33,9 @@ MAX_TRIES: Final = 40
 
 TRY_AGAIN_S: Final = 0.05
 
+
+MAX_AHEAD_MS: Final = MAX_AHEAD_US // 1000
+"""Kafka's ``message.timestamp.after.max.ms``: the store would keep its own time for a later one."""
 
 LAST_OFFSET: Final = 2**63
 
@@ -239,6 +243,11 @@ class PartitionWriter:
         for put in group:
             records = put.records
             if records is None or put in errors:
+                continue
+            if records.latest_ms > now_ms + MAX_AHEAD_MS:
+                ahead_s = (records.latest_ms - now_ms) // 1000
+                why = f"a record is of a time {ahead_s} s ahead of the store's clock"
+                errors[put] = RefusedError(KafkaError.INVALID_TIMESTAMP, why)
                 continue
             end = self._next + records.record_count
             if records.sequenced is not None:

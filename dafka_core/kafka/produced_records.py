@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, repeat, starmap
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -47,12 +47,14 @@ class DecodedRecords(NamedTuple):
 class ProducedRecords(NamedTuple):
     """Records that are written together: some rows of those that were decoded together.
 
-    Of an idempotent producer they have its id, and are ``sequenced``.
+    ``latest_ms`` is the newest of their times.  Of an idempotent producer they have its id, and are
+    ``sequenced``.
     """
 
     decoded: DecodedRecords
     start: int
     stop: int
+    latest_ms: int
     producer_id: int = -1
     sequenced: Sequenced | None = None
 
@@ -156,8 +158,10 @@ def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[Prod
         return repeat(None, len(batches))
     stamps_ms = columns.deltas + np.repeat([each.base_ms for each in batches], counts)
     decoded = DecodedRecords(contents, stamps_ms)
-    bounds = pairwise(accumulate(counts, initial=0))
-    return (_produced(batch, decoded, *each) for batch, each in zip(batches, bounds, strict=True))
+    bounds = [*accumulate(counts, initial=0)]
+    latest = np.maximum.reduceat(stamps_ms, bounds[:-1]).tolist()
+    each = zip(batches, repeat(decoded), bounds[:-1], bounds[1:], latest, strict=False)
+    return starmap(_produced, each)
 
 
 def produced_records(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecords:
@@ -181,16 +185,17 @@ def produced_records(octets: memoryview, version: int, limit_bytes: int) -> Prod
         )
         raise RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
     stamps_ms = np.concatenate([each.timestamps_ms for each in batches])
-    return _produced(batches[0], DecodedRecords(contents, stamps_ms), 0, len(contents))
+    decoded = DecodedRecords(contents, stamps_ms)
+    return _produced(batches[0], decoded, 0, len(contents), int(stamps_ms.max()))
 
 
 def _produced(
-    batch: KafkaBatch | OpenedBatch, decoded: DecodedRecords, start: int, stop: int
+    batch: KafkaBatch | OpenedBatch, decoded: DecodedRecords, start: int, stop: int, latest_ms: int
 ) -> ProducedRecords:
     if batch.producer_id < 0:
-        return ProducedRecords(decoded, start, stop)
+        return ProducedRecords(decoded, start, stop, latest_ms)
     sequenced = Sequenced(batch.producer_epoch, batch.base_sequence, batch.count)
-    return ProducedRecords(decoded, start, stop, batch.producer_id, sequenced)
+    return ProducedRecords(decoded, start, stop, latest_ms, batch.producer_id, sequenced)
 
 
 def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:

@@ -98,6 +98,20 @@ def test_what_is_wrong_with_a_request_is_answered_for_all_its_partitions(
     assert store.log.partitions() == []
 
 
+def test_what_is_ahead_of_the_clock_is_refused_and_keeps_its_time_otherwise(
+    client: ProduceClient, store: Store
+) -> None:
+    now_ms = store.log.now_us() // 1000
+    soon, late = (batch(values(2), timestamp=now_ms + ahead_ms) for ahead_ms in (55_000, 90_000))
+    compressed = batch(values(2), timestamp=now_ms + 90_000, codec=1)
+    error = KafkaError.INVALID_TIMESTAMP
+    for wrong in (late, compressed):
+        parts = {("t", 0): soon, ("t", 1): wrong}
+        assert client.ask(parts)[1] == Answer(error, -1)
+    assert [at // 1000 - now_ms for _, at in store.log.times(tp(0), 0, 2)] == [55_000, 55_001]
+    assert stored(store, 1) == []
+
+
 def test_with_acks_0_there_is_no_answer_and_an_error_ends_the_connection(
     client: ProduceClient, store: Store
 ) -> None:

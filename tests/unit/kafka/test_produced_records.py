@@ -66,7 +66,7 @@ def with_crc(octets: bytes) -> bytes:
 def test_records_become_contents_and_times() -> None:
     found = produced_records(memoryview(batch(b"a", b"b")), NEWEST, LIMIT)
     assert written(found) == ([b"a", b"b"], [[1, WHEN_MS * 1000], [1, (WHEN_MS + 1) * 1000]])
-    assert (found.producer_id, found.sequenced) == (-1, None)
+    assert (found.latest_ms, found.producer_id, found.sequenced) == (WHEN_MS + 1, -1, None)
     octets = batch(None, b"v", key=b"k", producer=(9, 3, 70))
     found = produced_records(memoryview(octets), NEWEST, LIMIT)
     assert written(found)[0] == [closed(None, b"k"), closed(b"v", b"k")]
@@ -156,7 +156,7 @@ def alone(octets: bytes, limit_bytes: int = LIMIT) -> object:
 def told(found: ProducedRecords | RefusedError) -> object:
     if isinstance(found, RefusedError):
         return str(found)
-    return *written(found), found.producer_id, found.sequenced
+    return *written(found), found.latest_ms, found.producer_id, found.sequenced
 
 
 def written(*parts: ProducedRecords) -> tuple[list[bytes], list[list[int]] | None]:
