@@ -48,6 +48,8 @@ class Deletions:
         self._read: dict[TopicPartition, int] = {}
         self._known: dict[TopicPartition, list[Deletion]] = {}
         self._handled = log.retention.deletions_handled()
+        self._looked = -1  # the log's change up to which topics that were deleted were looked at
+        self._due: set[str] = set()  # those that are to be looked at again
 
     def delete(self, topic: str) -> tuple[int, int]:
         """Deletes what the store has of a topic: of how many partitions, and how many records.
@@ -72,8 +74,12 @@ class Deletions:
             DafkaError: the log is closed, damaged, or cannot be written.
         """
         with self._lock:
+            number = self.log.changes.number
             news = self._heard()
-            for topic in {tp.topic for tp in self._known}:
+            known = frozenset(tp.topic for tp in self._known)
+            changed = self.log.changes.since(self._looked, known)
+            self._due |= known if changed is None else {tp.topic for tp in changed}
+            for topic in self._due:
                 infos = self.log.partitions(topic)
                 count = self._give_up(infos)
                 if count:
@@ -83,6 +89,8 @@ class Deletions:
                     _log.info(text, facts, extra={"event": "topic_deleted"})
             for topic, at_us in news.items():
                 self._say_kept(topic, at_us)
+            self._looked = number
+            self._due.clear()
             if self._read != self._handled:
                 self.log.retention.keep_deletions_handled(self._read)
                 self._handled = dict(self._read)
@@ -99,6 +107,7 @@ class Deletions:
             for offset, content in contents_of(self.log, info.tp, start, info.end):
                 for each in _parsed(info.tp, offset, content):
                     self._add(each)
+                    self._due.add(each.tp.topic)
                     if offset >= self._handled.get(info.tp, 0):
                         news[each.tp.topic] = max(each.at_us, news.get(each.tp.topic, 0))
             self._read[info.tp] = info.end

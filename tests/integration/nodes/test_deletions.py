@@ -116,6 +116,41 @@ def test_a_producer_that_comes_back_is_told(start: Start, produce: Produce) -> N
     assert held(store) == (200, 210)
 
 
+def test_only_topics_of_which_something_is_new_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Epoch.first(EpochId(1, 1, 1))
+    looked: list[str | None] = []
+    with Log(tmp_path) as log:
+        partitions = log.partitions
+
+        def counted(topic: str | None = None) -> list[PartitionInfo]:
+            looked.append(topic)
+            return partitions(topic)
+
+        def deleted(start: int, *topics: str) -> None:
+            infos = [PartitionInfo(each, ADDRESS, 0, 100, old.life) for each in topics]
+            contents = [each for info in infos for each in packed([info], 1, 65_536)]
+            log.append([RecordBatch.of(DELETIONS, start, contents)])
+
+        def applied() -> list[str | None]:
+            looked.clear()
+            deletions.apply()
+            return looked[1:]  # behind the topic of deletions
+
+        deletions = Deletions(log, ADDRESS)
+        deleted(0, "a", "b", "c")
+        deletions.apply()
+        monkeypatch.setattr(log, "partitions", counted)
+        assert applied() == []
+        log.append([replace(RecordBatch.of(TopicPartition("b", ADDRESS), 0, [b""]), epoch=old)])
+        assert applied() == ["b"]
+        assert applied() == ["b"]  # it has changed by what was given up
+        assert applied() == []
+        deleted(3, "d")
+        assert applied() == ["d", "d"]  # and what of it is kept would be named
+
+
 def test_what_comes_of_it_later_is_given_up_and_what_is_newer_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
