@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,8 +46,8 @@ def clients(
     """One for each store that serves Flight, or for those at ``uris``.
 
     Raises:
-        ConfigError: a URI is none, or fewer stores than ``min_stores`` are there.
-        DafkaError: with ``min_stores``, one that is there serves no Flight.
+        ConfigError: a URI is none.
+        DafkaError: fewer stores than ``min_stores`` are there, or with it one serves no Flight.
         StoreUnreachableError: none is at a URI, or it does not answer.
         NoStoreError: no store was heard of.
     """
@@ -120,7 +120,7 @@ def holdings(
         min_stores: how many must answer, or ``all`` that are known.
 
     Raises:
-        ConfigError: fewer do, too.
+        DafkaError: fewer do, too.
     """
     try:
         least = None if min_stores is None else parse_min_stores(min_stores)
@@ -130,7 +130,7 @@ def holdings(
     with ExitStack() as stack:
         if uris:
             asked = _named(uris, timeout_s, keys_in(options))
-            check_min_stores("min_stores", least, len(asked), [])
+            _check_least(least, len(asked), [])
         else:
             from dafka_core import Reader
 
@@ -212,9 +212,17 @@ def _say_who_is_missing(
     away: Away = say_away,
 ) -> None:
     missing = reader.missing_stores(timeout_s=timeout_s)
-    check_min_stores("min_stores", least, len(reader.stores()), missing)
+    _check_least(least, len(reader.stores()), missing)
     for each in missing:
         away(each)
+
+
+def _check_least(least: int | None, there: int, missing: Sequence[KnownStore]) -> None:
+    """Raises DafkaError where stores are missing: the cluster is wrong, not what is asked for."""
+    try:
+        check_min_stores("min_stores", least, there, missing)
+    except ConfigError as error:
+        raise DafkaError(str(error)) from None
 
 
 def _served(reader: Reader) -> list[StoreClient]:

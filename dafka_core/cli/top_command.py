@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.cli.process import Stopped
 from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.names import unescape
 from dafka_core.options import check_argument
@@ -88,7 +89,8 @@ def top(
         named = located(parse_locations(uris), keys_in(options)) if uris else []
     except ValueError as error:
         raise ConfigError("stores", uris, str(error)) from None
-    with ClusterView(options, named, interval_s=interval_s) as view:
+    ends = nullcontext() if once else suppress(Stopped)  # it has no other end
+    with ends, ClusterView(options, named, interval_s=interval_s) as view:
         snapshot = _first(view, timeout_s, interval_s, options)
         if once or as_json or not sys.stdout.isatty():
             if once and topic is not None and topic not in snapshot.partitions.topics:
@@ -151,7 +153,7 @@ def _watch(view: ClusterView, choice: TopChoice) -> None:
                 shown = snapshot
 
 
-@contextlib.contextmanager
+@contextmanager
 def _keys() -> Iterator[int | None]:
     """The keyboard's descriptor, which gives each key at once; None where there is none."""
     if not sys.stdin.isatty():

@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 
 import pytest
 
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import command, environment, run, sentence
+from tests.integration.cli.processes import Dafka, command, environment, run, sentence
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,12 @@ def test_it_follows_in_a_terminal_until_q(tower: str, flights: str) -> None:
         wait_until(lambda: shows() or process.poll() is not None, "it ends")
         assert process.wait() == 0
     os.close(ours)
+
+
+def test_to_be_stopped_is_its_end(tower: str, flights: str) -> None:
+    with Dafka("top", "--json", "--tower", tower, "--interval-s", "0.1") as looking:
+        assert looking.out.next()
+        assert looking.stop(signal.SIGINT) == 0
 
 
 def test_a_topic_that_is_not_there_is_an_error(tower: str, flights: str) -> None:
