@@ -52,7 +52,8 @@ class Linker:
 
     Attributes:
         made: how many links it has made, each time that it was.
-        wrong: the partitions in which it has come upon a change, and makes no more.
+        wrong: the partitions in which it has come upon a change; while they have such records, it
+            makes no more links of them.
     """
 
     def __init__(self, env: Environment, reader: BlockReader) -> None:
@@ -121,6 +122,8 @@ class Linker:
                 row = tables.visible_row(tp)
                 last = row and tables.links.last(row.id)
                 start, end = (last.start, last.end) if last else (0, 0)
+                if row is None or row.earliest >= end:
+                    self.wrong.discard(tp)  # what was changed has gone
                 if row is None or row.end == end or tp in self.wrong:
                     continue
                 since_s = waiting.get(tp, now_s)

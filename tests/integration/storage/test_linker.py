@@ -77,6 +77,10 @@ def test_what_was_changed_in_the_file_gets_no_link(
         log.append([RecordBatch.of(OF_BLOCKS, 300, every)])
         link(log)
         assert links(log, OF_BLOCKS) == [before]
+        log.trim(OF_BLOCKS, 300)
+        link(log)
+        assert links(log, OF_BLOCKS, newest=True)[0][2:4] == (300, 600)
+        assert (checked(log).found, log.linker.wrong) == ((), set())
     (said,) = caplog.messages
     assert said.startswith(f"{OF_BLOCKS}: records 0 to 299, or their link, are not what they were")
 
