@@ -129,6 +129,11 @@ class PartitionWriter:
         return self._under_way > 0
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing of it that is not done."""
+        return not (self._waiting or self._again or self._under_way or self._has_failed)
+
+    @property
     def has_much(self) -> bool:
         """Whether much waits."""
         return self._waiting_bytes >= MUCH_BYTES

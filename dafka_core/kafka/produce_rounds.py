@@ -48,6 +48,9 @@ MAX_THREADS: Final = 2
 """Rounds that are decoded at a time, of different partitions.  There is a second one for much that
 waits; of little they would only take the processor from each other."""
 
+MANY_WRITERS: Final = 100
+"""When there are so many, and later twice as many as were left, those of deleted topics go."""
+
 SETTLE_S: Final = 0.005
 """How often it is seen whether what is on its way to the disk has come there."""
 
@@ -66,6 +69,7 @@ class ProduceRounds:
         self._node = node
         self._states = states
         self._writers: dict[TopicPartition, PartitionWriter] = {}
+        self._most_writers = MANY_WRITERS
         self._waiting: dict[PartitionWriter, None] = {}  # in the order of their turns
         self._under_way: set[PartitionWriter] = set()
         self._threads = 0
@@ -80,9 +84,21 @@ class ProduceRounds:
         """Has a batch written after those before it of its partition."""
         writer = self._writers.get(put.tp)
         if writer is None:
+            if len(self._writers) >= self._most_writers:
+                self._forget_deleted()
             writer = PartitionWriter(self._node, put.tp, self._states, self._on_changed)
             self._writers[put.tp] = writer
         writer.put(put)
+
+    def _forget_deleted(self) -> None:
+        """Forgets the writers of topics that were deleted."""
+        number = self._node.numbers.number
+        self._writers = {
+            tp: each
+            for tp, each in self._writers.items()
+            if not each.is_idle or number(tp) is not None
+        }
+        self._most_writers = max(MANY_WRITERS, 2 * len(self._writers))
 
     async def settle(self, topic: str) -> None:
         """Waits until nothing is on its way to the disk of a topic that was deleted.

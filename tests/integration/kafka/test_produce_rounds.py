@@ -152,3 +152,18 @@ def test_large_batches_are_decoded_while_others_are_on_their_way(
         assert outcomes[-1] == Written(7, 8)
 
     in_loop(store, work)
+
+
+def test_writers_of_deleted_topics_are_forgotten(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_rounds, "MANY_WRITERS", 2)
+
+    async def work(all_rounds: ProduceRounds) -> None:
+        for letter in "ZAYBXC":  # the last letters have no number any more
+            each = put(letter, batch([b"v"]))
+            all_rounds.put(each)
+            assert isinstance(await each.outcome, Written) == (letter in "ABC")
+        assert {tp.partition for tp in all_rounds._writers} <= {*"ABC", "X"}
+
+    in_loop(store, work)
