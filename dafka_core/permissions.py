@@ -10,7 +10,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
-from dafka_core.names import AUDIT_TOPIC, INTERNAL, QUERIES_TOPIC
+from dafka_core.errors import NotAllowedError
+from dafka_core.names import AUDIT_TOPIC, INTERNAL, QUERIES_TOPIC, escape, quoted
 from dafka_core.near_names import nearest_name
 
 TOWER: Final = "tower"
@@ -131,6 +132,24 @@ EVERYBODY: Final = Permissions("everybody", frozenset(ROLES), addresses=("*",))
 """Who is not asked who he is, where there is no security."""
 
 NOBODY: Final = Permissions("(revoked)", frozenset())
+
+
+def refused(owner: Permissions, asked: str) -> NotAllowedError:
+    """What somebody is told who has asked for what he may not."""
+    return NotAllowedError(escape(owner.name), told(owner), asked)
+
+
+def told(owner: Permissions) -> str:
+    """What a key's owner may do, in a few words."""
+    patterns = {PRODUCE: owner.produce, CONSUME: owner.consume}
+    roles = sorted(owner.roles, key=ROLES.index)
+    words = [
+        f"{role} {', '.join(map(quoted, patterns[role])) or 'nothing'}"
+        if patterns.get(role, ALL_TOPICS) != ALL_TOPICS
+        else role
+        for role in roles
+    ]
+    return "; ".join(words)
 
 
 def address_prefix(public_key: bytes) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from dafka_core.errors import NotAllowedError
 from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
 from dafka_core.flight.many_ranges import GetManyRequest, LeaseManyRequest, SizesRequest
 from dafka_core.flight.peers_request import PeersRequest
@@ -35,7 +34,7 @@ from dafka_core.flight.requests import (
 from dafka_core.flight.retention_actions import DeleteRequest, RetentionRequest, TrimRequest
 from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.names import escape, quoted
-from dafka_core.permissions import ADMIN, ALL_TOPICS, CONSUME, PRODUCE, ROLES, Permissions
+from dafka_core.permissions import ADMIN, Permissions, refused
 
 Need = Callable[[Permissions, Any], str]
 """What of a request its sender may not do; empty if it may do all."""
@@ -50,20 +49,7 @@ def authorize(owner: Permissions, request: Request) -> None:
     need = NEEDS.get(type(request))
     asked = f"ask for {type(request).__name__}" if need is None else need(owner, request)
     if asked:
-        raise NotAllowedError(escape(owner.name), told(owner), asked)
-
-
-def told(owner: Permissions) -> str:
-    """What a key's owner may do, in a few words."""
-    patterns = {PRODUCE: owner.produce, CONSUME: owner.consume}
-    roles = sorted(owner.roles, key=ROLES.index)
-    words = [
-        f"{role} {', '.join(map(quoted, patterns[role])) or 'nothing'}"
-        if patterns.get(role, ALL_TOPICS) != ALL_TOPICS
-        else role
-        for role in roles
-    ]
-    return "; ".join(words)
+        raise refused(owner, asked)
 
 
 def _anything(owner: Permissions, request: Request) -> str:

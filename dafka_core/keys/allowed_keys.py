@@ -12,7 +12,15 @@ from typing import Final, NamedTuple
 from dafka_core.credentials import token_digest
 from dafka_core.errors import ConfigError
 from dafka_core.keys.key_files import PUBLIC, AllowedKey, parse_public, read_secret
-from dafka_core.permissions import EVERYBODY, PREFIX_DIGITS, ROLES, Permissions, address_prefix
+from dafka_core.names import quoted
+from dafka_core.permissions import (
+    EVERYBODY,
+    PREFIX_DIGITS,
+    ROLES,
+    Permissions,
+    address_prefix,
+    refused,
+)
 from dafka_core.security_options import SecurityOptions
 
 LOOK_INTERVAL_S: Final = 1.0
@@ -44,6 +52,18 @@ def own_permissions(config: SecurityOptions) -> Permissions:
     public = read_secret(config.secret_key_file).public
     known = AllowedKeys(config.allowed_keys).find(public.decode())
     return unlisted(public) if known is None else known.permissions
+
+
+def check_produce(config: SecurityOptions, topic: str) -> None:
+    """Has a producer know at once what else only stores' logs would say.
+
+    Raises:
+        NotAllowedError: the own directory says that the own key may not produce to the topic.
+        ConfigError: the key or the directory is wrong.
+    """
+    owner = own_permissions(config)
+    if not owner.may_produce(topic):
+        raise refused(owner, f"produce to {quoted(topic)}")
 
 
 def unlisted(public: bytes) -> Permissions:

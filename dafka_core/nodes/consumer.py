@@ -104,9 +104,11 @@ class Consumer(Node):
 
         Raises:
             ConfigError: the topic cannot be one, or there are too many.
+            NotAllowedError: the key may not consume it.
         """
         # A CONSUMER-HELLO names all of them in one message.
         check_argument("topic", topic, lambda new: check_topics((*self._role.topics, new)))
+        self._mesh.security.check_consume(topic)
 
         def subscribe(now: float) -> None:
             self._mesh.peers.subscribe(self._role.topic_subscriptions(topic))

@@ -23,6 +23,7 @@ from dafka_core.errors import (
     ProducerFencedError,
     RecordTooLargeError,
 )
+from dafka_core.keys.allowed_keys import check_produce
 from dafka_core.names import NOT_PLAIN, escape, is_plain
 from dafka_core.node_options import IGNORE, ProducerOptions
 from dafka_core.nodes.addresses import new_address
@@ -64,6 +65,7 @@ class Producer(Node):
 
     Raises:
         ConfigError: an option, the topic or the address cannot be used.
+        NotAllowedError: the key may not produce to the topic.
         TowerNotFoundError: no tower answered.
         NoStoreError: an address was given and no store could say how far its partition goes.
         MissingStoresError: an address was given, and stores that may have acknowledged records of
@@ -78,6 +80,7 @@ class Producer(Node):
             raise ConfigError("topic", escape(topic), NOT_PLAIN.format("allow_control_characters"))
         if address is not None:
             check_argument("address", address, check_node_address)
+        check_produce(config, topic)
         self.topic = topic
         self.address = address or new_address(config)
         self._config = config

@@ -17,7 +17,7 @@ from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.keys.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
 from dafka_core.keys.key_files import AllowedKey, KeyPair, read_secret
 from dafka_core.keys.said_lately import SaidLately
-from dafka_core.names import escape
+from dafka_core.names import escape, quoted
 from dafka_core.nodes.claims import Claims
 from dafka_core.nodes.descriptors import copied
 from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
@@ -26,6 +26,7 @@ from dafka_core.permissions import (
     NOBODY,
     TOWER,
     Permissions,
+    refused,
 )
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.messages import Message
@@ -109,6 +110,17 @@ class Security:
             f"the key, add the line 'addresses = {address}' to {name}.key everywhere"
         )
         raise ConfigError("address", escape(address), why)
+
+    def check_consume(self, topic: str) -> None:
+        """Has a consumer know at once what else only others' logs would say.
+
+        Raises:
+            NotAllowedError: the own directory says that the own key may not consume the topic.
+        """
+        if self.own is not None:
+            owner = self._permissions(self.own.public.decode())
+            if not owner.may_consume(topic):
+                raise refused(owner, f"consume {quoted(topic)}")
 
     # -- sockets ---------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower
 from dafka_core.epochs import EpochId
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, NotAllowedError
 from dafka_core.node_options import StoreOptions
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.protocol import messages as m
@@ -63,6 +64,15 @@ def options(keys: Keys, tower: str, name: str = "client") -> dict[str, Any]:
     return {"tower": tower, **keys.of(name), **FAST}
 
 
+def lying(keys: Keys, tower: str, role: str) -> dict[str, Any]:
+    """Mallory's, where his own directory says that he has this role for all topics."""
+    own = keys.away / role
+    shutil.copytree(keys.allowed, own)
+    path = own / "mallory.key"
+    path.write_text(path.read_text().replace(f'{role} = "own.*"', f'{role} = "*"'))
+    return options(keys, tower, "mallory") | {"allowed_keys": str(own)}
+
+
 def forbidden(node: Any) -> int:
     mesh = node.parts.mesh if isinstance(node, Store) else node.parts[0]
     return int(mesh.traffic.refused(mesh.peers)["forbidden"])
@@ -90,7 +100,7 @@ def published(producer: Producer, *values: bytes) -> None:
 def test_a_key_is_for_its_topics_and_its_roles(
     keys: Keys, tower: str, store: Store, open_nodes: ExitStack
 ) -> None:
-    reader = open_nodes.enter_context(Consumer(**options(keys, tower, "mallory")))
+    reader = open_nodes.enter_context(Consumer(**lying(keys, tower, "consume")))
     for topic in ("own.x", "t"):
         reader.subscribe(topic)
     for name, topic in (("client", "t"), ("mallory", "own.x")):
@@ -101,13 +111,25 @@ def test_a_key_is_for_its_topics_and_its_roles(
         with Reader(**options(keys, tower, name)) as asking:
             found = asking.partitions(timeout_s=PATIENCE_S)
             assert {each.topic for each in found} == known
-    refused = Producer("t", **options(keys, tower, "mallory") | {"close_timeout_s": 0.1})
+    refused = Producer("t", **lying(keys, tower, "produce") | {"close_timeout_s": 0.1})
     open_nodes.push(lambda *error: refused.__exit__(GeneratorExit, GeneratorExit(), None))
     before = forbidden(store)
     refused.publish(b"not its topic")
     wait_until(lambda: forbidden(store) > before)
     assert refused.acknowledged == 0
     assert reader.poll(0) is None
+
+
+def test_who_may_not_is_told_at_once_by_his_own_directory(
+    keys: Keys, tower: str, open_nodes: ExitStack
+) -> None:
+    with pytest.raises(NotAllowedError, match=r"mallory may produce 'own\.\*'.* produce to 't'"):
+        Producer("t", **options(keys, tower, "mallory"))
+    consumer = open_nodes.enter_context(Consumer(**options(keys, tower, "mallory")))
+    consumer.subscribe("own.x")
+    with pytest.raises(NotAllowedError, match="and not consume 't'"):
+        consumer.subscribe("t")
+    assert consumer.subscription == ["own.x"]
 
 
 def test_records_and_heads_of_others_are_not_forged(
@@ -235,7 +257,7 @@ def test_nobody_says_that_he_is_another_node(
 def test_what_a_key_may_is_changed_while_all_runs(
     keys: Keys, tower: str, store: Store, open_nodes: ExitStack
 ) -> None:
-    reader = open_nodes.enter_context(Consumer(**options(keys, tower, "mallory")))
+    reader = open_nodes.enter_context(Consumer(**lying(keys, tower, "consume")))
     reader.subscribe("t")
     producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
     published(producer, b"0")

@@ -8,7 +8,7 @@ import pytest
 
 from dafka_core.errors import NotAllowedError
 from dafka_core.flight import requests as r
-from dafka_core.flight.authorization import NEEDS, authorize, told
+from dafka_core.flight.authorization import NEEDS, authorize
 from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
 from dafka_core.flight.many_ranges import (
     AskedRange,
@@ -20,7 +20,7 @@ from dafka_core.flight.peers_request import PeersRequest
 from dafka_core.flight.retention_actions import DeleteRequest, RetentionRequest, TrimRequest
 from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.names import DELETIONS_TOPIC
-from dafka_core.permissions import EVERYBODY, Permissions
+from dafka_core.permissions import EVERYBODY, Permissions, told
 from dafka_core.records import TopicPartition
 
 OWN, OTHER = "AB" * 8 + "1" * 16, "CD" * 16
