@@ -47,6 +47,9 @@ def make_archive(directory: Path) -> None:
     Raises:
         ArchiveError: it cannot be made.
     """
+    if directory.is_file():
+        why = "it is a file: name a directory, which is made if it is not there"
+        raise ArchiveError(directory, why)
     with translated(directory):
         directory.mkdir(exist_ok=True)
         (directory / MANIFEST).mkdir(exist_ok=True)

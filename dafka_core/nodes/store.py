@@ -115,6 +115,9 @@ class Store(Node):
             self._retention_thread = undo.enter_context(
                 RetentionThread(self.log, self.retention, self.deletions, look)
             )
+            if self.archiver is not None and not self.retention.rules:
+                text = "nothing is archived in %(archive)s until there is a rule of retention"
+                _log.warning(text, {"archive": config.archive}, extra={"event": "archive_idle"})
             self.append_queue = AppendQueue(
                 self._mesh, self._role, self.log, config.max_record_bytes
             )

@@ -43,6 +43,7 @@ def test_two_stores_are_archived_once(tmp_path: Path) -> None:
             "no store has records of topic 'none' (there are 'flights')",
         ),
         (("flights", "--dir", "{made}", "--before", "noon"), 2, "must be a day or a time, as"),
+        (("flights", "--dir", "{file}"), 1, "is a file: name a directory"),
         (("flights", "--dir", "{made}/not/there"), 1, "No such file or directory"),
         (("flights",), 2, "Missing option '--dir'"),
     ],
@@ -52,6 +53,7 @@ def test_what_cannot_be_archived_gets_a_sentence(
 ) -> None:
     with StoreDouble(tmp_path / "a", "1" * 32) as store:
         store.log.append([batch(A, 0, 5)])
-        words = (word.format(made=tmp_path / "archive") for word in arguments)
+        named = {"made": tmp_path / "archive", "file": tmp_path / "a" / "data.mdb"}
+        words = (word.format(**named) for word in arguments)
         done = run("archive", *words, "--stores", store.location.locations[0])
         assert (done.returncode, expected in sentence(done)) == (code, True), done.stderr

@@ -39,10 +39,13 @@ def test_without_topics_of_their_own_all_are_other(nodes: Nodes) -> None:
     assert {each.labels for each in found if each.metric is d.TOPIC_RECORDS} == {("other",)}
 
 
-def test_a_store_with_an_archive_tells_of_it(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_store_with_an_archive_tells_of_it(
+    nodes: Nodes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert (d.ARCHIVED, ()) not in told(StoreReadings(nodes.store, 10).read(nodes.store))
     archive = str(tmp_path / "archive")
     with Store(tmp_path / "store", tower=nodes.tower.tower, archive=archive) as store:
+        assert f"nothing is archived in {archive} until there is a rule of retention" in caplog.text
         assert store.archiver is not None
         store.archiver.counts.records = 7
         found = told(StoreReadings(store, 10).read(store))
