@@ -74,8 +74,11 @@ class Access:
         if response is None:
             why = "a request without an answer asked for what its user may not do"
             raise ProtocolError(why)
-        work = _Completion(api_key, request, rights, refused, is_all=is_all)
-        if isinstance(response, EncodedResponse):
+        is_encoded = isinstance(response, EncodedResponse)
+        # What a user's rights keep of topics is for the loop alone.
+        held = Rights(rights.permissions) if is_encoded else rights
+        work = _Completion(api_key, request, held, refused, is_all=is_all)
+        if is_encoded:
             return await asyncio.to_thread(work.encoded, response, client.version)
         return work.completed(response)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from dafka_core.kafka.produce_layout import PartitionAnswer, encoded_answers
 from dafka_core.kafka.rights import Operation, Rights
 from dafka_core.kafka.traffic import Complaints
 from dafka_core.permissions import Permissions
+from dafka_core.protocol.recent_names import RecentNames
 
 TOPIC, GROUP, CLUSTER = 29, 30, 31
 
@@ -81,6 +83,22 @@ def test_topics_that_may_not_be_seen_are_refused_by_name_and_left_out_of_a_list(
         octets = EncodedResponse([described("a1", "b").encode(version=version)])
         listed, _ = alice.asks(Api.METADATA, version, everything, octets)
         assert errors(listed) == {"a1": 0}
+
+
+def test_what_is_kept_of_topics_is_for_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[int, set[int]] = {}
+    keep = RecentNames.keep
+
+    def noted(names: RecentNames[Any], name: str, value: Any) -> None:
+        threads.setdefault(id(names), set()).add(threading.get_ident())
+        keep(names, name, value)
+
+    monkeypatch.setattr(RecentNames, "keep", noted)
+    alice = Someone("consume", consume="a*")
+    octets = EncodedResponse([described("a1", "b").encode(version=8)])
+    alice.asks(Api.METADATA, 8, metadata("a1"), described("a1"))
+    alice.asks(Api.METADATA, 8, metadata(all_topics=True), octets)
+    assert sorted(map(len, threads.values())) == [1, 1]
 
 
 def test_who_names_topics_that_it_may_not_see_is_not_told_of_all() -> None:
