@@ -48,6 +48,7 @@ class OffsetLog:
         self._log = node.store.log
         self._replication = node.replication
         self._read: dict[str, int] = {}  # up to where each gateway's records were looked at
+        self._begins: dict[str, int] = {}  # where they began then
         self._changes = -1  # of the log, that were looked at
         self._reading = asyncio.Lock()
         self._waiting: list[tuple[GroupRecord, asyncio.Future[None]]] = []
@@ -67,9 +68,12 @@ class OffsetLog:
             number = changes.number
             if changes.since(self._changes, frozenset((OFFSETS_TOPIC,))) == []:
                 return
+            began = dict(self._begins)
             for info in await self._node.in_thread(self._log.partitions, OFFSETS_TOPIC):
                 await self._catch_up(info)
             self._changes = number
+            if self._begins != began:
+                self.offsets.forget(self._begins)
 
     async def write(self, records: Collection[GroupRecord]) -> None:
         """Writes records; returns when they are on disk here and at the other stores.
@@ -107,10 +111,11 @@ class OffsetLog:
             found, start, repeats = await self._node.in_thread(
                 self._parsed, info.tp, start, info.end
             )
-            for record in found:
-                self.offsets.take(info.partition, record)
+            for offset, record in found:
+                self.offsets.take(info.partition, record, offset)
             trim_to = max(trim_to, repeats)
         self._read[info.partition] = info.end
+        self._begins[info.partition] = max(info.earliest, min(trim_to, info.end))
         if info.tp == self.own:
             self._repeat_at = max(self._repeat_at, info.earliest + LEAST_REPEATED)
         if info.earliest < trim_to <= info.end:
@@ -118,8 +123,8 @@ class OffsetLog:
 
     def _parsed(
         self, tp: TopicPartition, start: int, end: int
-    ) -> tuple[list[GroupRecord], int, int]:
-        """Some records from an offset on, the offset behind them, and up to where they repeat."""
+    ) -> tuple[list[tuple[int, GroupRecord]], int, int]:
+        """Some records with their offsets, the offset behind them, and up to where they repeat."""
         found, repeats, at = [], 0, start
         for batch in self._log.read(tp, start, end, max_bytes=MAX_READ_BYTES):
             for offset, value in enumerate(batch.values, batch.offset):
@@ -127,7 +132,7 @@ class OffsetLog:
                     record = GroupRecord.parse(bytes(value))
                 except InvalidRequestError:
                     continue  # anybody may write there, and versions to come will
-                found.append(record)
+                found.append((offset, record))
                 if record.repeats <= offset:
                     repeats = max(repeats, record.repeats)
             start = batch.end
@@ -171,8 +176,8 @@ class OffsetLog:
             append, self._node.store, self.own, packed, timeout_s=APPEND_TIMEOUT_S
         )
         offsets = await put
-        for record in records:
-            self.offsets.take(self.own.partition, record)
+        for offset, record in zip(offsets, records, strict=True):
+            self.offsets.take(self.own.partition, record, offset)
         if self._read.get(self.own.partition) == offsets.start:
             self._read[self.own.partition] = offsets.stop
         return offsets.stop
@@ -193,6 +198,7 @@ class OffsetLog:
         """Writes again what counts, now and then, and gives up what is before it."""
         if end < self._repeat_at:
             return
+        self.offsets.forget(self._begins | {self.own.partition: end})
         records = self.offsets.repeated(self.own.partition)
         self._repeat_at = end + max(LEAST_REPEATED, 4 * len(records))
         try:

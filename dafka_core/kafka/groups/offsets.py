@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -32,7 +32,8 @@ class _Kept:
     offsets: dict[Place, tuple[Rank, Committed]] = field(default_factory=dict)
     generation: tuple[Rank, Generation | None] = (_NEVER, None)
     deleted: Rank = _NEVER
-    writers: set[str] = field(default_factory=set)
+    writers: dict[str, int] = field(default_factory=dict)
+    """Who has written of it, and at which offset last."""
 
 
 class Offsets:
@@ -85,14 +86,14 @@ class Offsets:
         times = [each.time_ms for _, each in kept.offsets.values()]
         return max(*times, generation.time_ms if generation else 0, 0)
 
-    def take(self, writer: str, record: GroupRecord) -> None:
-        """Takes a record that a gateway has written: what is newer counts."""
+    def take(self, writer: str, record: GroupRecord, offset: int = 0) -> None:
+        """Takes a record that a gateway has written at an offset: what is newer counts."""
         self._counter = max(self._counter, record.counter)
         if not record.group:
             return
         rank = Rank(record.counter, writer)
         kept = self._groups.setdefault(record.group, _Kept())
-        kept.writers.add(writer)
+        kept.writers[writer] = max(offset, kept.writers.get(writer, 0))
         if record.deleted and rank > kept.deleted:
             kept.deleted = rank
             kept.offsets = {at: each for at, each in kept.offsets.items() if each[0] > rank}
@@ -108,23 +109,29 @@ class Offsets:
             kept.generation = rank, record.generation
 
     def repeated(self, writer: str) -> list[GroupRecord]:
-        """The records that say again what counts of a writer's.
+        """The records that say again what counts of a writer's."""
+        found = [
+            each for name, kept in self._groups.items() for each in _records(name, kept, writer)
+        ]
+        return sorted(found, key=lambda each: each.counter)
 
-        That something was deleted is forgotten where no other gateway has written of the group: no
-        older record of it can come.
+    def forget(self, begins: Mapping[str, int]) -> None:
+        """Forgets groups of which nothing is left, and deletions for which no older record is left.
+
+        Args:
+            begins: the offsets at which writers' partitions begin.
         """
-        found: list[GroupRecord] = []
         for name, kept in [*self._groups.items()]:
-            if kept.writers == {writer}:
+            left = {w: last for w, last in kept.writers.items() if last >= begins.get(w, 0)}
+            kept.writers = left
+            if not left:
                 kept.deleted = _NEVER
                 kept.offsets = {
                     at: each for at, each in kept.offsets.items() if each[1].offset != DELETED
                 }
-                if not self.is_there(name):
-                    del self._groups[name]
-                    continue
-            found += _records(name, kept, writer)
-        return sorted(found, key=lambda each: each.counter)
+            # What a writer has deleted is behind what it has written of it before.
+            if left.keys() <= {kept.deleted.writer} and not self.is_there(name):
+                del self._groups[name]
 
 
 def _records(group: str, kept: _Kept, writer: str) -> Iterator[GroupRecord]:

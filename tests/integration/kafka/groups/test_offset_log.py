@@ -133,6 +133,31 @@ def test_what_does_not_count_any_more_is_given_up(
     assert [*run(nothing).offsets.groups()] == ["g"]
 
 
+def test_a_group_that_is_gone_is_forgotten_where_others_have_written_of_it(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_log, "LEAST_REPEATED", 20)
+    theirs = GroupRecord("gone", 1, (Committed("t", 0, 1),))
+    append(store, OTHER, theirs.packed())
+
+    async def work(log: OffsetLog) -> None:
+        async def until_repeated() -> int:
+            for each in range(25):
+                await log.write([commit(log, each)])
+            assert [*log.offsets.groups()] == ["g"]
+            return len(log.offsets.repeated(log.own.partition))
+
+        await log.write([GroupRecord("gone", log.offsets.next_counter(), deleted=True)])
+        assert await until_repeated() == 2  # the other one's is there
+        await asyncio.to_thread(append, store, OTHER, GroupRecord(repeats=1).packed())
+        await log.catch_up()
+        assert await until_repeated() == 1
+        assert [*log.offsets._groups] == ["g"]
+
+    assert [*run(work).offsets.groups()] == ["g"]
+    assert [*run(nothing).offsets.groups()] == ["g"]
+
+
 def test_other_stores_give_up_what_was_written_again(store: Store, run: Run) -> None:
     old, new = GroupRecord("g", 1, (Committed("t", 0, 1),)), GroupRecord("h", 2, deleted=True)
     values = [old.packed(), new.packed(), old.packed(), GroupRecord(repeats=2).packed()]

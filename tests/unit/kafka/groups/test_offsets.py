@@ -111,10 +111,12 @@ def test_any_order_and_repetition_gives_the_same() -> None:
         assert positions(found) == positions(expected)
         assert found.generation("g") == expected.generation("g")
         # And what is written again says the same beside the other gateway's records.
+        expected.forget({A: 99})  # all of A's is repeated
         again = [(A, each) for each in expected.repeated(A)]
         again += [each for each in records if each[0] == B]
         assert positions(taken(*again)) == positions(taken(*records))
         assert taken(*again).generation("g") == taken(*records).generation("g")
+        assert positions(expected) == positions(taken(*records))
 
 
 def test_what_is_written_again_is_what_counts() -> None:
@@ -125,9 +127,41 @@ def test_what_is_written_again_is_what_counts() -> None:
         (A, commit(1_002, -1, 2)),
         (B, commit(1_003, 5, 1)),
     )
+    offsets.forget({A: 99})
     assert [each.counter for each in offsets.repeated(A)] == [999, 1_002]
     alone = taken((A, commit(1, 7, group="gone")), (A, GroupRecord("gone", 2, deleted=True)))
+    alone.forget({A: 99})
     assert alone.repeated(A) == []  # nobody else has written of it
+
+
+def test_a_deletion_is_kept_as_long_as_somebodys_older_record_is() -> None:
+    def told(*records: tuple[str, int, GroupRecord]) -> Offsets:
+        offsets = Offsets()
+        for writer, offset, record in records:
+            offsets.take(writer, record, offset)
+        return offsets
+
+    records = (A, 7, commit(1, 10)), (B, 3, GroupRecord("g", 2, deleted=True))
+    deletes = told(*records)
+    for begins in ({}, {A: 7, B: 99}):
+        deletes.forget(begins)
+        assert [each.deleted for each in deletes.repeated(B)] == [True]
+        deletes.take(A, records[0][2], 7)
+        assert not deletes.is_there("g")
+    deletes.forget({A: 8, B: 99})
+    assert deletes.repeated(B) == []
+    assert deletes._groups == {}
+    # At a gateway that has not deleted it, it goes when its own is repeated, or it has none.
+    follows = told(*records)
+    follows.forget({A: 0, B: 0})
+    assert [*follows._groups] == ["g"]
+    follows.forget({A: 8, B: 0})
+    assert follows._groups == {}
+    # A group that is there stays, whoever has written of it.
+    used = told(*records, (B, 4, commit(3, 5)))
+    used.forget({A: 8, B: 99})
+    assert positions(used) == {("t", 0): 5}
+    assert [each.deleted for each in used.repeated(B)] == [False]
 
 
 def test_a_large_commit_is_several_records() -> None:
