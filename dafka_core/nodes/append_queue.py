@@ -315,9 +315,7 @@ class AppendQueue(ProcessBound):
             case Stage():
                 taken, batch = self._role.stage(entry), entry.batch
             case Commit():
-                taken = self._role.commit(now, entry)
-                refusals = (self._role.admitted.refusal(each.tp) for each in entry.transactions)
-                return taken or next(filter(None, refusals))
+                return self._role.commit(now, entry)
             case Forget() if not self._role.known.forget(entry.store):
                 return InvalidRequestError("address", entry.store, "is there: stop it first")
             case _:

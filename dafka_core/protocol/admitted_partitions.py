@@ -34,13 +34,18 @@ class AdmittedPartitions:
 
     def find(self, tp: TopicPartition) -> StorePartition | None:
         """A partition, from now on kept track of; None if a limit refuses it."""
+        found = self.admit(tp)
+        return None if isinstance(found, StoreLimitError) else found
+
+    def admit(self, tp: TopicPartition) -> StorePartition | StoreLimitError:
+        """The same, or why it is refused, which is counted then."""
         partition = self.by_name.get(tp)
         if partition is None:
             end, history, promised, _ = self._lives_of(tp)
             if not end:
                 if (error := self.limits.why_not_new(tp)) is not None:
                     self.limits.refuse(error)
-                    return None
+                    return error
                 self.limits.add(tp)
             fetcher = self._scheduler.fetcher(tp, end)
             partition = self.by_name[tp] = StorePartition(fetcher, end, end, history, promised)

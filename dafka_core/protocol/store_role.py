@@ -13,6 +13,7 @@ from itertools import zip_longest
 
 from dafka_core.epochs import Epoch, PartitionLives, before, epoch_at, last_life
 from dafka_core.errors import DafkaError, RecordTooLargeError
+from dafka_core.limit_options import StoreLimitError
 from dafka_core.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
@@ -170,13 +171,13 @@ class StoreRole:
         self.write(stage)
         return stage
 
-    def commit(self, now: float, commit: Commit) -> Commit | None:
-        """Takes a commit, if the store can keep track of its partitions; returns it with epochs."""
-        found = [self._partition(staged.tp) for staged in commit.transactions]
-        partitions = [partition for partition in found if partition is not None]
-        if len(partitions) < len(found):
-            return None
-        epochs = []
+    def commit(self, now: float, commit: Commit) -> Commit | StoreLimitError:
+        """Takes a commit, if its partitions are admitted; returns it with epochs, or why not."""
+        epochs, partitions = [], []
+        for staged in commit.transactions:
+            if isinstance(found := self.admitted.admit(staged.tp), StoreLimitError):
+                return found
+            partitions.append(found)
         for partition, staged in zip(partitions, commit.transactions, strict=True):
             partition.commits += 1
             epochs.append(self.histories.hosted(partition, staged.start))

@@ -158,9 +158,11 @@ def test_over_flight_the_limit_is_named(start: Open) -> None:
         assert (error.value.topic, error.value.limit) == ("t", 1)
     with pytest.raises(StoreLimitError):
         store.append_queue.stage(batch, A).result(PATIENCE_S)
+    before = refused(store, "max_partitions_per_topic")
     commit = [StagedTransaction("t", B, A, 0, 1, 1)]
     with pytest.raises(StoreLimitError):
         store.append_queue.commit(commit).result(PATIENCE_S)
+    assert refused(store, "max_partitions_per_topic") == before + 1
 
 
 def test_a_look_counts_what_the_log_holds(tmp_path: Path) -> None:

@@ -357,7 +357,7 @@ def store_transaction(
 ) -> Epoch:
     """Has a client's commit done, or refused; returns the epoch that it was given."""
     commit = store.role.commit(0.0, Commit((transaction,)))
-    assert commit is not None
+    assert isinstance(commit, Commit)
     store.role.on_stored(store.role.take_pending(), [error])
     (epoch,) = commit.epochs
     assert epoch is not None

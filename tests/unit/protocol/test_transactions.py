@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
+from dafka_core.limit_options import StoreLimitError
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
 from dafka_core.protocol import store_requests
 from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
@@ -92,7 +93,7 @@ def test_what_is_staged_is_not_announced() -> None:
 def test_what_is_committed_is_acknowledged_and_then_published() -> None:
     role = role_at(10)
     assert role.stage(staged(10, 20))
-    assert role.commit(0.0, commit(10, 20))
+    assert isinstance(role.commit(0.0, commit(10, 20)), Commit)
     assert role.pending_bytes == 10 * 9 + 1
     entries = taken(role)
     assert [type(entry) for entry in entries] == [Stage, Commit]
@@ -199,7 +200,8 @@ def test_partitions_of_commits_are_bounded() -> None:
     )
     assert role.stage(staged(0, 1))
     many = tuple(StagedTransaction(TOPIC, f"P{n}", A, 0, 1, 1) for n in range(5))
-    assert not role.commit(0.0, Commit(many))
+    assert isinstance(role.commit(0.0, Commit(many)), StoreLimitError)
+    assert role.admitted.limits.refused["max_partitions"] == 1
     assert not role.stage(Stage(batch_of(0, 1, partition="P9"), A))
     assert [type(entry) for entry in taken(role)] == [Stage]
     assert len(role.partitions) == 2
