@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Final
 
 from dafka_core.errors import NotAcknowledgedError
@@ -20,7 +19,6 @@ from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_list import LIST, NumberList
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable
 from dafka_core.kafka.refusal import RefusedError
-from dafka_core.node_options import NodeOptions
 from dafka_core.nodes.producer import Producer
 from dafka_core.nodes.store import Store
 
@@ -105,7 +103,7 @@ class NumberTurns:
     def _end(self, error: BaseException | None = None) -> None:
         kept, self._kept = self._kept, None
         if kept is not None:
-            kept.__exit__(error)
+            kept.__exit__(None, error, None)
 
     def _add(self, producer: Producer, work: Work) -> None:
         start = producer.next_offset
@@ -156,12 +154,7 @@ class NumberTurns:
 
     def _producer(self, acks: int) -> Producer:
         """One that has taken the list over, in the mesh in the same way as the store."""
-        options = {
-            each.name: getattr(self._store.options, each.name) for each in fields(NodeOptions)
-        }
-        given = {name: value for name, value in options.items() if value != ""}
-        if "-" not in given["port"]:  # the store has the only one
-            given["port"] = "0"
+        given = self._store.options.for_another()
         return Producer(
             LIST.topic,
             address=LIST.partition,

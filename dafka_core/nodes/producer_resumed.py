@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields
 
 from dafka_core.deletions import Deletion, TopicDeletedError, parsed
 from dafka_core.errors import DafkaError, MissingStoresError, NoStoreError
 from dafka_core.names import DELETIONS_TOPIC
-from dafka_core.node_options import IGNORE, NodeOptions, ProducerOptions
+from dafka_core.node_options import IGNORE, ProducerOptions
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.reader import Reader
 from dafka_core.protocol.producer_role import ProducerRole
@@ -44,12 +43,9 @@ def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> No
         TopicDeletedError: it was.
     """
     timeout_s = options.resume_timeout_s
-    # A port of its own: the producer has the one that is given.
-    values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
-    given = {name: value for name, value in values.items() if value != ""}
     found: list[Deletion] = []
     try:
-        with Reader(**given | {"port": "0"}) as reader:
+        with Reader(**options.for_another()) as reader:
             for info in reader.partitions([DELETIONS_TOPIC], timeout_s=timeout_s):
                 for batch in reader.read(info.tp, info.earliest, info.end, timeout_s=timeout_s):
                     found += _deletions(map(bytes, batch.values))
