@@ -91,7 +91,7 @@ def copy(
         raise typer.BadParameter("one of both must be a topic")
     if keeps and (len(topics) < 2 or chosen):
         why = "is for topic to topic, and for all of their records"
-        raise typer.BadParameter(why, param_hint="'--resume'")
+        raise typer.BadParameter(why, param_hint="'--follow'" if follow else "'--resume'")
     if len(topics) == 2 and topics[0] == topics[1] and not to_tower:
         why = "is the same topic: name another one, or another cluster (--to-tower)"
         raise typer.BadParameter(why, param_hint="'TO'")
@@ -118,7 +118,8 @@ def copy(
                     mirror.copy(wanted)
         finally:
             mirror.close()
-        output.done(f"{mirror.count} records copied", as_json=as_json, records=mirror.count)
+        said = f"{mirror.count} records copied to topic {quoted(topics[1])}"
+        output.done(said, as_json=as_json, records=mirror.count)
 
 
 def _check_other_cluster(

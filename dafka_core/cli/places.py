@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape
-from dafka_core.near_names import what_there_is
+from dafka_core.near_names import nearest_name, what_there_is
 
 PARQUET, JSON, CSV = "parquet", "json", "csv"
 
@@ -20,6 +20,13 @@ _SUFFIXES: Final = {
 }
 
 
+_OF_FILES: Final = (
+    *(".arrow", ".avro", ".feather", ".html", ".orc", ".tsv", ".txt", ".xls", ".xlsx", ".xml"),
+    *(".bz2", ".gz", ".tar", ".xz", ".yaml", ".zip", ".zst"),
+)
+"""No topic is meant by these, as a rule; names of topics have dots, too."""
+
+
 class Place(NamedTuple):
     """Where records are copied from or to: a file of a kind, or a topic, whose kind is empty."""
 
@@ -28,7 +35,11 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """A file by its suffix or as ``file:PATH``, and else a topic, or as ``topic:NAME``."""
+        """A file by its suffix or as ``file:PATH``, and else a topic, or as ``topic:NAME``.
+
+        Raises:
+            ConfigError: it looks like a file, and has no form that is known.
+        """
         prefix, colon, rest = text.partition(":")
         if colon and prefix == "topic":
             return cls("", rest)
@@ -38,4 +49,9 @@ class Place(NamedTuple):
         if not kind and is_file:
             near = what_there_is(Path(name).suffix, _SUFFIXES, "suffixes")
             raise ConfigError("file", escape(name), f"its suffix says no form; {near}")
+        suffix = Path(name).suffix.lower()
+        seems_file = name == "-" or "/" in name or suffix in _OF_FILES
+        if not kind and (seems_file or nearest_name(suffix, _SUFFIXES)):
+            why = f"looks like a file, and none of a form that is copied ({', '.join(_SUFFIXES)})"
+            raise ConfigError("place", escape(text), f"{why}; topic:NAME is a topic")
         return cls(kind, name)

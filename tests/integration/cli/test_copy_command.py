@@ -50,7 +50,7 @@ def by_value(rows: list[dict[str, object]]) -> list[str]:
 
 
 def test_a_topic_is_copied_with_all_that_records_have(source: str) -> None:
-    assert copied(source, "source", "target") == "5003 records copied"
+    assert copied(source, "source", "target") == "5003 records copied to topic 'target'"
     rows = by_value(shown(source, "target", "partition"))
     assert rows == by_value(shown(source, "source", "partition"))
     copied(source, "source", "some", "--partition", B, "--offset", "-10")
@@ -90,8 +90,8 @@ def test_another_cluster_is_mirrored_and_gone_on_with(source: str, tmp_path: Pat
     with Dafka("up", "--dir", str(tmp_path), *ANY_PORTS) as other:
         there = other.ready()["tower"]
         mirror = ("source", "source", "--to-tower", there)
-        assert copied(source, *mirror, "--resume") == "5003 records copied"
-        assert copied(source, *mirror, "--resume") == "0 records copied"
+        assert copied(source, *mirror, "--resume") == "5003 records copied to topic 'source'"
+        assert copied(source, *mirror, "--resume") == "0 records copied to topic 'source'"
         assert shown(there, "source") == shown(source, "source")
         with Dafka("copy", *mirror, "--follow", "--tower", source) as following:
             run("produce", "source", "--tower", source, "--address", A, given=b"later\n")
@@ -137,7 +137,14 @@ def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> N
         (["a.csv", "b.csv"], "one of both must be a topic"),
         (["a", "a"], "is the same topic"),
         (["a", "b.csv", "--resume"], "for '--resume': is for topic to topic"),
-        (["a", "b", "--follow", "--since", "1h"], "and for all of their records"),
+        (
+            ["a", "b", "--follow", "--since", "1h"],
+            "for '--follow': is for topic to topic, and for all",
+        ),
+        (
+            ["a", "o.xlsx"],
+            "looks like a file, and none of a form that is copied (.parquet, .jsonl,",
+        ),
         (["a.parquet", "b"], "option 'file' = 'a.parquet': cannot be read"),
         (["a", ""], "a topic must have 1 to 255 bytes"),
     ],
