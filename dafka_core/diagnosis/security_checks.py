@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from dafka_core.diagnosis.port_probe import LOCKED
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import TCP_SCHEMES, UNIX_SCHEME
 from dafka_core.keys.allowed_keys import AllowedKeys
-from dafka_core.keys.key_files import SECRET, AllowedKey, read_secret
+from dafka_core.keys.key_files import PUBLIC, SECRET, AllowedKey, read_secret
 from dafka_core.nodes.addresses import is_loopback
 from dafka_core.permissions import TOWER
 from dafka_core.security_options import INSECURE_ENVIRONMENT, SecurityOptions
@@ -86,11 +87,23 @@ def _own_keys(config: SecurityOptions) -> Iterator[Finding]:
     else:
         roles = ", ".join(sorted(known.roles))
         yield ok(ABOUT, f"this node has key {known.name}, with {roles}")
-    if allowed.directory.stat().st_mode & stat.S_IWGRP:
-        sentence = f"a group can write to {allowed.directory}, and so let in anybody"
-        yield warning(ABOUT, sentence, f"'chmod g-w {allowed.directory}'")
+    yield from _check_writers(allowed.directory)
     for key in allowed.all():
+        yield from _check_writers(allowed.directory / f"{key.name}{PUBLIC}")
         yield from _check_key(allowed.directory, key, config.secret_key_file)
+
+
+def _check_writers(path: Path) -> Iterator[Finding]:
+    try:
+        status = path.stat()
+    except OSError:  # it has gone meanwhile
+        return
+    if status.st_mode & stat.S_IWGRP:
+        sentence = f"a group can write to {path}, and so let in anybody"
+        yield warning(ABOUT, sentence, f"'chmod g-w {path}'")
+    if status.st_uid not in (0, os.geteuid()):
+        sentence = f"user {status.st_uid}, who owns {path}, can let in anybody"
+        yield warning(ABOUT, sentence, f"'chown root {path}', or this node's user")
 
 
 def _check_key(directory: Path, key: AllowedKey, own_file: str) -> Iterator[Finding]:

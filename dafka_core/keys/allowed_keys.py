@@ -29,6 +29,8 @@ LOOK_INTERVAL_S: Final = 1.0
 _PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE))
 """Errors that say nothing of the directory: what was known counts until it can be read again."""
 
+_OPEN: Final = "everybody can write to it, and so let in anybody: 'chmod o-w' it"
+
 _log = logging.getLogger("dafka.security")
 
 
@@ -163,7 +165,7 @@ class AllowedKeys:
         stamps: dict[str, _Stamp] = {}
         try:
             if self.directory.stat().st_mode & stat.S_IWOTH:
-                wrong.append("everybody can write to it, and so let in anybody: 'chmod o-w' it")
+                wrong.append(_OPEN)
             else:
                 with os.scandir(self.directory) as entries:
                     found = ((e.name, _stamp(e)) for e in entries if e.name.endswith(PUBLIC))
@@ -231,5 +233,6 @@ def _stamp(entry: os.DirEntry[str]) -> _Stamp | None:
         if error.errno in _PASSING:
             raise
         return _Stamp(0, 0, 0, f"cannot be read ({error.strerror})")
-    why = "" if stat.S_ISREG(status.st_mode) else "is no file"
+    why = _OPEN if status.st_mode & stat.S_IWOTH else ""
+    why = why if stat.S_ISREG(status.st_mode) else "is no file"
     return _Stamp(status.st_ctime_ns, status.st_size, status.st_ino, why)

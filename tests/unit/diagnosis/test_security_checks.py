@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from functools import partial
@@ -100,6 +101,29 @@ def test_keys_are_looked_at(tmp_path: Path) -> None:
     ):
         assert re.search(each, said[number]), said
     assert len(said) == 4
+
+
+def test_who_else_can_write_to_the_files_of_keys_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public, own = new_key(tmp_path, "me", ("consume",))
+    config = SecurityOptions(secret_key_file=str(own), allowed_keys=str(tmp_path))
+    public.chmod(0o664)
+    said = sentences(config, Facts())
+    assert said[1:] == [
+        f"a group can write to {public}, and so let in anybody; 'chmod g-w {public}'"
+    ]
+    public.chmod(0o644)
+    if os.geteuid() == 0:
+        os.chown(public, 4242, -1)
+        who = [public]
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        who = [tmp_path, public]
+    said = sentences(config, Facts())
+    assert len(said) == 1 + len(who)
+    for path, each in zip(who, said[1:], strict=True):
+        assert re.search(rf"^user \d+, who owns {path}, can let in anybody; 'chown root", each)
 
 
 def test_a_certificate_that_ends_soon_is_said(
