@@ -203,21 +203,24 @@ class AllowedKeys:
         wrong: list[str] = []
         found: dict[str, AllowedKey] = {}
         prefixes: dict[str, AllowedKey] = {}
+        tokens: dict[str, AllowedKey] = {}
         for name, each in parsed.items():
             if isinstance(each, str):
                 wrong += [f"{name} {each}"] * bool(each)
                 continue
-            if each.key in found:
-                wrong.append(f"{name} holds the key of {found[each.key].name}{PUBLIC}")
-                continue
-            twin = prefixes.setdefault(each.permissions.prefix, each)
-            if twin is not each:
-                wrong.append(f"{name} has addresses like those of {twin.name}{PUBLIC}")
-                continue
-            found[each.key] = each
-        self._keys = found
-        self._by_prefix = prefixes
-        self._tokens = {each.token_digest: each for each in found.values() if each.token_digest}
+            for kind, what, first in (
+                ("holds the key", each.key, found),
+                ("has addresses like those", each.permissions.prefix, prefixes),
+                ("has the token", each.token_digest, tokens),
+            ):
+                if what in first:
+                    wrong.append(f"{name} {kind} of {first[what].name}{PUBLIC}")
+                    break
+            else:
+                found[each.key] = prefixes[each.permissions.prefix] = each
+                if each.token_digest:
+                    tokens[each.token_digest] = each
+        self._keys, self._by_prefix, self._tokens = found, prefixes, tokens
         listed = (e for e in found.values() if e.permissions.addresses or e.permissions.is_store)
         self._with_addresses = list(listed)
         return wrong

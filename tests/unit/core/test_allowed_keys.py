@@ -160,3 +160,13 @@ def test_only_files_that_have_changed_are_read_again(
     assert owner is not None
     assert owner.name == "b"
     assert allowed.owner("BC") is None
+
+
+def test_a_token_is_one_keys_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("produce",))
+    mine, others = (read_public(tmp_path / f"{name}.key") for name in ("a", "b"))
+    path = tmp_path / "b.key"
+    path.write_text(path.read_text().replace(others.token_digest, mine.token_digest))
+    with pytest.raises(ConfigError, match=r"b\.key has the token of a\.key"):
+        AllowedKeys(str(tmp_path))
