@@ -20,6 +20,7 @@ from dafka_core.permissions import (
     Permissions,
     address_prefix,
     refused,
+    told,
 )
 from dafka_core.security_options import SecurityOptions
 
@@ -150,6 +151,11 @@ class AllowedKeys:
         for key, text in (
             *((before[k], "is not allowed any more") for k in before.keys() - self._keys.keys()),
             *((self._keys[k], "is allowed") for k in self._keys.keys() - before.keys()),
+            *(
+                (now, _change(before[key].permissions, now.permissions))
+                for key, now in self._keys.items()
+                if before.get(key, now) != now
+            ),
         ):
             facts = {"name": key.name, "key": key.key, "what": text}
             extra = {"event": "key_changed"}
@@ -224,6 +230,13 @@ class AllowedKeys:
         listed = (e for e in found.values() if e.permissions.addresses or e.permissions.is_store)
         self._with_addresses = list(listed)
         return wrong
+
+
+def _change(before: Permissions, now: Permissions) -> str:
+    if before == now:
+        return "is known to Arrow Flight by something else"
+    addresses = f"; addresses {', '.join(now.addresses)}" if now.addresses else ""
+    return f"is allowed something else ({told(now)}{addresses})"
 
 
 def _stamp(entry: os.DirEntry[str]) -> _Stamp | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from dafka_core.keys.key_files import (
     new_key,
     parse_public,
     read_public,
+    renew,
 )
 from tests.open_files import no_open_file_left
 
@@ -170,3 +172,24 @@ def test_a_token_is_one_keys_alone(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace(others.token_digest, mine.token_digest))
     with pytest.raises(ConfigError, match=r"b\.key has the token of a\.key"):
         AllowedKeys(str(tmp_path))
+
+
+def test_what_changes_is_said_for_who_has_to_know_it_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dafka.security")
+    public, _ = new_key(tmp_path, "s", ("store",), addresses=("A*",))
+    allowed = AllowedKeys(str(tmp_path))
+    public.write_text(public.read_text().replace('"store"', '"consume"'))
+    assert allowed.look(1.0)
+    public.write_text(public.read_text().replace('"A*"', '"B*"'))
+    assert allowed.look(3.0)
+    renew(tmp_path, "s")
+    public.write_text(public.read_text().replace("token-sha256", "#"))
+    assert allowed.look(5.0)
+    key = read_public(public).key
+    assert [each.getMessage() for each in caplog.records] == [
+        f"key s ({key}) is allowed something else (consume; addresses A*) from now on",
+        f"key s ({key}) is allowed something else (consume; addresses B*) from now on",
+        f"key s ({key}) is known to Arrow Flight by something else from now on",
+    ]
