@@ -121,6 +121,10 @@ def _check_key(directory: Path, key: AllowedKey, own_file: str) -> Iterator[Find
         yield warning(ABOUT, sentence, f"'dafka keys renew {key.name}', and copy its .key file")
     if key.certificate:
         left = parsed(key.certificate).not_valid_after_utc - datetime.now(UTC)
-        if left < EXPIRES_SOON:
+        cure = f"'dafka keys renew {key.name}', and copy its .key file"
+        if left < timedelta():
+            sentence = f"the certificate of store key {key.name} has expired: no client talks to it"
+            yield problem(ABOUT, sentence, cure, lasts=True)
+        elif left < EXPIRES_SOON:
             sentence = f"the certificate of store key {key.name} ends in {left.days} days"
-            yield warning(ABOUT, sentence, f"'dafka keys renew {key.name}', and copy its .key file")
+            yield warning(ABOUT, sentence, cure)

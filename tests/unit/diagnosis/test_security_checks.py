@@ -17,7 +17,7 @@ from dafka_core.diagnosis.port_probe import LOCKED, Answer, PortFacts
 from dafka_core.diagnosis.security_checks import check_security
 from dafka_core.diagnosis.tower_checks import TowerFacts
 from dafka_core.keys import key_files
-from dafka_core.keys.key_files import new_key
+from dafka_core.keys.key_files import new_key, renew
 from dafka_core.node_options import TowerAddress
 from dafka_core.security_options import SecurityOptions
 
@@ -137,6 +137,11 @@ def test_a_certificate_that_ends_soon_is_said(
     config = SecurityOptions(secret_key_file=str(own), allowed_keys=str(tmp_path))
     said = sentences(config, Facts())
     assert said[-1].startswith("the certificate of store key s ends in 29 days; 'dafka keys renew")
+    monkeypatch.setattr(key_files, "new_certificate", partial(new_certificate, days=-0.5))
+    renew(tmp_path, "s")
+    found = check_security(config, Facts())[-1]
+    assert found.severity is Severity.PROBLEM
+    assert found.sentence == "the certificate of store key s has expired: no client talks to it"
 
 
 def test_keys_that_no_node_starts_with_are_a_problem(tmp_path: Path) -> None:
