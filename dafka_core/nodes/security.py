@@ -29,6 +29,7 @@ from dafka_core.permissions import (
     refused,
 )
 from dafka_core.protocol.authorization import granted, shown
+from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.messages import Message
 from dafka_core.security_options import SecurityOptions
 
@@ -223,8 +224,11 @@ class Security:
             self.refusal_count += 1
             if frame[:1] != b"\0":
                 self._refused.note(frame[1:])
-            text = "refused what a node with key %s would be sent: %s"
-            self._say(f"{key} {frame[1:2]!r}", text, self._permissions(key).name, frame[1:100])
+            # Once for a key: a node subscribes to many kinds of messages at the same time.
+            _, kind, topic = parse_subscription(frame)
+            text = "refused to send a node with key %s each %s of %r: its key allows it not"
+            named = "message" if kind is None else kind.__name__
+            self._say(key, text, self._permissions(key).name, named, topic)
         return allowed
 
     def shown(self, message: Message) -> Message | None:

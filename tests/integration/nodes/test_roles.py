@@ -132,6 +132,19 @@ def test_who_may_not_is_told_at_once_by_his_own_directory(
     assert consumer.subscription == ["own.x"]
 
 
+def test_what_a_key_may_not_be_sent_is_said_once_and_by_name(
+    keys: Keys, store: Store, mallory: RawPeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    mallory.wait_until_met(store.address)
+    before = store.parts.mesh.security.refusal_count
+    for kind in (m.RecordMessage, m.Head, m.Ack):
+        mallory.subscribe(subscription(kind, "secret"))
+    wait_until(lambda: store.parts.mesh.security.refusal_count >= before + 3)
+    said = [each for each in caplog.messages if "to send a node with key mallory" in each]
+    assert len(said) == 1
+    assert said[0].startswith("refused to send a node with key mallory each ")
+
+
 def test_records_and_heads_of_others_are_not_forged(
     keys: Keys, tower: str, store: Store, mallory: RawPeer, open_nodes: ExitStack
 ) -> None:
