@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import blake2b
 from typing import Final
 
 MOST_REFUSED: Final = 100_000
@@ -28,16 +29,22 @@ class RefusedSubscriptions:
         """Somebody was refused what begins so."""
         self._is_full = self._is_full or len(self._prefixes) >= MOST_REFUSED
         if not self._is_full:
-            self._prefixes[prefix] += 1
+            self._prefixes[_digest(prefix)] += 1
 
     def end(self, prefix: bytes) -> bool:
         """ZeroMQ takes this back; whether it had been refused, as far as is known.
 
         When there were too many, all counts as refused: others are told more than they need to be.
         """
-        count = self._prefixes.pop(prefix, 0)
+        digest = _digest(prefix)
+        count = self._prefixes.pop(digest, 0)
         if count > 1:
-            self._prefixes[prefix] = count - 1
+            self._prefixes[digest] = count - 1
         was_refused = count > 0 or self._is_full
         self._is_full = self._is_full and bool(self._prefixes)
         return was_refused
+
+
+def _digest(prefix: bytes) -> bytes:
+    """What a prefix is told from others by: it may have thousands of octets."""
+    return blake2b(prefix, digest_size=16).digest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from dafka_core.nodes import refused_subscriptions
@@ -33,3 +35,15 @@ def test_when_there_are_too_many_nothing_of_another_ones_is_ended(
     assert not refused.end(b"pA")
     refused.note(b"pA")
     assert refused.end(b"pA")
+
+
+def test_a_long_prefix_takes_no_more_memory_than_a_short_one() -> None:
+    refused = RefusedSubscriptions()
+    tracemalloc.start()
+    for number in range(1_000):
+        refused.note(b"%4096d" % number)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(refused) == 1_000
+    assert taken < 500_000
+    assert refused.end(b"%4096d" % 7)
