@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dafka_core.compression_rules import COMPRESSION, CompressionRule, checked_compression
@@ -218,15 +218,6 @@ class NodeOptions(PeerLimitOptions, SecurityOptions):
             raise ConfigError("wire", self.wire, why)
         if not self.tower:
             object.__setattr__(self, "tower", parse_towers(None))
-
-    def for_another(self) -> dict[str, Any]:
-        """The options of a node beside this one, in the same mesh and with the same keys.
-
-        Its port is another one of those that are free: this node has its own.
-        """
-        values = {each.name: getattr(self, each.name) for each in fields(NodeOptions)}
-        port = self.port if len(self.ports) > 1 else "0"
-        return {name: value for name, value in values.items() if value != ""} | {"port": port}
 
     @property
     def ports(self) -> range:

@@ -19,6 +19,7 @@ from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.number_list import LIST, NumberList
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable
 from dafka_core.kafka.refusal import RefusedError
+from dafka_core.nodes.addresses import options_beside
 from dafka_core.nodes.producer import Producer
 from dafka_core.nodes.store import Store
 
@@ -154,7 +155,7 @@ class NumberTurns:
 
     def _producer(self, acks: int) -> Producer:
         """One that has taken the list over, in the mesh in the same way as the store."""
-        given = self._store.options.for_another()
+        given = options_beside(self._store.options)
         return Producer(
             LIST.topic,
             address=LIST.partition,

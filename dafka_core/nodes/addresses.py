@@ -10,7 +10,8 @@ import socket as sockets
 import time
 import uuid
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from dataclasses import fields
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -286,3 +287,13 @@ def _own_towards(host: str, port: int) -> tuple[str, str]:
 def _is_debians(name: str, address: str) -> bool:
     """Whether a name stands for the address that Debian gives a machine's own name."""
     return not is_loopback(name) and is_loopback(address) and address not in ("127.0.0.1", "::1")
+
+
+def options_beside(options: NodeOptions) -> dict[str, Any]:
+    """Those of another node in the same mesh and with the same keys, at a port of its own.
+
+    It takes another one of a range, if there is one, as the node with these options does.
+    """
+    values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
+    port = options.port if len(options.ports) > 1 else "0"
+    return {name: value for name, value in values.items() if value != ""} | {"port": port}

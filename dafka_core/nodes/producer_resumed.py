@@ -10,6 +10,7 @@ from dafka_core.deletions import Deletion, TopicDeletedError, parsed
 from dafka_core.errors import DafkaError, MissingStoresError, NoStoreError
 from dafka_core.names import DELETIONS_TOPIC
 from dafka_core.node_options import IGNORE, ProducerOptions
+from dafka_core.nodes.addresses import options_beside
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.reader import Reader
 from dafka_core.protocol.producer_role import ProducerRole
@@ -45,7 +46,7 @@ def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> No
     timeout_s = options.resume_timeout_s
     found: list[Deletion] = []
     try:
-        with Reader(**options.for_another()) as reader:
+        with Reader(**options_beside(options)) as reader:
             for info in reader.partitions([DELETIONS_TOPIC], timeout_s=timeout_s):
                 for batch in reader.read(info.tp, info.earliest, info.end, timeout_s=timeout_s):
                     found += _deletions(map(bytes, batch.values))

@@ -7,12 +7,13 @@ import re
 import pytest
 
 from dafka_core import ConfigError, Producer, Reader, Store, Tower
-from dafka_core.node_options import NodeOptions
+from dafka_core.node_options import NodeOptions, ReaderOptions, StoreOptions
 from dafka_core.nodes.addresses import (
     is_elsewhere,
     is_loopback,
     network_host,
     new_address,
+    options_beside,
     own_host,
 )
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
@@ -81,3 +82,15 @@ def test_towers_of_which_none_can_be_found_are_named() -> None:
     with pytest.raises(ConfigError, match=r"none can be reached \(nosuch.invalid: .+\)") as refused:
         Reader(tower="nosuch.invalid", host="auto")
     assert (refused.value.option, refused.value.value) == ("tower", "nosuch.invalid:5556:5557")
+
+
+@pytest.mark.parametrize(
+    ("given", "port"), [("0", "0"), ("5000", "0"), ("5000-5000", "0"), ("5000-5009", "5000-5009")]
+)
+def test_a_node_beside_another_one_has_its_options_and_a_port_of_its_own(
+    given: str, port: str
+) -> None:
+    store = StoreOptions.build({"tower": "h", "port": given, "high_water_mark": 2_000})
+    options = options_beside(store)
+    other = ReaderOptions.build(options)
+    assert (other.port, other.high_water_mark, other.tower) == (port, 2_000, store.tower)

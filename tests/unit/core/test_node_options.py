@@ -9,7 +9,6 @@ import pytest
 from dafka_core.errors import ConfigError
 from dafka_core.node_options import (
     NodeOptions,
-    ReaderOptions,
     StoreOptions,
     TowerAddress,
     TowerOptions,
@@ -164,15 +163,3 @@ def test_a_node_listens_at_one_port_or_one_of_several(given: object, ports: list
 def test_what_is_no_port_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="must be a port"):
         parse_ports(given)
-
-
-@pytest.mark.parametrize(
-    ("given", "port"), [("0", "0"), ("5000", "0"), ("5000-5000", "0"), ("5000-5009", "5000-5009")]
-)
-def test_a_node_beside_another_one_has_its_options_and_a_port_of_its_own(
-    given: str, port: str
-) -> None:
-    store = StoreOptions.build({"tower": "h", "port": given, "high_water_mark": 2_000})
-    options = store.for_another()
-    other = ReaderOptions.build(options)
-    assert (other.port, other.high_water_mark, other.tower) == (port, 2_000, store.tower)
