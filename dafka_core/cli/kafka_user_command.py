@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,7 +16,7 @@ from dafka_core.cli import output
 from dafka_core.cli.keys_command import Topics, topics_of
 from dafka_core.cli.list_commands import AsJson
 from dafka_core.errors import ConfigError
-from dafka_core.names import escape, unescape
+from dafka_core.names import escape, printable, unescape
 from dafka_core.permissions import ADMIN, CONSUME, PRODUCE, Permissions, parse_patterns
 
 DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"
@@ -42,10 +44,11 @@ def add(
     The password is asked for, or read from the standard input. The file is made if there is none.
     Gateways that run take the change within a second.
     """
+    password_lines = _lines(name)
 
     def added(lines: list[str]) -> list[str]:
-        held = _held(lines, name) or _permissions(name, [DEFAULT_ROLES])
-        return [*_lines(name), _line(_changed(held, role, produce, consume))]
+        held = _held(lines, name, users) or _permissions(name, [DEFAULT_ROLES])
+        return [*password_lines, _line(_changed(held, role, produce, consume))]
 
     _rewrite(users, name, added)
     output.say(f"{escape(name)} is a user with a new password in {escape(users)}")
@@ -66,8 +69,8 @@ def change(
         own = [each for each in lines if _name_of(each) == name]
         if not own:
             raise ConfigError("name", name, f"is no user in {users}", "argument")
-        held = _held(lines, name) or _permissions(name, role or [DEFAULT_ROLES])
-        kept = [each for each in own if _held([each], name) is None]
+        held = _held(lines, name, users) or _permissions(name, role or [DEFAULT_ROLES])
+        kept = [each for each in own if _held([each], name, users) is None]
         return [*kept, _line(_changed(held, role, produce, consume))]
 
     _rewrite(users, name, changed)
@@ -99,29 +102,50 @@ def show(*, users: File, as_json: AsJson = False) -> None:
 
 
 def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> None:
-    """Puts what ``renew`` makes of all lines in place of a user's."""
+    """Puts what ``renew`` makes of all lines in place of a user's, one command after the other."""
     path = Path(users)
     try:
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if _name_of(line) != name]
-        _write(path, [*kept, *renew(lines)])
+        with _locked(path.parent):
+            lines = path.read_text("utf-8").splitlines() if path.exists() else []
+            kept = [line for line in lines if _name_of(line) != name]
+            _write(path, [*kept, *renew(lines)])
     except (OSError, UnicodeError) as error:
         why = f"cannot be read and written ({getattr(error, 'strerror', None) or error})"
         raise ConfigError("kafka_users", escape(users), why) from None
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """While another command rewrites a file there this one waits.
+
+    The file itself cannot be locked: each command puts another one in its place.
+    """
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _name_of(line: str) -> str:
     return line.partition(" ")[0]
 
 
-def _held(lines: list[str], name: str) -> Permissions | None:
+def _held(lines: list[str], name: str, users: str) -> Permissions | None:
+    """What a user may do by these lines of a file; None if they say nothing of it."""
     from dafka_core.kafka.users import permissions_of
 
-    try:
-        found = [permissions_of(each) for each in lines if _name_of(each) == name]
-    except ValueError:
-        return None
-    return next((each for each in found if each is not None), None)
+    found = None
+    for number, line in enumerate(lines, 1):
+        if _name_of(line) == name:
+            try:
+                found = found or permissions_of(line)
+            except ValueError as error:
+                # To pass it over would be to let the user do everything.
+                why = f"line {number} {printable(str(error))}"
+                raise ConfigError("kafka_users", escape(users), why) from None
+    return found
 
 
 def _permissions(name: str, role: list[str]) -> Permissions:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
+from dafka_core.cli.kafka_user_command import _rewrite
 from dafka_core.errors import ConfigError
 from dafka_core.kafka.users import Users
+from dafka_core.testing import wait_until
 from tests.integration.cli.processes import run
 
 
@@ -83,6 +86,46 @@ def test_a_user_of_whom_no_role_is_known_is_given_one(kafka_user: Command) -> No
     assert kafka_user("change", "alice", "--role", "consume")[0] == 0
     assert kafka_user.listed()[0]["roles"] == "consume"
     assert Users(str(kafka_user.file)).knows("alice", "p")
+
+
+@pytest.mark.parametrize("command", ["add", "change"])
+def test_a_user_of_whom_a_line_is_wrong_is_not_let_do_everything(
+    kafka_user: Command, command: str
+) -> None:
+    assert kafka_user("add", "alice", password="p\n")[0] == 0
+    text = kafka_user.file.read_text()
+    wrong = text.replace("roles=produce,consume", "roles=consume,audit", 1)
+    assert wrong != text
+    kafka_user.file.write_text(wrong)
+    code, told = kafka_user(command, "alice", "--consume", "secret.*", password="q\n")
+    assert code == 2
+    assert "line 3" in told
+    assert "'audit'" in told
+    assert kafka_user.file.read_text() == wrong
+
+
+def test_of_two_commands_at_a_time_neither_is_lost(tmp_path: Path) -> None:
+    file, begun, go_on = tmp_path / "users", threading.Event(), threading.Event()
+
+    def slow(lines: list[str]) -> list[str]:
+        begun.set()
+        assert go_on.wait(30)
+        return ["alice is added"]
+
+    def is_waiting() -> bool:
+        locks = Path("/proc/locks").read_text().splitlines()
+        return any("->" in each and f":{tmp_path.stat().st_ino} " in each for each in locks)
+
+    first = threading.Thread(target=_rewrite, args=(str(file), "alice", slow))
+    second = threading.Thread(target=_rewrite, args=(str(file), "bob", lambda _: ["bob is added"]))
+    first.start()
+    assert begun.wait(30)
+    second.start()
+    wait_until(lambda: is_waiting() or not second.is_alive())
+    go_on.set()
+    for each in (first, second):
+        each.join()
+    assert file.read_text() == "alice is added\nbob is added\n"
 
 
 @pytest.mark.parametrize(
