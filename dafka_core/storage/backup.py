@@ -129,6 +129,7 @@ class Backup:
     def reading(self) -> Iterator[Tables]:
         """Its tables; those of blocks have only what is new since the backup before it."""
         with (
+            _as_written(self.directory),
             _opened(self.directory / BACKUP_FILE, readonly=True) as opened,
             opened.env.begin(buffers=True) as txn,
         ):
@@ -204,7 +205,8 @@ def restore_backup(chain: list[Backup], directory: Path, finish: Callable[[Path]
             shutil.copyfile(chain[0].directory / BACKUP_FILE, made / DATA_FILE)
             with _opened(made / DATA_FILE) as opened:
                 for before, after in pairwise(chain):
-                    _go_on(opened, before.known(), after)
+                    with _as_written(before.directory):
+                        _go_on(opened, before.known(), after)
             _sync(made / DATA_FILE)
         finish(made)
 
@@ -231,6 +233,16 @@ def made_whole(directory: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def _as_written(directory: Path) -> Iterator[None]:
+    """Says by name what of a backup's tables cannot be read, though its checksum is right."""
+    try:
+        yield
+    except ValueError as error:
+        why = f"{error}: file {BACKUP_FILE} was changed, with its checksum: take another backup"
+        raise StoreError(directory, why) from error
 
 
 @contextlib.contextmanager

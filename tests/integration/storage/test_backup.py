@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xxhash import xxh3_128
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch
+from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.backup import (
     BACKUP_FILE,
@@ -25,6 +26,7 @@ from dafka_core.storage.backup import (
 )
 from dafka_core.storage.check_results import Checked
 from dafka_core.storage.cold_marks import FORMAT
+from dafka_core.storage.group import MAGIC
 from dafka_core.storage.log_check import check
 from dafka_core.storage.log_copy import Entry, entries
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
@@ -173,6 +175,23 @@ def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path)
             Backup(tmp_path / "b")
     with pytest.raises(StoreError, match="is no backup"):
         Backup(tmp_path / "store")
+
+
+def test_a_backup_that_was_changed_with_its_checksum_is_named(tmp_path: Path) -> None:
+    with Log(tmp_path / "store") as log:
+        for number in range(3):
+            log.append([RecordBatch.of(TopicPartition("t", f"{number}"), 0, [b"v"])])
+        back_up(log, tmp_path / "a")
+        back_up(log, tmp_path / "b", Backup(tmp_path / "a"))
+    path, manifest = (tmp_path / "a" / name for name in (BACKUP_FILE, BACKUP_MANIFEST))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(MAGIC, b"none"))
+    assert path.read_bytes() != content
+    checksum = xxh3_128(path.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"checksum": checksum}))
+    for work in (Backup(tmp_path / "a").known, lambda: restore(tmp_path / "b", tmp_path / "r")):
+        with pytest.raises(StoreError, match=r"of small batches.* was changed, with its checksum"):
+            work()
 
 
 def test_a_full_disk_leaves_no_backup_and_nothing_restored(tmp_path: Path) -> None:
