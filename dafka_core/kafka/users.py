@@ -36,7 +36,7 @@ try:
     from scramp import ScramException, ScramMechanism
 except ImportError:
     _why = "needs scramp: pip install 'dafka-spark[kafka]'"
-    raise ConfigError("kafka_users", True, _why) from None
+    raise ConfigError("kafka", True, _why) from None
 
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
 from dafka_core.errors import ConfigError
+from dafka_core.kafka import users as module
 from dafka_core.kafka.users import SCRAM, Users, line_of, lines_of, permissions_of
 from dafka_core.permissions import Permissions
 
@@ -123,3 +126,11 @@ def test_a_file_that_others_can_read_or_that_is_none_is_refused(file: Path, tmp_
 def test_what_cannot_be_a_user_is_refused(name: str, password: str) -> None:
     with pytest.raises(ValueError, match="has 1 to"):
         lines_of(name, password)
+
+
+def test_who_lacks_a_library_is_not_told_of_an_option_that_was_never_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "scramp", None)
+    with pytest.raises(ConfigError, match="option 'kafka' = True: needs scramp: pip install"):
+        runpy.run_path(module.__file__)
