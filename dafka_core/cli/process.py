@@ -222,7 +222,7 @@ def _usage_sentence(error: typer.TyperException) -> str:
     ctx: typer.Context | None = getattr(error, "ctx", None)
     option: str | None = getattr(error, "option_name", None)
     path = ctx.command_path if ctx is not None else "dafka"
-    message = error.format_message().rstrip(".")
+    message = re.sub(r"\s+", " ", error.format_message()).rstrip(".").replace("Value error, ", "")
     if ctx is not None and option is not None and message.startswith("No such option"):
         known = [name for each in ctx.command.get_params(ctx) for name in each.opts]
         return f"there is no option {option}{_hint(option, known, path)}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import json
 import os
 import secrets
@@ -222,17 +223,26 @@ def made_whole(directory: Path) -> Iterator[Path]:
     made = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
     with translated(directory):
         if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
-            raise StoreError(directory, "it is there, and not empty: name another one")
+            raise _taken(directory)
         made.mkdir(OWNERS_ALONE, parents=True)
     try:
         yield made
         with translated(directory):
             sync_directory(made)
-            made.rename(directory)
+            try:
+                made.rename(directory)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise _taken(directory) from None  # somebody else has made it meanwhile
             sync_directory(directory.parent)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
+
+
+def _taken(directory: Path) -> StoreError:
+    return StoreError(directory, "it is there, and not empty: name another one")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 from dafka_core.cli.itself import versions
-from tests.integration.cli.processes import run
+from tests.integration.cli.processes import run, sentence
 
 
 def test_the_versions_are_said() -> None:
@@ -34,4 +34,10 @@ def test_words_are_completed() -> None:
 
     assert sorted(completed("dafka con")) == ["config", "console", "consume"]
     assert completed("dafka topics --min") == ["--min-stores"]
-    assert run("completion", "tcsh").returncode == 2
+    for wrong, says in (
+        (["tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
+        ([], "Missing argument 'bash|zsh|fish'. Choose from: bash, zsh, fish"),
+    ):
+        refused = run("completion", *wrong)
+        assert refused.returncode == 2
+        assert f"{says} (see 'dafka completion --help')" in sentence(refused)

@@ -150,6 +150,13 @@ def test_a_directory_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     with made_whole(tmp_path / "a" / "b") as made:
         (made / "x").touch()
     assert [each.name for each in (tmp_path / "a" / "b").iterdir()] == ["x"]
+    with (
+        pytest.raises(StoreError, match="it is there, and not empty: name another one"),
+        made_whole(tmp_path / "a" / "c"),
+        made_whole(tmp_path / "a" / "c") as quicker,
+    ):
+        (quicker / "x").touch()
+    assert sorted(each.name for each in (tmp_path / "a").iterdir()) == ["b", "c"]
 
 
 def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path) -> None:
