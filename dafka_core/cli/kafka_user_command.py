@@ -8,18 +8,16 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.keys_command import Topics, topics_of
+from dafka_core.cli.keys_command import DEFAULT_ROLES, Topics, patterns_of, topics_of
 from dafka_core.cli.list_commands import AsJson
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, printable, unescape
-from dafka_core.permissions import ADMIN, CONSUME, PRODUCE, Permissions, parse_patterns
-
-DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"
+from dafka_core.permissions import ADMIN, CONSUME, PRODUCE, Permissions
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)]
 File = Annotated[
@@ -164,14 +162,9 @@ def _changed(
     consume: list[str] | None,
 ) -> Permissions:
     roles = held.roles if role is None else _permissions(held.name, role).roles
-    given = {PRODUCE: produce, CONSUME: consume}
-    patterns = {each: parse_patterns(words) for each, words in given.items() if words is not None}
-    for each, words in patterns.items():
-        if each not in roles:
-            why = f"is for users with role {each} only: add it to --role"
-            raise ConfigError(each, escape(",".join(words)), why)
-    given_or_held = {each: patterns.get(each, getattr(held, each)) for each in given}
-    return Permissions(held.name, roles, given_or_held[PRODUCE], given_or_held[CONSUME])
+    patterns = patterns_of({PRODUCE: produce, CONSUME: consume}, roles, "users")
+    may_produce = patterns.get(PRODUCE, held.produce)
+    return Permissions(held.name, roles, may_produce, patterns.get(CONSUME, held.consume))
 
 
 def _line(permissions: Permissions) -> str:

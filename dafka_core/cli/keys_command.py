@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,6 +23,9 @@ from dafka_core.permissions import (
 )
 
 DEFAULT_DIRECTORY: Final = "keys"
+
+DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"
+"""Of a new key, and of a new user of a gateway."""
 
 # Not --dir, which a settings file says of stores.
 Directory = Annotated[
@@ -47,7 +51,7 @@ def new(
         typer.Option(
             metavar="|".join(ROLES),
             help="What its owner is; several by commas, or given several times "
-            "(default produce,consume).",
+            f"(default {DEFAULT_ROLES}).",
             show_default=False,
         ),
     ] = None,
@@ -70,15 +74,12 @@ def new(
     from dafka_core.keys.key_files import new_key
 
     try:
-        roles = parse_roles(role or ["produce,consume"])
+        roles = parse_roles(role or [DEFAULT_ROLES])
     except ValueError as error:
         raise ConfigError("role", escape(",".join(role or [])), str(error)) from None
-    given = {"produce": produce, "consume": consume, "addresses": addresses}
-    patterns = {each: parse_patterns(words) for each, words in given.items() if words is not None}
-    for each in (PRODUCE, CONSUME):
-        if each in patterns and each not in roles:
-            why = f"is for keys with role {each} only: add it to --role"
-            raise ConfigError(each, escape(",".join(patterns[each])), why)
+    patterns = patterns_of({PRODUCE: produce, CONSUME: consume}, roles, "keys")
+    if addresses is not None:
+        patterns["addresses"] = parse_patterns(addresses)
     try:
         public, secret = new_key(Path(directory), name, roles, **patterns)
     except OSError as error:
@@ -87,6 +88,22 @@ def new(
     output.say(f"made a key with {', '.join(roles)}:")
     output.say(f"  {escape(str(secret))} is its owner's alone (--secret-key-file)")
     output.say(f"  {escape(str(public))} goes where others let it in (--allowed-keys DIR)")
+
+
+def patterns_of(
+    given: Mapping[str, list[str] | None], roles: Collection[str], whose: str
+) -> dict[str, tuple[str, ...]]:
+    """The patterns of topics that are given, by the role that they are for.
+
+    Raises:
+        ConfigError: of a role that is not among ``roles``; ``whose`` says of what.
+    """
+    patterns = {each: parse_patterns(words) for each, words in given.items() if words is not None}
+    for each, words in patterns.items():
+        if each not in roles:
+            why = f"is for {whose} with role {each} only: add it to --role"
+            raise ConfigError(each, escape(",".join(words)), why)
+    return patterns
 
 
 def renew(
