@@ -235,22 +235,22 @@ class _Running(Closing):
         return self._client.get(ticket, entries_of, PATIENCE_S)
 
     def check(self) -> Iterator[Checked]:
-        """What it says, some partitions at a time."""
+        """Has it read its log, some partitions at a time."""
         for part in [(), *limits.parts(self.partitions(), PART)]:
             yield from self._checked(CheckRequest(part))
 
     def partitions(self) -> list[TopicPartition]:
-        """What it says."""
+        """Those that it lists."""
         return [head.tp for head in self._client.heads(None, timeout_s=ANSWER_S)]
 
     def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
-        """What it says."""
+        """Those that it sends."""
         request = LinksRequest(tuple(part), newest)
         found = self._client.ask(FoundLinks, PATIENCE_S, request)
         return [link for answer in found for link in answer.links]
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
-        """What it says."""
+        """Has it read its records."""
         return self._checked(CheckRequest(saved=tuple(saved)))
 
     def _checked(self, request: CheckRequest) -> Iterator[Checked]:

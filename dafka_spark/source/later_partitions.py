@@ -65,8 +65,8 @@ class LaterPartitions:
         # The driver's clock may be wrong by hours: each store goes back from its own.
         ago = AskedTime(time.time_ns() // 1_000 - since_us, is_ago=True)
         timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
-        how = holders, timeout_s, self._options.keys
-        answers = offsets_of_times(dict.fromkeys(later, ago), later, *how)
+        asked = dict.fromkeys(later, ago)
+        answers = offsets_of_times(asked, later, holders, timeout_s, keys=self._options.keys)
         known = {id(answers.failures[tp]) for tp in answers.failures if tp in self._unanswered}
         for error in {id(each): each for each in answers.failures.values()}.values():
             _log.log(logging.DEBUG if id(error) in known else logging.WARNING, "%s", error)

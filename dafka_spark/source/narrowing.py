@@ -96,10 +96,15 @@ class Narrowing:
             if since_us >= before_us:
                 return {}
             times_us = [None if each in _ALL else each for each in self.times_us]
-            holders = snapshot.holders
-            heads, archived = snapshot.heads, snapshot.archived
-            known = holders, timeout_s, archived, snapshot.keys
-            told = spans_of_times(times_us, found, heads, *known)
+            told = spans_of_times(
+                times_us,
+                found,
+                snapshot.heads,
+                snapshot.holders,
+                timeout_s,
+                archived=snapshot.archived,
+                keys=snapshot.keys,
+            )
             for tp, (start, end) in told.items():
                 found[tp] = max(found[tp][0], start), min(found[tp][1], end)
         return {tp: span for tp, span in found.items() if span[0] < span[1]}
