@@ -22,7 +22,7 @@ from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
 from dafka_core.flight import grpc_workarounds, server_actions, server_get, server_info, server_put
 from dafka_core.flight.flight_errors import refusing
 from dafka_core.flight.server_context import ServerContext
-from dafka_core.flight.server_keys import MIDDLEWARE, Caller, ServerKeys, TokenReader
+from dafka_core.flight.server_keys import MIDDLEWARE, Caller, TokenReader
 from dafka_core.flight.store_location import StoreLocation, host_of, tcp_location, unix_location
 from dafka_core.flight.stream_watch import WatchedStream
 
@@ -43,7 +43,6 @@ class FlightService(ProcessBound):
         bind_host: address to listen at, and to be reached at.
         port: 0 lets the system choose.
         socket_path: where to listen for this machine; None for nowhere.
-        keys: by which clients and the store know each other; without them all may do everything.
 
     Attributes:
         context: as it was given.
@@ -62,10 +61,8 @@ class FlightService(ProcessBound):
         bind_host: str,
         port: int,
         socket_path: str | None,
-        keys: ServerKeys | None = None,
     ) -> None:
         self.context = context
-        context.keys = keys
         self._close_lock = threading.Lock()
         self._socket_path = socket_path
         self._servers: list[_Server] = []
@@ -75,7 +72,7 @@ class FlightService(ProcessBound):
             raise ConfigError("flight_port", port, why)
         try:
             _check_port(bind_host, port)
-            is_tls = keys is not None
+            is_tls = context.keys is not None
             self.port: int = self._listen(tcp_location(bind_host, port, is_tls=is_tls)).port
             locations = [tcp_location(bind_host, self.port, is_tls=is_tls)]
             if socket_path is not None:

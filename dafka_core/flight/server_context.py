@@ -76,6 +76,7 @@ class ServerContext:
         location: where the store is; complete when the service has ``started``.
         gets, puts, waits, watches, commits, backups: how many of each there are at one time.
         peers: gives the nodes that the store hears of.
+        keys: by which clients and the store know each other; None: all may do everything.
         watch: ends streams that are idle.
         closing: set when the service ends.
     """
@@ -87,6 +88,8 @@ class ServerContext:
         store: str,
         other_stores: Callable[[], Mapping[str, tuple[str, ...]]],
         peers: Callable[[], Sequence[Neighbour]] = tuple,
+        *,
+        keys: ServerKeys | None = None,
     ) -> None:
         self.log = log
         self.backend = backend
@@ -104,8 +107,7 @@ class ServerContext:
         self.deletions: DeletionControl | None = None
         """What was deleted; the same."""
         self.peers = peers
-        self.keys: ServerKeys | None = None
-        """Who may ask, as ``FlightService`` was told; None: everybody."""
+        self.keys = keys
         self.started = threading.Event()
         self.closing = threading.Event()
 

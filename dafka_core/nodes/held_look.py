@@ -24,6 +24,14 @@ SHARE: Final = 0.02
 _log = logging.getLogger("dafka.store")
 
 
+def held_at_start(log: Log, limits: StoreLimits) -> Held:
+    """What a log holds, but for octets, before there is a loop."""
+    held = Held()
+    for _ in _counted(log, limits, held):
+        pass
+    return held
+
+
 class HeldLook:
     """Counts partitions by topic and owner, and where a limit asks for it what they take.
 
@@ -32,8 +40,6 @@ class HeldLook:
         limits: what they are counted for.
         compressor: that of the log; what it has compressed is looked at anew.
         done: is called in the loop with what was found.
-
-    Attributes:
         tell: has the store's loop, where the limits are used, call a function.
     """
 
@@ -43,8 +49,9 @@ class HeldLook:
         limits: StoreLimits,
         compressor: BlockCompressor,
         done: Callable[[Held], object],
+        tell: Callable[[Callable[[float], object]], object],
     ) -> None:
-        self.tell: Callable[[Callable[[float], object]], object] = lambda function: function(0.0)
+        self._tell = tell
         self._done = done
         self._log = log
         self._limits = limits
@@ -53,13 +60,6 @@ class HeldLook:
         self._seen = (-1, 0)  # changes of the log, and compressed blocks, at the last look
         self._due = 0.0
         self._damaged: set[TopicPartition] = set()  # those that were said
-
-    def count(self) -> Held:
-        """What the log holds, but for octets; at the start, before there is a loop."""
-        held = Held()
-        for _ in self._counted(held):
-            pass
-        return held
 
     def steps(self) -> Iterator[None]:
         """One look, if the log has changed since the last one; each step does a little.
@@ -70,11 +70,11 @@ class HeldLook:
         began, seen = time.monotonic(), (self._log.changes.number, self._compressor.blocks)
         if seen == self._seen or began < self._due:
             return
-        self.tell(lambda now: self._limits.begin_look())
+        self._tell(lambda now: self._limits.begin_look())
         held = Held()
         new = set(self._limits.new.copy())
         infos: list[PartitionInfo] = []
-        for found in self._counted(held):
+        for found in _counted(self._log, self._limits, held):
             held.seen.update(info.tp for info in found if info.tp in new)
             infos += found if self._limits.counts_bytes else ()
             yield
@@ -84,18 +84,7 @@ class HeldLook:
             yield from self._measured(infos, held)
         self._seen = seen
         self._due = time.monotonic() + (time.monotonic() - began) / SHARE
-        self.tell(lambda now: self._done(held))
-
-    def _counted(self, held: Held) -> Iterator[list[PartitionInfo]]:
-        """Partitions, some at a time, when those with records are counted."""
-        found = self._log.partitions_after(None, None, PAGE)
-        while found:
-            for info in found:
-                if info.earliest < info.end:
-                    held.topics[info.topic] += 1
-                    held.owners[self._limits.owner(info.tp)] += 1
-            yield found
-            found = self._log.partitions_after(None, found[-1].tp, PAGE)
+        self._tell(lambda now: self._done(held))
 
     def _measured(self, infos: list[PartitionInfo], held: Held) -> Iterator[None]:
         self._blocks.keep_only({info.tp for info in infos})
@@ -118,3 +107,15 @@ class HeldLook:
             )
             facts = {"count": len(new), "why": damaged[min(new)].why}
             _log.error(text, facts, extra={"event": "log_damaged"})
+
+
+def _counted(log: Log, limits: StoreLimits, held: Held) -> Iterator[list[PartitionInfo]]:
+    """Partitions, some at a time, when those with records are counted."""
+    found = log.partitions_after(None, None, PAGE)
+    while found:
+        for info in found:
+            if info.earliest < info.end:
+                held.topics[info.topic] += 1
+                held.owners[limits.owner(info.tp)] += 1
+        yield found
+        found = log.partitions_after(None, found[-1].tp, PAGE)

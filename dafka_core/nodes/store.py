@@ -18,7 +18,7 @@ from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.disk_watch import DiskWatch
-from dafka_core.nodes.held_look import HeldLook
+from dafka_core.nodes.held_look import HeldLook, held_at_start
 from dafka_core.nodes.log_writer import LogWriter, Outcomes
 from dafka_core.nodes.memory_limit import memory_limit, say_if_low
 from dafka_core.nodes.merge_thread import MergeThread
@@ -104,14 +104,19 @@ class Store(Node):
             self.compressor = self.log.compressor(config.compress, config.compress_after_s)
             """What it compresses, and has compressed."""
             admitted = self._role.admitted
-            look = HeldLook(self.log, admitted.limits, self.compressor, admitted.on_held)
-            admitted.on_held(look.count())
+            admitted.on_held(held_at_start(self.log, admitted.limits))
             linker = self.log.linker if config.tamper_evidence else None
             self._merge_thread = undo.enter_context(
                 MergeThread(self.log, config.staged_hours, self.compressor, linker)
             )
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
-            look.tell = self._mesh.call_soon
+            look = HeldLook(
+                self.log,
+                admitted.limits,
+                self.compressor,
+                done=admitted.on_held,
+                tell=self._mesh.call_soon,
+            )
             self._retention_thread = undo.enter_context(
                 RetentionThread(self.log, self.retention, self.deletions, look)
             )
@@ -219,6 +224,7 @@ class Store(Node):
             role.address,
             lambda: role.known.endpoints,
             lambda: mesh.call(lambda now: mesh.peers.neighbours.found()),
+            keys=ServerKeys(config.keys) if config.secret_key_file else None,
         )
         self._served.retention = self._retention_thread
         self._served.deletions = self.deletions
@@ -228,7 +234,6 @@ class Store(Node):
                 bind_host=host,
                 port=int(config.flight_port),
                 socket_path=socket_path(self.log.directory),
-                keys=ServerKeys(config.keys) if config.secret_key_file else None,
             )
         )
         role.known.locations = flight.location.locations

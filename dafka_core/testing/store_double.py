@@ -137,11 +137,16 @@ class StoreDouble(Closing):
     def start(self, port: int = 0) -> None:
         """Serves the log, with a new session."""
         self.service = FlightService(
-            ServerContext(self.log, self.backend, self.address, lambda: self.backend.others),
+            ServerContext(
+                self.log,
+                self.backend,
+                self.address,
+                lambda: self.backend.others,
+                keys=ServerKeys(self.keys) if self.keys.secret_key_file else None,
+            ),
             bind_host="127.0.0.1",
             port=port,
             socket_path=self._socket_path,
-            keys=ServerKeys(self.keys) if self.keys.secret_key_file else None,
         )
 
     @property
