@@ -12,7 +12,7 @@ HIDDEN: Final = "(not shown)"
 
 _SECRET: Final = re.compile(
     r"pas+w|pwd|passphrase|secret|jaas|token|credential|sasl|\bssl|\btls"
-    r"|(access|account|api|private|shared)[._-]?key|(^|[._])key$",
+    r"|(access|account|api|private|shared)[._-]?key|(^|(?<!_per)[._])key$",
     re.IGNORECASE,
 )
 """In the names of options whose values go into no log, misspelt ones and other programs' too."""
