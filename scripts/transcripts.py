@@ -175,7 +175,7 @@ def transcripts() -> str:
         with cluster(directory) as (environment, said):
             parts.append(_part("A cluster for a desk", [(UP, said)]))
             for title, steps in STEPS.items():
-                told = [(step, _output(step, directory, environment)) for step in steps]
+                told = [(step, output(step, directory, environment)) for step in steps]
                 parts.append(_part(title, told))
             for title, command in SERVING.items():
                 with served(command, directory, environment) as text:
@@ -183,7 +183,8 @@ def transcripts() -> str:
         return re.sub(re.escape(str(directory)), "/srv/dafka", "\n".join(parts))
 
 
-def _output(step: str, directory: Path, environment: dict[str, str]) -> str:
+def output(step: str, directory: Path, environment: dict[str, str]) -> str:
+    """What a line for a shell prints."""
     done = subprocess.run(
         ["/bin/sh", "-c", step],
         cwd=directory,

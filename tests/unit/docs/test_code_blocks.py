@@ -71,7 +71,7 @@ TRIED = {
 EXEMPT = {
     "README.md | A cluster with Spark | ": "a picture",
     "docs/archive.md | What is in the directory | ": "names of files, as a pattern",
-    "docs/commands.md | * | text": "what commands printed once: scripts/transcripts.py writes it",
+    "docs/commands.md | * | text": "what commands printed once; test_transcripts.py runs some",
     "docs/console.md | In the terminal: `dafka top` | text": "a cluster of one moment",
     "docs/from_kafka.md | Programs with Kafka's clients | diff": "a setting of any client's",
     "docs/guarantees.md | Whose records a partition has | ": "a picture",
