@@ -99,11 +99,15 @@ class MeshTraffic:
         """How often frames were refused, by reason."""
         counts = (
             *(self.invalid_count, self._decoder.invalid_count),
-            *(peers.invalid_count, peers.towers.invalid_count, self.forbidden_count),
+            *(peers.invalid_count, peers.towers.invalid_count),
+            self.forbidden_count + peers.security.refused_beacons,
         )
         return dict(zip(REASONS, counts, strict=True))
 
     def look(self, now: float, peers: Peers) -> None:
         """Says what was refused, if it is time to."""
         if self._refused.is_due(now):
+            if peers.security.refused_node:
+                self._refused.note(FORBIDDEN, peers.security.refused_node)
+                peers.security.refused_node = ""
             self._refused.report(now, self.refused(peers))

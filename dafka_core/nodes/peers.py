@@ -22,7 +22,7 @@ from dafka_core.nodes.descriptors import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.neighbours import Neighbours
 from dafka_core.nodes.peer_rates import WAITING_MESSAGES, PeerRates
-from dafka_core.nodes.security import Security, why_refused
+from dafka_core.nodes.security import RefusedNodeError, Security, why_refused
 from dafka_core.nodes.sockets import HANDSHAKE_FAILED, close_watched, new_socket, received, watched
 from dafka_core.nodes.towers import REFUSED_S, Towers
 from dafka_core.permissions import Permissions
@@ -119,9 +119,8 @@ class Peers:
         self._context = context
         self._config = config
         self._poller = poller
-        self._security = security
-        self._refusals: dict[str, str] = {}
-        """Why nodes do not let this one in, by their endpoints."""
+        self.security = security
+        self._refusals: dict[str, str] = {}  # why nodes do not let this one in, by their endpoints
         self.towers = Towers(beacon, config, context, poller, security)
         self._prefixes = dict.fromkeys(prefixes)
         self._polled_for: int = zmq.POLLIN
@@ -137,7 +136,7 @@ class Peers:
         for endpoint, socket in self._sockets.items():
             if socket in polled:
                 node = self.table.node_at(endpoint) if endpoint != _ALL else ""
-                yield endpoint, socket, node, self._security.sender(endpoint)
+                yield endpoint, socket, node, self.security.sender(endpoint)
 
     @property
     def due(self) -> float:
@@ -196,9 +195,8 @@ class Peers:
                 elif self.table.hear(now, beacon, tower):
                     self.room.refused.pop(beacon.endpoint, None)
                     self.inbound.hear(beacon.endpoint)
-                    self._tell(
-                        "peer_came", "%(node)s: peer %(peer)s has come, at %(endpoint)s", *beacon
-                    )
+                    text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
+                    self._tell("peer_came", text, *beacon)
                     self._new[beacon.endpoint] = None
                     self.beacon_due = now  # so that the new peer hears of this node at once
                 elif self.table.replaced:
@@ -206,19 +204,21 @@ class Peers:
                 if is_new:
                     self._news.append(PeerNews(beacon.node, beacon.endpoint))
                 if beacon.endpoint not in self.table:
-                    self._security.claims.forget(beacon.endpoint)
+                    self.security.claims.forget(beacon.endpoint)
+            except RefusedNodeError:
+                continue  # it is counted as such
             except ProtocolError:
                 self.invalid_count += 1
 
     def _opened(self, now: float, frames: list[bytes]) -> beacons.TowerBeacon:
-        open_frames, key = self._security.opened(frames)
+        open_frames, key = self.security.opened(frames)
         beacon = beacons.decode_tower_beacon(open_frames)
-        self._security.check_node(beacon.node, key)
+        self.security.check_node(beacon.node, key)
         if beacon.node == self._own:
             # Where somebody else has announced himself at this node's own endpoint, it would be
             # connected to itself, and take for another's what it says.
             return beacon
-        if self._security.expect(now, beacon.endpoint, key) and beacon.endpoint in self.table:
+        if self.security.expect(now, beacon.endpoint, key) and beacon.endpoint in self.table:
             self._refusals[beacon.endpoint] = "it has another key than before"
             if beacon.endpoint not in self._new:
                 self._doubtful[beacon.endpoint] = -inf
@@ -244,7 +244,7 @@ class Peers:
                 self._connect(now, endpoint)
             except zmq.ZMQError:
                 self.table.forget(endpoint)
-                self._security.claims.forget(endpoint)
+                self.security.claims.forget(endpoint)
                 self.invalid_count += 1
 
     def send_beacon(self, now: float) -> list[str]:
@@ -266,7 +266,7 @@ class Peers:
             text = "%(node)s: peer %(peer)s at %(endpoint)s has gone, or its beacons do not come"
             self._tell("peer_went", text, node, endpoint)
             self._disconnect(endpoint)
-            self._security.claims.forget(endpoint)
+            self.security.claims.forget(endpoint)
             self._refusals.pop(endpoint, None)
             del self.renewed[endpoint]
         self._say_who_is_unreached(now)
@@ -297,7 +297,7 @@ class Peers:
         socket = shared or self._new_socket(endpoint)
         if shared is None:
             self._sockets[endpoint] = socket
-        self._security.aim_at(socket, endpoint)
+        self.security.aim_at(socket, endpoint)
         try:
             socket.connect(endpoint)
         except zmq.ZMQError:
@@ -307,7 +307,7 @@ class Peers:
         self._unreached[endpoint] = _Unreached(now, now + UNREACHED_S, tried_at=now)
 
     def _disconnect(self, endpoint: str) -> None:
-        self._security.claims.prove(endpoint, is_proved=False)
+        self.security.claims.prove(endpoint, is_proved=False)
         self._doubtful.pop(endpoint, None)
         self._unreached.pop(endpoint, None)
         self.rates.forget(endpoint)
@@ -336,7 +336,7 @@ class Peers:
                     unreached.reached_at = now
                 if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._refusals.pop(endpoint, None)
-                    self._security.claims.prove(endpoint, is_proved=True)
+                    self.security.claims.prove(endpoint, is_proved=True)
             elif event["event"] & HANDSHAKE_FAILED:
                 self._hear_of_refusal(endpoint, event["event"], event["value"])
             elif event["event"] == zmq.EVENT_CONNECT_RETRIED:
@@ -344,7 +344,7 @@ class Peers:
                 if unreached is not None:
                     unreached.tried_at = now
             elif endpoint in self.table:
-                self._security.claims.prove(endpoint, is_proved=False)
+                self.security.claims.prove(endpoint, is_proved=False)
                 self._doubtful[endpoint] = now + (REFUSED_S if endpoint in self._refusals else 0)
                 if unreached is None or not unreached.has_ended:
                     # A node that has ended is announced for a while, too.
@@ -354,7 +354,7 @@ class Peers:
                 self.beacon_due = min(self.beacon_due, now + DOUBT_S)
 
     def _hear_of_refusal(self, endpoint: str, event: int, value: int) -> None:
-        why = why_refused(event, value, self._security)
+        why = why_refused(event, value, self.security)
         if why and endpoint in self.table and self._refusals.get(endpoint) != why:
             self._refusals[endpoint] = why
             node = self.table.node_at(endpoint)

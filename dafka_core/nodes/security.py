@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket as sockets
-from typing import Final
+from typing import Final, NoReturn
 
 import zmq
 from zmq.utils import z85
@@ -43,6 +43,10 @@ MISMATCH: Final = 0x11000002
 _log = logging.getLogger("dafka.security")
 
 
+class RefusedNodeError(ProtocolError):
+    """A beacon of a node that keys do not allow."""
+
+
 class Security:
     """A node's or a tower's keys; used by the thread that owns the sockets only.
 
@@ -66,6 +70,8 @@ class Security:
         self.own: KeyPair | None = None
         self.refusal_count = 0
         """Connections that were refused since their keys are not allowed."""
+        self.refused_beacons, self.refused_node = 0, ""
+        """How many beacons of nodes were refused by keys, and why the last one was."""
         self._is_tower = is_tower
         self.claims = Claims()
         """Whose node is at an endpoint; empty without security."""
@@ -171,25 +177,40 @@ class Security:
         """A tower's beacon without the key of its node, and that key.
 
         Raises:
-            ProtocolError: there is no key, or it is none that is allowed to a node.
+            ProtocolError: there is no key.
+            RefusedNodeError: it is none that is allowed to a node.
         """
         if self.own is None:
             return frames, ""
         *frames, announced = frames
         key = announced.decode("ascii", "replace")
-        if len(frames) != 3 or (announced != self.own.public and self._guest(key) is None):
+        if len(frames) != 3:
             raise ProtocolError("a node with an allowed key is announced with that key")
+        if announced != self.own.public and self._guest(key) is None:
+            self._refuse_node(f"key {key} of a node is not in {self._allowed.directory}")
         return frames, key
 
     def check_node(self, node: str, key: str) -> None:
         """Has a node be its key's.
 
         Raises:
-            ProtocolError: it says that it is somebody else.
+            RefusedNodeError: it says that it is somebody else.
         """
-        if not self._permissions(key).is_own(node):
-            self.refusal_count += 1
-            raise ProtocolError(f"key {self._permissions(key).name} is not that of node {node}")
+        owner = self._permissions(key)
+        if owner.is_own(node):
+            return
+        self.refusal_count += 1
+        why = (
+            f"node {node} is none of key {owner.name}, whose addresses begin with {owner.prefix}: "
+            f"where it is from before the key, add 'addresses = {node}' to {owner.name}.key"
+        )
+        self._say(f"{key} address", "%s", why)
+        self._refuse_node(why)
+
+    def _refuse_node(self, why: str) -> NoReturn:
+        self.refused_beacons += 1
+        self.refused_node = why
+        raise RefusedNodeError(why)
 
     def expect(self, now: float, endpoint: str, key: str) -> bool:
         """Notes whose node is at an endpoint; whether it was another's before.

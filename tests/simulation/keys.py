@@ -51,7 +51,7 @@ class SimulatedSecurity(Security):
 
     def __init__(self, keys: Keys, name: str) -> None:
         self.own = None
-        self.refusal_count = 0
+        self.refusal_count = self.refused_beacons = 0
         self._is_tower = False
         self.claims = Claims()
         self._refused = RefusedSubscriptions()

@@ -267,6 +267,25 @@ def test_nobody_says_that_he_is_another_node(
         assert producer.parts[0].limits.letters()["S"] == 1
 
 
+def test_a_node_whose_address_or_key_is_not_known_is_named_and_what_to_do(
+    keys: Keys, tower: str, store: Store, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_nodes.enter_context(raw(keys, tower, "mallory", address="F" * 32))
+    told = f"node {'F' * 32} is none of key mallory, whose addresses begin with "
+    wait_until(lambda: told in caplog.text, "the tower to say it")
+    assert f"add 'addresses = {'F' * 32}' to mallory.key" in caplog.text
+    # A client that has not the store's key: nobody speaks another protocol.
+    lacking = keys.away / "lacking"
+    shutil.copytree(keys.allowed, lacking)
+    (lacking / "store.key").unlink()
+    away = options(keys, tower) | {"allowed_keys": str(lacking)}
+    consumer = open_nodes.enter_context(Consumer(**away))
+    told = f"(the last one: key {keys.pair('store').public.decode()} of a node is not in {lacking})"
+    wait_until(lambda: f"reason forbidden {told}" in caplog.text, "the client to say it")
+    mesh = consumer.parts[0]
+    assert forbidden(consumer) > 0 == mesh.traffic.refused(mesh.peers)["beacon"]
+
+
 def test_what_a_key_may_is_changed_while_all_runs(
     keys: Keys, tower: str, store: Store, open_nodes: ExitStack
 ) -> None:

@@ -46,6 +46,7 @@ def test_what_is_refused_is_counted_by_reason() -> None:
     assert traffic.records_received == 0
     assert traffic.admitted(EVERYBODY, encode(Head("t", "p", 6))) == Head("t", "p", 6)
     decoder.invalid_count = 2
-    peers = SimpleNamespace(invalid_count=3, towers=SimpleNamespace(invalid_count=4))
+    towers, security = SimpleNamespace(invalid_count=4), SimpleNamespace(refused_beacons=5)
+    peers = SimpleNamespace(invalid_count=3, towers=towers, security=security)
     refused = traffic.refused(cast("Any", peers))
-    assert refused == {"message": 1, "records": 2, "beacon": 3, "tower": 4, "forbidden": 2}
+    assert refused == {"message": 1, "records": 2, "beacon": 3, "tower": 4, "forbidden": 7}
