@@ -168,18 +168,16 @@ def received_subscriptions(
     What the owners of keys are not allowed to be sent is left out.
     That is -1 where ZeroMQ does not say, as for what it takes back itself when a peer has gone.
     """
-    with contextlib.suppress(zmq.Again):
-        for _ in range(CONTROL_COUNT):
-            frame = socket.recv_multipart(zmq.NOBLOCK, copy=False)[0]
-            key = security.owner(frame)
-            octets = None if key is None else security.granted(key, frame.bytes)
-            if octets is None:
-                continue
-            try:
-                descriptor = int(frame.get(zmq.SRCFD))
-            except zmq.ZMQError:
-                descriptor = -1
-            yield octets, descriptor
+    for frame, *_ in received_frames(socket):
+        key = security.owner(frame)
+        octets = None if key is None else security.granted(key, frame.bytes)
+        if octets is None:
+            continue
+        try:
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:
+            descriptor = -1
+        yield octets, descriptor
 
 
 def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> tuple[list[list[bytes]], int]:

@@ -28,7 +28,7 @@ from dafka_core.nodes.addresses import (
 from dafka_core.nodes.heard_nodes import HeardNodes
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import CONTROL_COUNT, new_socket, received_frames
+from dafka_core.nodes.sockets import new_socket, received_frames
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
 from dafka_core.this_version import this_version
@@ -195,13 +195,12 @@ class _Relay:
                 self.invalid_count += 1
 
     def _pass_beacons(self) -> None:
-        for _ in range(CONTROL_COUNT):
+        for frames in received_frames(self.xsub):
+            octets = [frame.bytes for frame in frames]
+            owner = self.security.owner(frames[0])
+            if owner is None:
+                continue
             try:
-                frames = self.xsub.recv_multipart(zmq.NOBLOCK, copy=False)
-                octets = [frame.bytes for frame in frames]
-                owner = self.security.owner(frames[0])
-                if owner is None:
-                    continue
                 if octets[0] == beacons.TOWER:
                     if not self.security.is_tower(owner):
                         raise ProtocolError("only towers tell of towers")
@@ -210,8 +209,6 @@ class _Relay:
                     continue
                 beacon = beacons.decode_node_beacon(octets)
                 self.security.check_node(beacon.node, owner)
-            except zmq.Again:
-                return
             except ProtocolError:
                 self.invalid_count += 1
                 continue
