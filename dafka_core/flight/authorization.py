@@ -34,7 +34,7 @@ from dafka_core.flight.requests import (
 from dafka_core.flight.retention_actions import DeleteRequest, RetentionRequest, TrimRequest
 from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.names import escape, quoted
-from dafka_core.permissions import ADMIN, Permissions, refused
+from dafka_core.permissions import ADMIN, TOWER, Permissions, refused
 
 Need = Callable[[Permissions, Any], str]
 """What of a request its sender may not do; empty if it may do all."""
@@ -86,8 +86,10 @@ def _administers(owner: Permissions, request: Request) -> str:
 
 
 def _sets_rules(owner: Permissions, request: RetentionRequest) -> str:
-    is_change = request.reset or request.rules is not None
-    return _administers(owner, request) if is_change else ""
+    if request.reset or request.rules is not None:
+        return _administers(owner, request)
+    # Rules name topics.
+    return "know the rules of retention" if owner.roles <= {TOWER} else ""
 
 
 def _may_administer(owner: Permissions) -> bool:

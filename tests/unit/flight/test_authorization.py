@@ -74,7 +74,7 @@ BESIDE: list[tuple[r.Request, set[str]]] = [
     (r.SpaceRequest(), ANYBODY),
     (r.StoresRequest(), ANYBODY),
     (r.DescribeRequest(), ANYBODY),
-    (RetentionRequest(), ANYBODY),
+    (RetentionRequest(), KNOWS),
     (RetentionRequest(("t 1d",)), ADMINISTERS),
     (RetentionRequest(reset=True), ADMINISTERS),
     (r.ForgetRequest(OTHER), ADMINISTERS),
