@@ -246,12 +246,15 @@ class Topics(Feature):
 
     async def _remove(self, topic: str) -> None:
         """Takes a topic's numbers away, and then all that there is of it."""
-        await self._node.numbers.delete(topic)
+        numbers, deletions = self._node.numbers, self._node.store.deletions
+        # Another gateway may write to those that it hosts until it has heard of it.
+        hosted = {each.tp for each in numbers.partitions(topic) if each.hosted}
+        await numbers.delete(topic)
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._settle(topic)
             await set_retention(self._node, topic, {}, anew=True)
-            await self._node.in_thread(self._node.store.deletions.delete, topic)
+            await self._node.in_thread(deletions.delete, topic, hosted)
             await self._forget(topic)
         except (DafkaError, TimeoutError) as error:
             why = f"topic {topic!r} is deleted in part, ask again: {error}"

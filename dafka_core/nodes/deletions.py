@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.deletions import Deletion, packed, parsed
+from dafka_core.epochs import MAX_END
 from dafka_core.names import DELETIONS_TOPIC, quoted
 from dafka_core.nodes.own_partition import append
 from dafka_core.records import PartitionInfo, TopicPartition
@@ -51,8 +52,10 @@ class Deletions:
         self._looked = -1  # the log's change up to which topics that were deleted were looked at
         self._due: set[str] = set()  # those that are to be looked at again
 
-    def delete(self, topic: str) -> tuple[int, int]:
+    def delete(self, topic: str, ended: Collection[TopicPartition] = ()) -> tuple[int, int]:
         """Deletes what the store has of a topic: of how many partitions, and how many records.
+
+        Of partitions that have ``ended`` what comes later, here or elsewhere, is deleted, too.
 
         Raises:
             TimeoutError: the disk takes too long.
@@ -60,7 +63,8 @@ class Deletions:
         """
         infos = self.log.partitions(topic)
         if infos:
-            contents = packed(infos, self.log.now_us(), self.append_queue.limit_bytes)
+            named = [each._replace(end=MAX_END) if each.tp in ended else each for each in infos]
+            contents = packed(named, self.log.now_us(), self.append_queue.limit_bytes)
             append(self, self._own, [*contents], timeout_s=WRITE_S)
             self.apply()
         left = {info.tp: info.earliest for info in self.log.partitions(topic)}

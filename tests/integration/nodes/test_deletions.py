@@ -78,6 +78,25 @@ def test_one_that_had_less_of_it_goes_on_where_it_ends(
     wait_until(lambda: held(other) == (100, 100))
 
 
+def test_what_comes_to_a_partition_that_has_ended_goes_too(start: Start) -> None:
+    one, other = start("one"), start("other")
+    wait_until(lambda: one.address in other.stores_here)
+
+    def write(offset: int, count: int) -> None:
+        for tp in (TP, OTHER_TP):
+            other.append_queue.put(RecordBatch.of(tp, offset, values(count))).result(30)
+
+    write(0, 10)
+    wait_until(lambda: held(one) == held(one, OTHER_TP) == (0, 10))
+    one.deletions.delete("t", {TP})
+    wait_until(lambda: held(other) == held(other, OTHER_TP) == (10, 10))
+    write(10, 5)  # it goes on, as a gateway that has not heard of it
+    wait_until(lambda: one.log.end(TP) == one.log.end(OTHER_TP) == 15)
+    for each in (one, other):
+        each.deletions.apply()
+        assert (held(each), held(each, OTHER_TP)) == ((15, 15), (10, 15))
+
+
 def test_what_nobody_else_knew_of_is_kept_by_name(
     start: Start, produce: Produce, caplog: pytest.LogCaptureFixture
 ) -> None:
