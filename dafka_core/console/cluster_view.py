@@ -21,7 +21,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.reader import Reader
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.records import KnownStore, Neighbour
-from dafka_core.security_options import NO_KEYS, KeyFiles, keys_in
+from dafka_core.security_options import KeyFiles, keys_in
 
 HEAR_S: Final = 2.0
 """Stores that are there are heard of in less."""
@@ -230,7 +230,7 @@ class ClusterView(ProcessBound):
         return tuple(reader.neighbours()), tuple(reader.towers()), reader.address, self._missing
 
 
-def located(uris: Sequence[str], keys: KeyFiles = NO_KEYS) -> list[StoreLocation]:
+def located(uris: Sequence[str], keys: KeyFiles) -> list[StoreLocation]:
     """The stores at some URIs, each as it describes itself.
 
     Raises:

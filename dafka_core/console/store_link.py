@@ -17,7 +17,7 @@ from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import Neighbour
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.security_options import KeyFiles
 
 ANSWER_S: Final = 5.0
 """How long a store may take for an answer."""
@@ -45,7 +45,7 @@ class StoreLink(Closing):
         asking, asking_facts: questions that are under way, for whoever asks them.
     """
 
-    def __init__(self, location: StoreLocation, keys: KeyFiles = NO_KEYS) -> None:
+    def __init__(self, location: StoreLocation, keys: KeyFiles) -> None:
         self.location = location
         self.client = StoreClient(location, keys)
         self.heads: HeadsSince | None = None

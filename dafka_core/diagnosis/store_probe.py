@@ -17,7 +17,7 @@ from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, host_of
 from dafka_core.records import PartitionInfo
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.security_options import KeyFiles
 
 MAX_ASKED: Final = 16
 """Stores asked at the same time."""
@@ -30,7 +30,7 @@ def asked(
     stores: Sequence[StoreFacts],
     topics: Sequence[str] | None,
     timeout_s: float,
-    keys: KeyFiles = NO_KEYS,
+    keys: KeyFiles,
 ) -> list[Asked]:
     """The stores with what each says; one without Arrow Flight is as it was.
 

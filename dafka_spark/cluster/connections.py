@@ -24,7 +24,7 @@ from dafka_core.errors import DafkaError, DataLossError, TowerNotFoundError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.security_options import KeyFiles
 from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.known_stores import TowerlessReader, remembered
 from dafka_spark.cluster.named_stores import NamedStoresReader
@@ -189,9 +189,7 @@ def lend_kept(address: MeshAddress) -> AbstractContextManager[Reader]:
     return _readers.lend(address, keep=True)
 
 
-def lend_client(
-    location: StoreLocation, keys: KeyFiles = NO_KEYS
-) -> AbstractContextManager[StoreClient]:
+def lend_client(location: StoreLocation, keys: KeyFiles) -> AbstractContextManager[StoreClient]:
     """A client of one store, from this process's own."""
     return _clients.lend((location, keys))
 

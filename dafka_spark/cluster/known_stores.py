@@ -23,7 +23,7 @@ from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.records import KnownStore, PartitionInfo, merge_heads
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.security_options import KeyFiles
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.meshless_reader import MeshlessReader
 
@@ -74,7 +74,7 @@ def remembered(tower: str) -> list[StoreLocation]:
     return []
 
 
-def told_by(stores: Sequence[StoreLocation], keys: KeyFiles = NO_KEYS) -> dict[str, StoreLocation]:
+def told_by(stores: Sequence[StoreLocation], keys: KeyFiles) -> dict[str, StoreLocation]:
     """The stores that these tell of, themselves included, by name; of those that answer."""
 
     def ask(location: StoreLocation) -> list[StoreLocation]:
@@ -99,7 +99,7 @@ class TowerlessReader(MeshlessReader):
         self,
         known: Sequence[StoreLocation],
         missing: TowerNotFoundError,
-        keys: KeyFiles = NO_KEYS,
+        keys: KeyFiles,
     ) -> None:
         self._keys = keys
         self._missing = missing

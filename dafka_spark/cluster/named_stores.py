@@ -13,7 +13,7 @@ from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import KnownStore, PartitionInfo, merge_heads
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.security_options import KeyFiles
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import MAX_ASKED
 from dafka_spark.cluster.meshless_reader import MeshlessReader
@@ -33,7 +33,7 @@ class NamedStoresReader(MeshlessReader):
         keys: by which they let this process in.
     """
 
-    def __init__(self, uris: Sequence[str], keys: KeyFiles = NO_KEYS) -> None:
+    def __init__(self, uris: Sequence[str], keys: KeyFiles) -> None:
         self._keys = keys
         self._uris = uris
         self._found: dict[str, StoreLocation] = {}  # by URI

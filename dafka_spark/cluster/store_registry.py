@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.security_options import KeyFiles
 from dafka_spark.cluster import connections, timing
 
 MAX_ASKED: Final = 16
@@ -52,7 +52,7 @@ class StoreRegistry:
         updated_at: when the mesh was asked last, on the clock ``time.monotonic``.
     """
 
-    def __init__(self, locations: Sequence[StoreLocation] = (), keys: KeyFiles = NO_KEYS) -> None:
+    def __init__(self, locations: Sequence[StoreLocation] = (), *, keys: KeyFiles) -> None:
         self._keys = keys
         self.others: list[str] = []
         self.updated_at = -math.inf

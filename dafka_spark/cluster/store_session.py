@@ -53,7 +53,7 @@ class StoreSession(Closing):
         if registry is None or not _where(picked) <= _where(registry.locations):
             # When anyone looked is not known, so ``current`` does not trust it.
             found = picked or hints or remembered(address.name)
-            registry = _registries[address] = StoreRegistry(found, address.keys)
+            registry = _registries[address] = StoreRegistry(found, keys=address.keys)
         self._registry = registry
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ def ask_known(
 ) -> list[Answer[T]]:
     """Has each store with Flight that the last look has found do some work, all at a time."""
     with connect(options.mesh_address) as reader:
-        registry = _registries.get(reader, StoreRegistry())
+        registry = _registries.get(reader, StoreRegistry(keys=options.keys))
     return registry.ask(work, timeout_s=min(options.fetch_timeout_s, timing.ANSWER_S))
 
 

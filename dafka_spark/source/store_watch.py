@@ -19,7 +19,7 @@ from dafka_core.flight import limits
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.security_options import KeyFiles
 from dafka_spark.cluster import connections, timing
 from dafka_spark.topic_selection import TopicSelection
 
@@ -48,7 +48,7 @@ class StoreWatch:
     Looks are made by one thread, which may ask several stores at the same time.
     """
 
-    def __init__(self, selection: TopicSelection, keys: KeyFiles = NO_KEYS) -> None:
+    def __init__(self, selection: TopicSelection, keys: KeyFiles) -> None:
         self._keys = keys
         self._selection = selection
         self._asked = selection.asked

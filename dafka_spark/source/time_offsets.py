@@ -18,7 +18,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.security_options import KeyFiles
 from dafka_spark.cluster import connections
 from dafka_spark.source.range_planner import NOT_ARCHIVED, Archived, HeldRange, Holders
 
@@ -57,7 +57,7 @@ def offsets_of_times(
     heads: Mapping[TopicPartition, PartitionInfo],
     holders: Holders,
     timeout_s: float,
-    keys: KeyFiles = NO_KEYS,
+    keys: KeyFiles,
 ) -> TimeOffsets:
     """The offsets of these times, each between the partition's earliest offset and its end.
 
@@ -141,7 +141,8 @@ def spans_of_times(
     holders: Holders,
     timeout_s: float,
     archived: Archived = NOT_ARCHIVED,
-    keys: KeyFiles = NO_KEYS,
+    *,
+    keys: KeyFiles,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Offsets that have every record from a time on and before another one, at any store.
 

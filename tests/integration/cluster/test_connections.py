@@ -14,6 +14,7 @@ import pytest
 from dafka_core import EmbeddedCluster
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS
 from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
 from dafka_spark.options import SinkOptions, SourceOptions
@@ -39,7 +40,7 @@ def test_a_forked_child_does_not_even_let_go_of_a_client(serve: Serve) -> None:
     """Its destructor would wait for threads that the child does not have."""
     store = serve("one")
     store.add(TopicPartition("t", "A"), 10)
-    with connections.lend_client(store.location) as client:
+    with connections.lend_client(store.location, NO_KEYS) as client:
         read = client.read(
             TopicPartition("t", "A"),
             0,
@@ -77,7 +78,7 @@ NOWHERE = StoreLocation("nowhere", ("grpc://127.0.0.1:1",))
     "lend",
     [
         lambda: connections.lend(MeshAddress("nowhere")),
-        lambda: connections.lend_client(NOWHERE),
+        lambda: connections.lend_client(NOWHERE, NO_KEYS),
         connections.lend_logs,
     ],
     ids=["reader", "client", "logs"],

@@ -13,6 +13,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS
 from dafka_core.testing import wait_until
 from dafka_spark.cluster.named_stores import NamedStoresReader
 from dafka_spark.options import SinkOptions, SourceOptions
@@ -93,7 +94,7 @@ def test_stores_are_asked_where_the_option_says(
 ) -> None:
     caplog.set_level(logging.WARNING, "dafka_spark")
     here = uri(own).replace("127.0.0.1", "localhost")
-    reader = NamedStoresReader([here])
+    reader = NamedStoresReader([here], NO_KEYS)
     assert reader.stores() == [here]
     assert [each[0] for each in reader.endpoints().values()] == [here]
     assert reader.stores() == [own.stores[0]]

@@ -6,6 +6,7 @@ from dafka_core.diagnosis.facts import FileAccess, StoreFacts
 from dafka_core.diagnosis.store_probe import asked
 from dafka_core.flight.store_location import SESSION_FILE
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS
 from tests.integration.cluster.stores import Serve
 
 FLIGHTS = TopicPartition("flights", "AB12")
@@ -16,7 +17,7 @@ def test_a_store_says_all_of_itself(serve: Serve) -> None:
     store = serve("one")
     store.add(FLIGHTS, 5)
     known = StoreFacts(store.address, locations=store.location.locations)
-    ((facts, heads),) = asked([known], None, TIMEOUT_S)
+    ((facts, heads),) = asked([known], None, TIMEOUT_S, NO_KEYS)
     assert facts.failure == ""
     assert (facts.lacks, facts.more) == ((), ())
     assert facts.ahead_s is not None
@@ -28,7 +29,7 @@ def test_a_store_says_all_of_itself(serve: Serve) -> None:
 def test_a_store_that_is_named_by_its_uri_says_who_it_is(serve: Serve) -> None:
     store = serve("one")
     uri = store.location.locations[-1]
-    ((facts, _),) = asked([StoreFacts(uri, locations=(uri,))], [], TIMEOUT_S)
+    ((facts, _),) = asked([StoreFacts(uri, locations=(uri,))], [], TIMEOUT_S, NO_KEYS)
     assert facts.store == store.address
     assert facts.locations == (uri,)
 
@@ -38,7 +39,7 @@ def test_a_file_that_is_another_stores_cannot_be_read(serve: Serve) -> None:
     store = serve("one")
     (store.directory / SESSION_FILE).write_text("another", "ascii")
     known = StoreFacts(store.address, locations=store.location.locations)
-    assert asked([known], [], TIMEOUT_S)[0][0].file is FileAccess.UNREADABLE
+    assert asked([known], [], TIMEOUT_S, NO_KEYS)[0][0].file is FileAccess.UNREADABLE
 
 
 def test_one_that_serves_no_flight_or_is_gone(serve: Serve) -> None:
@@ -46,15 +47,15 @@ def test_one_that_serves_no_flight_or_is_gone(serve: Serve) -> None:
     gone = StoreFacts(store.address, locations=store.location.locations[-1:])
     store.stop()
     without = StoreFacts("B")
-    (first, _), (second, _) = asked([gone, without], [], TIMEOUT_S)
+    (first, _), (second, _) = asked([gone, without], [], TIMEOUT_S, NO_KEYS)
     assert "refused" in first.failure.lower()
     assert first.stranger == ""
     assert second == without
-    assert asked([], [], TIMEOUT_S) == []
+    assert asked([], [], TIMEOUT_S, NO_KEYS) == []
 
 
 def test_a_store_that_others_have_taken_the_place_of(serve: Serve) -> None:
     store = serve("one")
     known = StoreFacts("ANOTHER", locations=store.location.locations)
-    ((facts, _),) = asked([known], [], TIMEOUT_S)
+    ((facts, _),) = asked([known], [], TIMEOUT_S, NO_KEYS)
     assert "store ANOTHER was meant" in facts.failure

@@ -6,6 +6,7 @@ import pytest
 
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.security_options import NO_KEYS
 from dafka_spark.cluster import store_registry
 from dafka_spark.cluster.store_registry import StoreRegistry
 from tests.integration.cluster.stores import Serve, Served
@@ -24,7 +25,7 @@ def test_what_the_mesh_tells_meanwhile_counts_the_next_time(
 ) -> None:
     monkeypatch.setattr(store_registry, "MAX_ASKED", 1)
     first, second, third = serve("A"), serve("B"), serve("C")
-    registry = StoreRegistry()
+    registry = StoreRegistry(keys=NO_KEYS)
     registry.update(heard(first, second), ["A", "B"])
 
     def changed(client: StoreClient) -> str:
@@ -40,7 +41,7 @@ def test_what_the_mesh_tells_meanwhile_counts_the_next_time(
 
 def test_a_store_that_does_not_answer_is_left_alone_for_a_moment(serve: Serve) -> None:
     gone, there = serve("A"), serve("B")
-    registry = StoreRegistry()
+    registry = StoreRegistry(keys=NO_KEYS)
     registry.update(heard(gone, there), ["A", "B"])
     asked: list[str] = []
 

@@ -21,6 +21,7 @@ from dafka_core.flight import server_actions
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.security_options import NO_KEYS
 from dafka_core.values import Values
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
@@ -205,7 +206,7 @@ def test_what_a_store_has_not_got_may_be_newer(one: Served, serve: Serve) -> Non
     location = behind.location
     head = PartitionInfo(*A, 0, 10)
     asked = {A: AskedTime((T0_MS + 8 * HOUR_MS) * 1_000)}
-    answers = offsets_of_times(asked, {A: head}, {A: [HeldRange(location, 0, 4)]}, 5.0)
+    answers = offsets_of_times(asked, {A: head}, {A: [HeldRange(location, 0, 4)]}, 5.0, NO_KEYS)
     assert answers.found == {A: 4}
     assert answers.ahead_us is not None
     assert abs(answers.ahead_us) < 60_000_000
@@ -217,7 +218,7 @@ def test_another_store_answers_for_one_that_is_gone(one: Served, serve: Serve) -
     held = {A: [HeldRange(gone.location, 0, 11), HeldRange(one.location, 0, 10)]}
     gone.close()
     asked = {A: AskedTime((T0_MS + 8 * HOUR_MS) * 1_000)}
-    answers = offsets_of_times(asked, {A: PartitionInfo(*A, 0, 11)}, held, 5.0)
+    answers = offsets_of_times(asked, {A: PartitionInfo(*A, 0, 11)}, held, 5.0, NO_KEYS)
     assert (answers.found, answers.failures) == ({A: 8}, {})
 
 
@@ -254,7 +255,7 @@ def test_ten_thousand_partitions_take_seconds(serve: Serve) -> None:
     heads = {tp: PartitionInfo(*tp, 0, 2) for tp in tps}
     held = {tp: [HeldRange(store.location, 0, 2)] for tp in tps}
     asked = dict.fromkeys(tps, AskedTime((T0_MS + 1) * 1_000))
-    answers = offsets_of_times(asked, heads, held, 10.0)
+    answers = offsets_of_times(asked, heads, held, 10.0, NO_KEYS)
     assert set(answers.found.values()) == {1}
     assert len(answers.found) == count
     assert time.monotonic() - began < 30  # 3 s when the machine does nothing else

@@ -15,6 +15,7 @@ from dafka_core.console.windows import topic_row
 from dafka_core.errors import TowerNotFoundError
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 
 QUICK_S = 0.05
@@ -63,7 +64,7 @@ def test_who_is_there_what_is_written_and_who_follows_it(
 def test_a_store_that_is_gone_is_told_and_its_records_are_not_counted(tmp_path: Path) -> None:
     with StoreDouble(tmp_path) as store:
         store.append(TopicPartition("t", "A" * 32), [b"x"] * 3)
-        (location,) = located([store.location.locations[-1]])
+        (location,) = located([store.location.locations[-1]], NO_KEYS)
         with ClusterView({}, [location], interval_s=QUICK_S) as view:
             wait_until(lambda: records(view.snapshot, "t") == 3, "the records are counted")
             assert [client.location.store for client in view.clients()] == [store.address]

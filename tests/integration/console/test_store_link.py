@@ -6,13 +6,14 @@ from pathlib import Path
 
 from dafka_core.console.store_link import StoreLink
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS
 from dafka_core.testing import StoreDouble, wait_until
 
 TP = TopicPartition("t", "A" * 32)
 
 
 def test_what_has_changed_is_told_and_what_all_takes_seldom(tmp_path: Path) -> None:
-    with StoreDouble(tmp_path) as store, StoreLink(store.location) as link:
+    with StoreDouble(tmp_path) as store, StoreLink(store.location, NO_KEYS) as link:
         store.append(TP, [b"x" * 100] * 5)
         link.ask()
         assert link.heads is not None
@@ -36,7 +37,7 @@ def test_what_has_changed_is_told_and_what_all_takes_seldom(tmp_path: Path) -> N
 def test_a_store_that_is_gone_is_said_and_asked_for_everything_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    with StoreDouble(tmp_path) as store, StoreLink(store.location) as link:
+    with StoreDouble(tmp_path) as store, StoreLink(store.location, NO_KEYS) as link:
         store.append(TP, [b"x"])
         link.ask()
         assert len(link.ask_facts()) == 1

@@ -6,13 +6,14 @@ import pytest
 
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.records import TopicPartition
+from dafka_core.security_options import NO_KEYS
 from dafka_spark.cluster.named_stores import NO_MESH, NamedStoresReader
 
 TP = TopicPartition("numbers", "00000000000000000000000000000001")
 
 
 def test_it_refuses_what_only_a_mesh_has() -> None:
-    reader = NamedStoresReader(["grpc://127.0.0.1:1"])
+    reader = NamedStoresReader(["grpc://127.0.0.1:1"], NO_KEYS)
     with pytest.raises(StoreUnreachableError, match=NO_MESH):
         reader.read(TP, 0, 1, timeout_s=1)
     with pytest.raises(StoreUnreachableError, match=NO_MESH):
