@@ -10,7 +10,12 @@ from typing import Final
 
 from dafka_core.diagnosis.facts import FileAccess, StoreFacts
 from dafka_core.diagnosis.port_probe import HTTP2, PROBE_S, Answer, probed
-from dafka_core.errors import DafkaError, InvalidRequestError, StoreUnreachableError
+from dafka_core.errors import (
+    DafkaError,
+    InvalidRequestError,
+    NotAllowedError,
+    StoreUnreachableError,
+)
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.server_actions import ACTIONS
@@ -62,7 +67,8 @@ def _asked(
             knows = client.actions(timeout_s=timeout_s)
             heads = client.heads(topics, timeout_s=timeout_s)
             if RetentionRequest.action in knows:
-                with suppress(InvalidRequestError):  # it has no rules at all
+                # It has no rules at all, or the key is not told of them.
+                with suppress(InvalidRequestError, NotAllowedError):
                     (said,) = client.ask(RetentionRules, timeout_s, RetentionRequest())
                     facts = facts._replace(rules=said.rules, rules_set=said.is_set)
     except DafkaError as error:

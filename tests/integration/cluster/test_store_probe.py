@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dafka_core.diagnosis.facts import FileAccess, StoreFacts
 from dafka_core.diagnosis.store_probe import asked
 from dafka_core.flight.store_location import SESSION_FILE
 from dafka_core.records import TopicPartition
-from dafka_core.security_options import NO_KEYS
+from dafka_core.security_options import NO_KEYS, keys_in
+from dafka_core.testing import StoreDouble
 from tests.integration.cluster.stores import Serve
+from tests.integration.nodes.locked import Keys
 
 FLIGHTS = TopicPartition("flights", "AB12")
 TIMEOUT_S = 30.0
@@ -24,6 +28,15 @@ def test_a_store_says_all_of_itself(serve: Serve) -> None:
     assert abs(facts.ahead_s) <= facts.unsure_s + 0.1  # it is this machine's clock
     assert facts.file is FileAccess.READABLE
     assert [(info.tp, info.end) for info in heads] == [(FLIGHTS, 5)]
+
+
+def test_a_key_that_is_not_told_of_all_is_told_of_the_rest(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    with StoreDouble(tmp_path / "store", keys=keys_in(keys.of("store"))) as store:
+        known = StoreFacts(store.address, locations=store.location.locations)
+        ((facts, _),) = asked([known], None, TIMEOUT_S, keys_in(keys.of("tower")))
+    assert (facts.failure, facts.rules) == ("", None)
+    assert facts.ahead_s is not None
 
 
 def test_a_store_that_is_named_by_its_uri_says_who_it_is(serve: Serve) -> None:
