@@ -1,14 +1,18 @@
-"""Files that are their owner's alone."""
+"""Files that are their owner's alone, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Final
 
 OWNERS_ALONE: Final = 0o700
 """For a directory that is made for records: who is to read them, too, is let in by its mode."""
+
+OTHERS_READ: Final = 0o644
+"""At most for a file that its owner alone is to write."""
 
 
 def mode_within(directory: Path) -> int:
@@ -23,3 +27,32 @@ def others_can_read(status: os.stat_result) -> bool:
     """
     others = 0o027 if status.st_uid == 0 and os.geteuid() != 0 else 0o077
     return bool(stat.S_IMODE(status.st_mode) & others)
+
+
+def replace_file(path: Path, octets: bytes, mode: int) -> None:
+    """Replaces a file, if it is there: a power cut leaves the old one or the new one, whole.
+
+    Raises:
+        OSError: it cannot be written; the one that was there is as it was.
+    """
+    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(octets)
+            file.flush()
+            os.fsync(descriptor)
+        Path(made).replace(path)
+    except BaseException:
+        Path(made).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Puts the names of a directory's files on disk."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

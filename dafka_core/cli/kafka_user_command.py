@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +17,7 @@ from dafka_core.cli.list_commands import AsJson
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, printable, unescape
 from dafka_core.permissions import ADMIN, CONSUME, PRODUCE, Permissions
+from dafka_core.private_files import replace_file
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)]
 File = Annotated[
@@ -106,7 +106,8 @@ def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> 
         with _locked(path.parent):
             lines = path.read_text("utf-8").splitlines() if path.exists() else []
             kept = [line for line in lines if _name_of(line) != name]
-            _write(path, [*kept, *renew(lines)])
+            text = "".join(f"{line}\n" for line in (*kept, *renew(lines)))
+            replace_file(path, text.encode(), 0o600)
     except (OSError, UnicodeError) as error:
         why = f"cannot be read and written ({getattr(error, 'strerror', None) or error})"
         raise ConfigError("kafka_users", escape(users), why) from None
@@ -186,17 +187,3 @@ def _lines(name: str) -> list[str]:
     except ValueError as error:
         # The error names no value: it may be the password.
         raise ConfigError("name", name, str(error), "argument") from None
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    """As a whole, for its owner alone."""
-    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(made).replace(path)
-    except BaseException:
-        Path(made).unlink(missing_ok=True)
-        raise

@@ -28,7 +28,7 @@ from dafka_core.permissions import (
     parse_patterns,
     parse_roles,
 )
-from dafka_core.private_files import others_can_read
+from dafka_core.private_files import others_can_read, replace_file
 from dafka_core.security_options import SecurityOptions
 
 PUBLIC: Final = ".key"
@@ -113,7 +113,8 @@ def new_key(
         facts = {each: ", ".join(told[each]) for each in _FACTS if each in told}
         _, own = load_certificate(secret)
         assert own is not None
-        _tell(public, facts | _credentials(own, name, roles))
+        told_of = facts | _credentials(own, name, roles)
+        public.write_text(_told_anew(public.read_text(), told_of))
         try:
             for path in (secret, public):
                 (directory / path.name).hardlink_to(path)
@@ -143,11 +144,8 @@ def renew(directory: Path, name: str) -> AllowedKey:
             raise ValueError(f"is not the public half of {name}{SECRET}")
     except ValueError as error:
         raise ConfigError("name", name, f"{public.name} {error}", "argument") from None
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=directory) as hidden:
-        written = Path(hidden) / public.name
-        written.write_text(public.read_text())
-        _tell(written, _credentials(own.secret, name, known.roles))
-        written.replace(public)
+    text = _told_anew(public.read_text("utf-8"), _credentials(own.secret, name, known.roles))
+    replace_file(public, text.encode(), public.stat().st_mode & 0o777)
     return read_public(public)
 
 
@@ -278,8 +276,8 @@ def _credentials(secret: bytes, name: str, roles: Collection[str]) -> dict[str, 
     return facts | {CERTIFICATE: new_certificate(secret, name)} if STORE in roles else facts
 
 
-def _tell(public: Path, facts: Mapping[str, str]) -> None:
-    """Writes into a public file what is said of its owner, in place of what was."""
-    text = re.sub(rf"(?m)^\s+({'|'.join(facts)})\s*=.*\n", "", public.read_text())
+def _told_anew(text: str, facts: Mapping[str, str]) -> str:
+    """A public file with what is said of its owner, in place of what was."""
+    text = re.sub(rf"(?m)^\s+({'|'.join(facts)})\s*=.*\n", "", text)
     lines = "".join(f'    {name} = "{fact}"\n' for name, fact in facts.items())
-    public.write_text(text.replace("metadata\n", f"metadata\n{lines}", 1))
+    return text.replace("metadata\n", f"metadata\n{lines}", 1)

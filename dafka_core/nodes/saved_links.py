@@ -19,6 +19,7 @@ from msgspec import Meta
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight import limits
 from dafka_core.nodes.store_backup import PART, opened
+from dafka_core.private_files import OTHERS_READ, mode_within, replace_file
 from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.storage.check_results import Checked, Damage
 from dafka_core.storage.link_check import PartitionLink, differences
@@ -73,10 +74,9 @@ class SavedLinks(msgspec.Struct, frozen=True):
         Raises:
             StoreError: the file cannot be written.
         """
-        written = path.with_name(f".{path.name}.partial")
+        text = f"{json.dumps(msgspec.to_builtins(self))}\n"
         with translated(path.parent):
-            written.write_text(f"{json.dumps(msgspec.to_builtins(self))}\n")
-            written.replace(path)
+            replace_file(path, text.encode(), mode_within(path.parent) & OTHERS_READ)
 
     def check(self, store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
         """Compares a store with them, some partitions at a time.

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.nodes.addresses import new_address
+from dafka_core.private_files import sync_directory
 from dafka_core.security_options import SecurityOptions
 from dafka_core.storage import Log
-from dafka_core.storage.open_environment import sync_directory
 from dafka_core.storage.storage_errors import DATA_FILE
 
 ADDRESS_FILE: Final = "address"

@@ -27,7 +27,7 @@ import msgspec
 import xxhash
 
 from dafka_core.errors import StoreError
-from dafka_core.private_files import OWNERS_ALONE
+from dafka_core.private_files import OWNERS_ALONE, sync_directory
 from dafka_core.storage import log_copy
 from dafka_core.storage.block import peek_count
 from dafka_core.storage.cold_marks import FORMAT
@@ -37,7 +37,6 @@ from dafka_core.storage.open_environment import (
     Opened,
     affordable_bytes,
     open_tables,
-    sync_directory,
 )
 from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated

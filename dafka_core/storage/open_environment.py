@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import lmdb
 
 from dafka_core.errors import StoreError
-from dafka_core.private_files import OWNERS_ALONE, mode_within
+from dafka_core.private_files import OWNERS_ALONE, mode_within, sync_directory
 from dafka_core.storage.cold_marks import (
     FORMAT,
     FORMAT_AT_FIRST,
@@ -262,12 +262,3 @@ def _sync_names(directory: Path) -> None:
     sync_directory(directory)
     with contextlib.suppress(PermissionError):  # the parent may be another user's; it stood before
         sync_directory(directory.resolve().parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Puts the names of a directory's files on disk."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

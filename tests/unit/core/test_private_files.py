@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from dafka_core.private_files import OWNERS_ALONE, mode_within, others_can_read
+from dafka_core.private_files import OWNERS_ALONE, mode_within, others_can_read, replace_file
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,25 @@ def test_a_file_is_for_those_whom_its_directory_lets_in(
 ) -> None:
     tmp_path.chmod(mode)
     assert mode_within(tmp_path) == expected
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "evidence"
+    replace_file(path, b"first", 0o644)
+    replace_file(path, b"second", 0o600)
+    assert path.read_bytes() == b"second"
+    assert path.stat().st_mode & 0o777 == 0o600
+    synced: list[int] = []
+
+    def fails(descriptor: int) -> None:
+        synced.append(descriptor)
+        raise OSError(errno.EIO, "no disk")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="no disk"):
+        replace_file(path, b"third", 0o600)
+    assert len(synced) == 1
+    assert path.read_bytes() == b"second"
+    assert [each.name for each in tmp_path.iterdir()] == ["evidence"]
