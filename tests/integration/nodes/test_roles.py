@@ -18,14 +18,19 @@ from dafka_core import Consumer, Producer, Reader, Store, Tower
 from dafka_core.epochs import EpochId
 from dafka_core.errors import ConfigError, NotAllowedError
 from dafka_core.node_options import StoreOptions
+from dafka_core.nodes import refused_subscriptions
+from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.store_identity import new_identity
+from dafka_core.permissions import PREFIX_DIGITS, address_prefix
+from dafka_core.private_files import replace_file
 from dafka_core.protocol import messages as m
+from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon
 from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.record_limits import announcement
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.nodes.locked import FAST, Keys
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer, new_address
 
 LATER = EpochId(2**31, 1, 1)
 """A life newer than any."""
@@ -58,6 +63,11 @@ def mallory(keys: Keys, tower: str, open_nodes: ExitStack) -> RawPeer:
 def raw(keys: Keys, tower: str, name: str, address: str = "") -> RawPeer:
     tower_key = keys.pair("tower").public
     return RawPeer(tower, b"", key=keys.pair(name), tower_key=tower_key, address=address)
+
+
+def address_of(keys: Keys, name: str) -> str:
+    """One that is a key's own."""
+    return address_prefix(keys.pair(name).public) + new_address()[PREFIX_DIGITS:]
 
 
 def options(keys: Keys, tower: str, name: str = "client") -> dict[str, Any]:
@@ -252,15 +262,25 @@ def test_nobody_says_that_he_is_another_node(
     producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
     mesh = store.parts.mesh
     wait_until(lambda: mesh.peers.table.knows(producer.address))
-    where = {endpoint for _, endpoint in mesh.peers.table.addresses()}
     with (
-        raw(keys, tower, "mallory", address=producer.address),
-        raw(keys, tower, "mallory") as honest,
-        raw(keys, tower, "mallory", address="F" * 32),
+        raw(keys, tower, "mallory", address=producer.address) as first,
+        raw(keys, tower, "mallory", address="F" * 32) as second,
     ):
+        for liar in (first, second):
+            # What comes behind a lie by the same connection has been heard after it.
+            for port in (1, 2):
+                truth = NodeBeacon(address_of(keys, "mallory"), "127.0.0.1", port)
+
+                def is_known(liar: RawPeer = liar, truth: NodeBeacon = truth) -> bool:
+                    liar.send_beacon(encode_node_beacon(truth._replace(node=liar.address)))
+                    liar.send_beacon(encode_node_beacon(truth))
+                    return mesh.peers.table.knows(truth.node)
+
+                wait_until(is_known)
+        honest = open_nodes.enter_context(raw(keys, tower, "mallory"))
         wait_until(lambda: mesh.peers.table.knows(honest.address))
         assert not mesh.peers.table.knows("F" * 32)
-        assert len({endpoint for _, endpoint in mesh.peers.table.addresses()} - where) == 1
+        assert [node for node, _ in mesh.peers.table.addresses()].count(producer.address) == 1
         # Nor that he is a store, which producers would wait for.
         honest.subscribe(announcement("store", honest.address, 9_000_000))
         published(producer, b"0")
@@ -293,20 +313,31 @@ def test_what_a_key_may_is_changed_while_all_runs(
     reader.subscribe("t")
     producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
     published(producer, b"0")
-    path = keys.allowed / "mallory.key"
-    path.write_text(path.read_text().replace('consume = "own.*"', 'consume = "*"'))
+    meshes = [store.parts.mesh, producer.parts[0]]
+    change(keys, 'consume = "own.*"', 'consume = "*"')
     records = iter(reader)
     assert next(records).value == b"0"
-    path.write_text(path.read_text().replace('consume = "*"', 'consume = "own.*"'))
+    wait_until(lambda: not any(map(refuses_records, meshes)))
+    change(keys, 'consume = "*"', 'consume = "own.*"')
+    wait_until(lambda: all(map(refuses_records, meshes)), "his new subscriptions to be refused")
+    honest = open_nodes.enter_context(Consumer(**options(keys, tower)))
+    honest.subscribe("t")
+    before = reader.parts[0].traffic.records_received
+    published(producer, b"secret")
+    assert [next(iter(honest)).value for _ in range(2)] == [b"0", b"secret"]
+    assert reader.parts[0].traffic.records_received == before
 
-    def is_shut_out() -> bool:
-        published(producer, b"still")
-        before = reader.parts[0].traffic.records_received
-        published(producer, b"secret")
-        time.sleep(0.1)
-        return bool(reader.parts[0].traffic.records_received == before)
 
-    wait_until(is_shut_out)
+def change(keys: Keys, old: str, new: str) -> None:
+    """Changes what mallory may, by a file that is whole at each moment."""
+    path = keys.allowed / "mallory.key"
+    replace_file(path, path.read_text().replace(old, new).encode(), 0o644)
+
+
+def refuses_records(mesh: Mesh) -> bool:
+    """Whether somebody who is connected was refused records of the topic."""
+    prefix = subscription(m.RecordMessage, "t")
+    return mesh.security._refused._prefixes[refused_subscriptions._digest(prefix)] > 0
 
 
 def test_addresses_from_before_there_were_keys_are_listed(
