@@ -110,13 +110,8 @@ class Store(Node):
                 MergeThread(self.log, config.staged_hours, self.compressor, linker)
             )
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
-            look = HeldLook(
-                self.log,
-                admitted.limits,
-                self.compressor,
-                done=admitted.on_held,
-                tell=self._mesh.call_soon,
-            )
+            tell = self._mesh.call_soon
+            look = HeldLook(self.log, admitted.limits, self.compressor, admitted.on_held, tell)
             self._retention_thread = undo.enter_context(
                 RetentionThread(self.log, self.retention, self.deletions, look)
             )
