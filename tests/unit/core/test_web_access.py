@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.guesses import MAX_ADDRESSES, MINUTE_S, MOST_WRONG
+from dafka_core.guesses import MINUTE_S, MOST_WRONG
 from dafka_core.web_access import (
     Answer,
     Door,
@@ -96,13 +96,6 @@ def test_one_network_of_the_newer_protocol_is_one_guesser(file: Path) -> None:
     assert door.judge("wrong", "::ffff:10.0.0.2") is Answer.WRONG
     assert door.judge("wrong", "fe80::1%eth0") is Answer.WRONG
     assert door.judge("wrong", "?") is Answer.WRONG
-
-
-def test_guessers_are_not_kept_without_bound(file: Path) -> None:
-    door = door_of(file)
-    for number in range(MAX_ADDRESSES + 100):
-        door.judge("wrong", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    assert len(door._guesses._wrong) == MAX_ADDRESSES
 
 
 def test_another_token_counts_at_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
