@@ -240,11 +240,9 @@ class PartitionWriter:
             gone = RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
             errors.update((put, gone) for put in group if put not in errors)
             return None
-        now_ms, notes, parts = (
-            log.now_us() // 1000,
-            dict[str, bytes | None](),
-            list[ProducedRecords](),
-        )
+        now_ms = log.now_us() // 1000
+        notes: dict[str, bytes | None] = {}
+        parts: list[ProducedRecords] = []
         for put in group:
             records = put.records
             if records is None or put in errors:
