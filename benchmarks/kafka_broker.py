@@ -67,8 +67,10 @@ def broker(*, partitions: int) -> Iterator[str]:
 
     Topics are made at their first use, of so many partitions.
     """
-    port, controller_port = _free_ports(2)
-    with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:
+    with (
+        _kept_ports(2) as (port, controller_port),
+        tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory,
+    ):
         settings = Path(directory) / "server.properties"
         settings.write_text(
             "\n".join(
@@ -110,8 +112,17 @@ def _wait_until_it_serves(process: subprocess.Popen[bytes], port: int) -> None:
     raise RuntimeError("the broker did not start")
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; a broker cannot have the system choose."""
+@contextlib.contextmanager
+def _kept_ports(count: int) -> Iterator[list[int]]:
+    """Ports that the system gives to nobody else meanwhile: a broker cannot have it choose.
+
+    Who binds to one by its number may listen there, as nothing else does.
+    """
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+        ports = []
+        for _ in range(count):
+            kept = held.enter_context(socket.socket())
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind(("127.0.0.1", 0))
+            ports.append(kept.getsockname()[1])
+        yield ports

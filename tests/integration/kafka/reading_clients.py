@@ -14,6 +14,7 @@ import confluent_kafka
 import kafka
 
 from dafka_core.testing.waiting import PATIENCE_S
+from tests.integration.kafka import aio
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -168,6 +169,7 @@ class Aiokafka(ReadingClient):
     def close(self) -> None:
         self._runner.run(self._consumer.stop())
         self._runner.close()
+        aio.collect()
 
 
 def _got_message(message: Any) -> Got:

@@ -20,6 +20,7 @@ from dafka_core.kafka.access import DENIED
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.permissions import Permissions
 from dafka_core.testing import wait_until
+from tests.integration.kafka import aio
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, librdkafka
 
 BOB = Permissions("bob", frozenset({"produce", "consume"}), ("orders.*",), ("orders.*", "news"))
@@ -184,4 +185,4 @@ def test_aiokafka_is_told_what_its_user_may_not_do(locked: Locked) -> None:
         finally:
             await reader.stop()
 
-    asyncio.run(run())
+    aio.run(run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.metadata import MOST_INLINE
 from dafka_core.kafka.schemas import DescribeClusterRequest, MetadataRequest
 from dafka_core.testing import wait_until
-from tests.integration.kafka import one_request
+from tests.integration.kafka import aio, one_request
 
 PATIENCE_S = 30.0
 OFTEN: dict[str, Any] = {
@@ -166,7 +165,7 @@ def test_each_kind_of_client_is_told_the_same(gateway: Gateway) -> None:
         finally:
             await aio.close()
 
-    asyncio.run(ask())
+    aio.run(ask())
 
 
 def test_of_two_gateways_one_is_dead(start: Start) -> None:

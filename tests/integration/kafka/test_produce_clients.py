@@ -17,6 +17,7 @@ from kafka import KafkaProducer
 from dafka_core import Consumer, Record, Store
 from dafka_core.envelope import Headers
 from dafka_core.kafka.gateway import Gateway
+from tests.integration.kafka import aio
 
 PATIENCE_S = 30.0
 WHEN_MS = 1_700_000_000_000
@@ -121,7 +122,7 @@ def with_aiokafka(gateway: Gateway, topic: str, codec: str) -> None:
             found = [(await each).offset for each in futures]
         assert found == [*range(COUNT)]
 
-    asyncio.run(asyncio.wait_for(produce(), 2 * PATIENCE_S))
+    aio.run(asyncio.wait_for(produce(), 2 * PATIENCE_S))
 
 
 @pytest.fixture

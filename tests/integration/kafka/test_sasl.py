@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import ssl
 import struct
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +24,7 @@ from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.sasl import REFUSED, Sasl
 from dafka_core.kafka.users import HASHING_THREADS, SCRAM, Users
 from dafka_core.testing import wait_until
+from tests.integration.kafka import aio
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 
 
@@ -86,12 +85,7 @@ def by_aiokafka(locked: Locked, mechanism: str, password: str) -> None:
             await producer.stop()
         return ""
 
-    refusal = asyncio.run(produce())
-    with warnings.catch_warnings():
-        # It does not wait until a connection that was refused is closed.  What is left of that goes
-        # here, where it is known whose it is, and not in some later test, which would fail by it.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    refusal = aio.run(produce())
     if refusal:
         raise PermissionError(refusal)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -38,6 +37,7 @@ from dafka_core.kafka.schemas import (
     DeleteTopicsRequest,
 )
 from dafka_core.testing import wait_until
+from tests.integration.kafka import aio
 from tests.integration.kafka.admin import PATIENCE_S, counts, create, refusal
 from tests.integration.kafka.one_request import tell
 
@@ -283,7 +283,7 @@ def test_aiokafka_makes_topics(gateway: Gateway) -> None:
         finally:
             await client.close()
 
-    asyncio.run(make())
+    aio.run(make())
 
 
 @pytest.mark.parametrize("version", VERSIONS[Api.CREATE_TOPICS])

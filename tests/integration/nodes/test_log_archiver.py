@@ -214,7 +214,7 @@ def test_it_ends_soon_when_the_store_does(log: Log, archive: Path) -> None:
 
 def test_a_directory_that_is_none_is_refused(log: Log, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ArchiveError, match="File exists"):
+    with pytest.raises(ArchiveError, match="it is a file: name a directory"):
         LogArchiver(log, tmp_path / "file")
     with pytest.raises(ArchiveError, match="No such file or directory"):
         LogArchiver(log, tmp_path / "not" / "there")

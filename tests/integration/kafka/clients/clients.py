@@ -13,6 +13,8 @@ import kafka
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka.admin import AdminClient
 
+from tests.integration.kafka import aio
+
 PATIENCE_S: Final = 60.0
 """How long anything may take on a busy machine."""
 
@@ -187,7 +189,7 @@ class Aiokafka(KafkaClient):
             finally:
                 await admin.close()
 
-        return asyncio.run(look())
+        return aio.run(look())
 
     def write(
         self, topic: str, partition: int, records: Sequence[Sent], **options: Any
@@ -211,7 +213,7 @@ class Aiokafka(KafkaClient):
                 ]
                 return [int((await each).offset) for each in sent]
 
-        return asyncio.run(work())
+        return aio.run(work())
 
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[tuple[int, Sent]]:
         async def work() -> list[tuple[int, Sent]]:
@@ -222,7 +224,7 @@ class Aiokafka(KafkaClient):
                 found = [await consumer.getone() for _ in range(count)]
             return [(each.offset, _sent(each)) for each in found]
 
-        return asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
+        return aio.run(asyncio.wait_for(work(), PATIENCE_S))
 
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
         async def work() -> int | None:
@@ -231,7 +233,7 @@ class Aiokafka(KafkaClient):
                 found = (await consumer.offsets_for_times({where: time_ms}))[where]
                 return None if found is None else int(found.offset)
 
-        return asyncio.run(work())
+        return aio.run(work())
 
     def _consumer(self) -> Any:
         return aiokafka.AIOKafkaConsumer(bootstrap_servers=self.servers)
