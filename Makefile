@@ -68,7 +68,7 @@ package: env ## a wheel, a zip for spark-submit --py-files, and an SBOM, in dist
 
 audit: env ## known weaknesses in what the project is made of: asks the advisories of PyPI
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement hashes/audit.txt
-	@$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+	@$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 hashes: ## hashes/, anew, after a change to constraints.txt or to what pyproject.toml depends on
 	@"$$(bash scripts/tools.sh python)" scripts/hashes.py
