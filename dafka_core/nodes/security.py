@@ -202,7 +202,7 @@ class Security:
         self.refusal_count += 1
         why = (
             f"node {node} is none of key {owner.name}, whose addresses begin with {owner.prefix}: "
-            f"where it is from before the key, add 'addresses = {node}' to {owner.name}.key"
+            f"where it is from before the key, list it under 'addresses' in {owner.name}.key"
         )
         self._say(f"{key} address", "%s", why)
         self._refuse_node(why)
