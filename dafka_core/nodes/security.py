@@ -114,7 +114,7 @@ class Security:
         name, prefix = self._self.name, self._self.prefix
         why = (
             f"is none of key {name}, whose addresses begin with {prefix}: where it is from before "
-            f"the key, add the line 'addresses = {address}' to {name}.key everywhere"
+            f"the key, list it under 'addresses' in {name}.key everywhere"
         )
         raise ConfigError("address", escape(address), why)
 

@@ -293,7 +293,7 @@ def test_a_node_whose_address_or_key_is_not_known_is_named_and_what_to_do(
     open_nodes.enter_context(raw(keys, tower, "mallory", address="F" * 32))
     told = f"node {'F' * 32} is none of key mallory, whose addresses begin with "
     wait_until(lambda: told in caplog.text, "the tower to say it")
-    assert f"add 'addresses = {'F' * 32}' to mallory.key" in caplog.text
+    assert "list it under 'addresses' in mallory.key" in caplog.text
     # A client that has not the store's key: nobody speaks another protocol.
     lacking = keys.away / "lacking"
     shutil.copytree(keys.allowed, lacking)
@@ -344,7 +344,7 @@ def test_addresses_from_before_there_were_keys_are_listed(
     keys: Keys, tower: str, store: Store, tmp_path: Path, open_nodes: ExitStack
 ) -> None:
     old = "0123456789ABCDEF" * 2
-    with pytest.raises(ConfigError, match=f"add the line 'addresses = {old}' to client.key") as no:
+    with pytest.raises(ConfigError, match=rf"{old}.*under 'addresses' in client\.key") as no:
         Producer("t", address=old, **options(keys, tower))
     assert no.value.option == "address"
     keys.allow("heir", "produce", addresses=(old,))
@@ -354,7 +354,7 @@ def test_addresses_from_before_there_were_keys_are_listed(
     (tmp_path / "kept").mkdir()
     with Store(tmp_path / "kept", tower=_open_tower(open_nodes)) as before:
         address = before.address
-    with pytest.raises(ConfigError, match=f"'addresses = {address}' to store.key"):
+    with pytest.raises(ConfigError, match=rf"{address}.*under 'addresses' in store\.key"):
         Store(tmp_path / "kept", **options(keys, tower, "store"))
     assert StoreOptions.build(options(keys, tower, "store")).secret_key_file
     new = new_identity(tmp_path / "kept", StoreOptions.build(options(keys, tower, "store")))
