@@ -272,8 +272,8 @@ class _Read:
 
     @property
     def has_news(self) -> bool:
-        """Whether records have come, or are not what they were."""
-        return bool(self.arrived) or self.range.parted_at is not None
+        """Whether records have come, are not what they were, or no more will come."""
+        return bool(self.arrived) or self.failure is not None or self.range.parted_at is not None
 
 
 def _check_range(tp: TopicPartition, start: int, end: int) -> None:

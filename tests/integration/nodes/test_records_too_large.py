@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -140,7 +141,9 @@ def test_a_reader_fails_at_the_record_and_goes_on_behind_it(
     reader = read(max_record_bytes=SMALL_BYTES)
     batches = reader.read(tp, 0, 3, timeout_s=PATIENCE_S)
     assert next(batches).values == [b"0"]
+    began = time.monotonic()
     with pytest.raises(RecordTooLargeError, match=r"offset 1 .* this reader"):
         next(batches)
+    assert time.monotonic() - began < PATIENCE_S / 2  # it does not wait for what will not come
     (rest,) = reader.read(tp, 2, 3, timeout_s=PATIENCE_S)
     assert rest.values == [b"2"]
