@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pyarrow as pa
+import pytest
 
 from dafka_core import EmbeddedCluster
 from dafka_core.flight.store_client import StoreClient
@@ -61,6 +62,18 @@ def write(writer: PartitionWriter, start: int, stop: int) -> WrittenRange:
 def soon() -> Deadline:
     """What a writer has to finish in."""
     return Deadline(PATIENCE_S)
+
+
+def restarts(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
+    """The deadlines that are restarted from now on, each as often as it is."""
+    restart, seen = Deadline.restart, list[Deadline]()
+
+    def counted(deadline: Deadline) -> None:
+        seen.append(deadline)
+        restart(deadline)
+
+    monkeypatch.setattr(Deadline, "restart", counted)
+    return seen
 
 
 def host_of(cluster: EmbeddedCluster, writer: TransactionalWriter) -> int:
