@@ -2,6 +2,10 @@
 
 Both keep records on the same disk.  librdkafka is a process of its own, with its defaults, so that
 everything is acknowledged by all that must; Spark uses its connector for Kafka.
+
+A broker acknowledges what it has in memory, the gateway what is on disk.  So Spark writes to two
+more: to a topic whose broker syncs what it acknowledges, too, and through the least that a gateway
+is (``bare_gateway``).
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from kafka.admin import KafkaAdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from benchmarks import kafka_broker, spark_sessions
+from benchmarks import bare_gateway, kafka_broker, spark_sessions
 from benchmarks.bench_write import rows
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench
@@ -32,6 +37,8 @@ PARTITIONS = 2
 GOALS = {"produce": 0.5, "consume": 0.7}
 
 SPARKS_GOAL = 0.5
+
+ROWS = "M rows/s"
 
 SERVERS = "kafka.bootstrap.servers"
 
@@ -52,35 +59,53 @@ def run(bench: Bench) -> Iterator[Figure]:
             name = f"librdkafka, {what}, {SIZE_BYTES} B"
             rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
             yield compared(name, rates["gateway"], rates["broker"], unit="M records/s", goal=goal)
-        with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
-            yield from sparks(spark, bench, servers, full, records)
+        with (
+            bare_gateway.serving(PARTITIONS) as bare,
+            spark_sessions.session(kafka_broker.sparks_jars()) as spark,
+        ):
+            yield sparks_read(spark, bench, servers, full, records)
+            yield from sparks_write(spark, bench, {**servers, "bare": bare}, records)
 
 
-def sparks(
-    spark: SparkSession,
-    bench: Bench,
-    servers: dict[str, str],
-    full: dict[str, str],
-    records: int,
-) -> Iterator[Figure]:
-    """Spark's connector reads what is there, and writes as many rows."""
-    frame = rows(spark, records, SIZE_BYTES, tasks=PARTITIONS)
-    kinds = {
-        "read": lambda side: sparks_read(spark, servers[side], full[side], records),
-        "write": lambda side: spark_sessions.rate(
-            records, frame, "kafka", {SERVERS: servers[side], "topic": topic()}
-        ),
+def sparks_read(
+    spark: SparkSession, bench: Bench, servers: dict[str, str], full: dict[str, str], records: int
+) -> Figure:
+    """Spark's connector reads what is there."""
+    sides = {
+        side: partial(
+            spark_sessions.read_rate,
+            spark,
+            "kafka",
+            records,
+            {SERVERS: server, "subscribe": full[side]},
+        )
+        for side, server in servers.items()
     }
-    for what, measure in kinds.items():
-        sides = {side: partial(measure, side) for side in servers}
-        name = f"Spark's connector for Kafka, batch {what}, {SIZE_BYTES} B"
-        rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
-        yield compared(name, rates["gateway"], rates["broker"], unit="M rows/s", goal=SPARKS_GOAL)
+    name = f"Spark's connector for Kafka, batch read, {SIZE_BYTES} B"
+    rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
+    return compared(name, rates["gateway"], rates["broker"], unit=ROWS, goal=SPARKS_GOAL)
 
 
-def sparks_read(spark: SparkSession, server: str, name: str, records: int) -> float:
-    """Millions of rows a second."""
-    return spark_sessions.read_rate(spark, "kafka", records, {SERVERS: server, "subscribe": name})
+def sparks_write(
+    spark: SparkSession, bench: Bench, servers: dict[str, str], records: int
+) -> Iterator[Figure]:
+    """It writes as many rows to a topic that is not there yet."""
+    frame = rows(spark, records, SIZE_BYTES, tasks=PARTITIONS)
+
+    def write(server: str, make: Callable[[str], str]) -> float:
+        options = {SERVERS: server, "topic": make(server)}
+        return spark_sessions.rate(records, frame, "kafka", options)
+
+    sides = {side: partial(write, server, topic) for side, server in servers.items()}
+    sides["synced"] = partial(write, servers["broker"], synced_topic)
+    name = f"Spark's connector for Kafka, batch write, {SIZE_BYTES} B"
+    rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
+    for what, ours, theirs in (
+        ("", "gateway", "broker"),
+        (", beside a broker that syncs", "gateway", "synced"),
+        (", the least a gateway does", "bare", "broker"),
+    ):
+        yield compared(name + what, rates[ours], rates[theirs], unit=ROWS, goal=SPARKS_GOAL)
 
 
 @contextlib.contextmanager
@@ -90,9 +115,21 @@ def gateway() -> Iterator[str]:
         yield cluster.bootstrap_servers
 
 
-def topic() -> str:
+def topic(server: str = "") -> str:
     """One that is not there yet."""
     return f"bench-{uuid.uuid4().hex}"
+
+
+def synced_topic(server: str) -> str:
+    """One whose broker syncs each batch before it acknowledges it."""
+    name = topic()
+    admin = KafkaAdminClient(bootstrap_servers=server)
+    try:
+        new = NewTopic(name, PARTITIONS, 1, topic_configs={"flush.messages": "1"})
+        admin.create_topics([new])
+    finally:
+        admin.close()
+    return name
 
 
 def rate(what: str, servers: str, name: str, records: int) -> float:

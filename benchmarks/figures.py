@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 
 from rich.console import Console
 from rich.table import Table
 
 Side = Callable[[], float]
 """Runs one side of a comparison and gives what was measured."""
+
+SURE = 0.9
+"""How sure it is that a figure's interval has what was to be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,9 @@ class Figure:
 
     ``ratio`` is larger where ours is better: ours over reference for rates, reference over ours
     for times and memory.  It is the median of the pairs' ratios, so a disturbance that hits one
-    pair does not decide; ``ours`` and ``reference`` are medians, too.
+    pair does not decide; ``ours`` and ``reference`` are medians, too.  ``low`` and ``high`` are
+    what the machine's noise leaves open: between them the median of very many pairs lies, with a
+    certainty of ``SURE``, whatever their distribution; of fewer than five pairs, with less.
     """
 
     name: str
@@ -30,8 +37,17 @@ class Figure:
     reference: float
     unit: str
     ratio: float
+    low: float
+    high: float
     goal: float
     pairs: int
+
+    @property
+    def met(self) -> str:
+        """Whether the goal is reached, or would be but for the machine's noise."""
+        if self.ratio >= self.goal:
+            return "yes"
+        return "noise" if self.high >= self.goal else "NO"
 
 
 def in_turns(
@@ -73,15 +89,31 @@ def compared(
     """The figure of two sides that were measured in turns."""
     pairs = list(zip(ours, reference, strict=True))
     ratios = [theirs / mine if smaller_is_better else mine / theirs for mine, theirs in pairs]
+    low, high = interval(ratios)
     return Figure(
         name,
         _rounded(statistics.median(ours)),
         _rounded(statistics.median(reference)),
         unit,
         _rounded(statistics.median(ratios)),
+        _rounded(low),
+        _rounded(high),
         goal,
         len(pairs),
     )
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Between which of the values the median lies of what they are a sample of.
+
+    As many are left out at each end as may be: that it lies beyond is then as improbable as to
+    throw a coin so many times, and to have one of its sides so seldom.
+    """
+    count = len(values)
+    tails = accumulate(math.comb(count, fewer) for fewer in range(count))
+    left_out = max(sum(2 * tail <= (1 - SURE) * 2**count for tail in tails) - 1, 0)
+    ordered = sorted(values)
+    return ordered[left_out], ordered[-1 - left_out]
 
 
 def slower(*sides: Iterable[float]) -> list[float]:
@@ -102,13 +134,12 @@ def print_line(figure: Figure) -> None:
 def print_table(figures: list[Figure]) -> None:
     """The figures as a table, on standard error, so that standard output stays JSON lines."""
     table = Table(title="dafka-spark benchmarks (ratio: larger is better)")
-    for column in ("name", "ours", "reference", "unit", "ratio", "goal", "met"):
+    for column in ("name", "ours", "reference", "unit", "ratio", "from … to", "goal", "met"):
         table.add_column(column, justify="left" if column in ("name", "unit") else "right")
     for f in figures:
-        met = "yes" if f.ratio >= f.goal else "NO"
-        cells = (f.name, f"{f.ours:g}", f"{f.reference:g}", f.unit, f"{f.ratio:g}", f"{f.goal:g}")
-        table.add_row(*cells, met)
-    Console(stderr=True, width=120).print(table)
+        measured = (f.name, f"{f.ours:g}", f"{f.reference:g}", f.unit, f"{f.ratio:g}")
+        table.add_row(*measured, f"{f.low:.2f} … {f.high:.2f}", f"{f.goal:g}", f.met)
+    Console(stderr=True, width=135).print(table)
 
 
 def _rounded(value: float) -> float:

@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from struct import Struct
+from typing import TypeVar
 
 import zmq
+
+T = TypeVar("T")
 
 FULL_BYTES = 100_000_000
 """Bytes of values in a measurement, but for values so small that records are what counts."""
@@ -82,15 +85,15 @@ class Child:
         self._process.join()
 
 
-def in_child(function: Callable[..., float], *arguments: object) -> float:
+def in_child(function: Callable[..., T], *arguments: object) -> T:
     """What ``function`` returns when a process of its own runs it."""
     child = Child(_send_result, function, arguments)
-    result: float = child.pipe.recv()
+    result: T = child.pipe.recv()
     child.join()
     return result
 
 
 def _send_result(
-    pipe: Connection, function: Callable[..., float], arguments: tuple[object, ...]
+    pipe: Connection, function: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
     pipe.send(function(*arguments))

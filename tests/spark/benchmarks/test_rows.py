@@ -89,6 +89,8 @@ NAMES = {
         "librdkafka, consume, {}",
         "Spark's connector for Kafka, batch read, {}",
         "Spark's connector for Kafka, batch write, {}",
+        "Spark's connector for Kafka, batch write, {}, beside a broker that syncs",
+        "Spark's connector for Kafka, batch write, {}, the least a gateway does",
     ],
     "metrics": [
         "ingest, scraped each second, {}",

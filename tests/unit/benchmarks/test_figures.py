@@ -7,14 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Figure, compared, in_turns, print_line, slower
+from benchmarks.figures import Figure, compared, in_turns, interval, print_line, slower
 from benchmarks.harness import FULL_RECORDS, Bench, fill
 from dafka_core.storage import Log
 
 
 def test_the_ratio_is_the_median_of_the_pairs_ratios() -> None:
     figure = compared("f", [1.0, 8.0, 3.0], [2.0, 2.0, 4.0], unit="u", goal=0.5)
-    assert figure == Figure("f", 3.0, 2.0, "u", 0.75, 0.5, 3)
+    assert figure == Figure("f", 3.0, 2.0, "u", 0.75, 0.5, 4.0, 0.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "left_out"), [(1, 0), (4, 0), (5, 0), (7, 0), (8, 1), (9, 1), (11, 2), (31, 10)]
+)
+def test_the_interval_is_what_pairs_in_any_order_leave_open(pairs: int, left_out: int) -> None:
+    """Of nine, the second to the eighth have the median between them in 96 of 100 samples."""
+    values = [float(value) for value in range(pairs)]
+    assert interval(values[::-1]) == (values[left_out], values[-1 - left_out])
+
+
+@pytest.mark.parametrize(
+    ("ours", "met"), [([1.0, 1.0], "yes"), ([0.8, 1.0], "noise"), ([0.8, 0.9], "NO")]
+)
+def test_a_goal_within_the_noise_is_told_from_one_that_is_missed(
+    ours: list[float], met: str
+) -> None:
+    assert compared("f", ours, [1.0, 1.0], unit="u", goal=0.95).met == met
 
 
 def test_smaller_may_be_better() -> None:
@@ -47,6 +65,8 @@ def test_a_figure_is_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
         "reference": 3.0,
         "unit": "u",
         "ratio": 0.3333,
+        "low": 0.3333,
+        "high": 0.3333,
         "goal": 0.5,
         "pairs": 1,
     }
