@@ -218,14 +218,19 @@ def _wanted(
         DafkaError: no store has the topic, the partition, or records up to the offset.
     """
     held = {client: client.heads([topic], timeout_s=timeout_s) for client in clients}
-    infos = _chosen(held, chain.from_iterable(held.values()), topic, partition, missing, timeout_s)
-    last = max(info.end for info in infos)
+    _chosen(held, chain.from_iterable(held.values()), topic, partition, missing, timeout_s)
+    held = {
+        client: [info for info in infos if partition in ("", info.partition)]
+        for client, infos in held.items()
+    }
+    # The stores' own: one that catches up ends before the others.
+    last = max(info.end for infos in held.values() for info in infos)
     if isinstance(bound, int) and bound > last:  # a date, or a time of day, that is taken for one
         why = f"no partition has come to offset {bound}, the furthest ends at {last}"
         raise DafkaError(f"{why}: --before {END} gives up all")
     wanted: _Wanted = {}
     for client, each in held.items():
-        some = [i for i in each if i.earliest < i.end and partition in ("", i.partition)]
+        some = [info for info in each if info.earliest < info.end]
         if callable(bound):
             found = bound(client, some, timeout_s)
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +117,24 @@ def test_what_cannot_be_trimmed_is_refused(
     done = run("trim", topic, "--yes", "--stores", uri, "--before", *arguments)
     assert (done.returncode, says in sentence(done)) == (code, True), done.stderr
     assert [(info.earliest, info.end) for info in filled.log.partitions()] == [(0, 5)]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_offset_counts_that_one_store_has_come_to_though_another_catches_up(
+    tmp_path: Path, order: tuple[int, int]
+) -> None:
+    with ExitStack() as stack:
+        stores = [StoreDouble(tmp_path / name, name * 32) for name in "12"]
+        for store, count in zip(stores, (10, 5), strict=True):
+            stack.enter_context(store)
+            store.log.append([RecordBatch.of(TopicPartition("t", "AB12"), 0, [b"x"] * count)])
+        uris = ",".join(stores[index].location.locations[0] for index in order)
+        beyond = run("trim", "t", "--yes", "--stores", uris, "--before", "11")
+        assert "no partition has come to offset 11, the furthest ends at 10" in sentence(beyond)
+        done = run("trim", "t", "--yes", "--stores", uris, "--before", "8")
+        assert done.returncode == 0, done.stderr
+        found = [info for store in stores for info in store.log.partitions()]
+        assert [(info.earliest, info.end) for info in found] == [(8, 10), (5, 5)]
 
 
 def test_a_store_that_is_away_deletes_later_and_trims_and_retains_when_it_is_told_again(
