@@ -48,12 +48,15 @@ def described(store: KnownStore) -> str:
     return f"store {escape(store.store)} ({where}{heard})"
 
 
+def if_gone(store: KnownStore) -> str:
+    """What is to be done about a store that does not come back."""
+    return f"if it is gone for ever, 'dafka store forget {escape(store.store)}'"
+
+
 def warning(store: KnownStore) -> str:
     """What is said of a result without it."""
-    return (
-        f"{described(store)} is away: what only it has is not in this result; if it is gone for "
-        f"ever, 'dafka store forget {escape(store.store)}'"
-    )
+    away = f"{described(store)} is away: what only it has is not in this result"
+    return f"{away}; {if_gone(store)}"
 
 
 def check_min_stores(

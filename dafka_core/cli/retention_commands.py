@@ -14,7 +14,7 @@ from dafka_core.cli.flags import Topic
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.cli.positions import parse_time_us
 from dafka_core.errors import DafkaError
-from dafka_core.missing_stores import described
+from dafka_core.missing_stores import described, if_gone
 from dafka_core.names import INTERNAL, quoted
 from dafka_core.options import check_argument
 from dafka_core.protocol.validation import check_topic
@@ -242,9 +242,10 @@ def _wanted(
 
 def _fail_without(missing: Sequence[KnownStore], does: str) -> None:
     """Fails where stores are away, of which nobody else can say what they were told here."""
-    text = "{} is away, and {}: say the same again when it is back"
+    text = "{} is away, and {}: say the same again when it is back, or {}"
     if missing:
-        raise DafkaError("; ".join(text.format(described(each), does) for each in missing))
+        said = (text.format(described(each), does, if_gone(each)) for each in missing)
+        raise DafkaError("; ".join(said))
 
 
 def _confirm(text: str, *, yes: bool) -> None:

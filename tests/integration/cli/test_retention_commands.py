@@ -147,13 +147,16 @@ def test_a_store_that_is_away_deletes_later_and_trims_and_retains_when_it_is_tol
         1,
         "no store has records of topic 'tt' (there are 't')",
     )
+    _, away_store = cluster.stores
     cluster.kill_store(1)
+    cure = f"when it is back, or if it is gone for ever, 'dafka store forget {away_store}'"
     trimmed = run("trim", "t", "--before", "end", "--yes", "--json", *tower)
     assert [json.loads(row)["records_given_up"] for row in trimmed.stdout.splitlines()] == [10]
-    assert "is away, and keeps what it has: say the same again" in trimmed.stderr.decode()
+    assert f"is away, and keeps what it has: say the same again {cure}" in trimmed.stderr.decode()
     rules = run("retain", "*=1d", "--json", *tower)
     assert [json.loads(row)["rules"] for row in rules.stdout.splitlines()] == ["*=1d"]
     assert "is away, and goes by the rules that it has" in rules.stderr.decode()
+    assert cure in rules.stderr.decode()
     assert (trimmed.returncode, rules.returncode) == (1, 1)
     wrong = run("delete", "tt", "--yes", *tower)
     assert wrong.returncode == 1
