@@ -24,6 +24,7 @@ from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
 from dafka_core.permissions import (
     EVERYBODY,
     NOBODY,
+    STORE,
     TOWER,
     Permissions,
     refused,
@@ -31,6 +32,7 @@ from dafka_core.permissions import (
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.messages import Message
+from dafka_core.protocol.record_limits import parse_announcement
 from dafka_core.security_options import SecurityOptions
 
 _ZAP: Final = "inproc://zeromq.zap.01"
@@ -200,10 +202,7 @@ class Security:
         if owner.is_own(node):
             return
         self.refusal_count += 1
-        why = (
-            f"node {node} is none of key {owner.name}, whose addresses begin with {owner.prefix}: "
-            f"where it is from before the key, list it under 'addresses' in {owner.name}.key"
-        )
+        why = _is_anothers(owner, node)
         self._say(f"{key} address", "%s", why)
         self._refuse_node(why)
 
@@ -245,12 +244,25 @@ class Security:
             self.refusal_count += 1
             if frame[:1] != b"\0":
                 self._refused.note(frame[1:])
+            self._say_refused(key, frame)
+        return allowed
+
+    def _say_refused(self, key: str, frame: bytes) -> None:
+        """Says what of a subscription is refused."""
+        owner = self._permissions(key)
+        # It comes first of all, and is not to hide what comes then.
+        introduced = parse_announcement(frame[1:])
+        if introduced is None:
             # Once for a key: a node subscribes to many kinds of messages at the same time.
             _, kind, topic = parse_subscription(frame)
             text = "refused to send a node with key %s each %s of %r: its key allows it not"
             named = "message" if kind is None else kind.__name__
-            self._say(key, text, self._permissions(key).name, named, topic)
-        return allowed
+            self._say(key, text, owner.name, named, topic)
+        elif owner.is_own(introduced.node):
+            text = f"key %s may be no store, which node %s says it is: add role {STORE} to %s.key"
+            self._say(f"{key} {STORE}", text, owner.name, escape(introduced.node), owner.name)
+        else:
+            self._say(f"{key} address", "%s", _is_anothers(owner, introduced.node))
 
     def shown(self, message: Message) -> Message | None:
         """What of an answer is for whoever is to have it; None if nothing."""
@@ -341,6 +353,15 @@ class Security:
             # Others may have the descriptor by now.
             if connection.getpeername() == port:
                 connection.shutdown(sockets.SHUT_RDWR)
+
+
+def _is_anothers(owner: Permissions, node: str) -> str:
+    """What is said of an address that a key's owner has, and that is not its key's."""
+    return (
+        f"node {escape(node)} is none of key {owner.name}, whose addresses begin with "
+        f"{owner.prefix}: where it is from before the key, list it under 'addresses' in "
+        f"{owner.name}.key"
+    )
 
 
 def why_refused(event: int, value: int, security: Security) -> str:

@@ -17,12 +17,15 @@ from zmq.utils.monitor import parse_monitor_message
 from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
 from dafka_core.errors import ConfigError
 from dafka_core.keys.key_files import read_public, read_secret
+from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes import addresses
-from dafka_core.nodes.security import _port_of
+from dafka_core.nodes.security import Security, _port_of
 from dafka_core.permissions import NOBODY
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import ConsumerHello
+from dafka_core.protocol.limits import MAX_RECORD_BYTES
+from dafka_core.protocol.messages import ConsumerHello, RecordMessage
+from dafka_core.protocol.record_limits import announcement
 from dafka_core.testing import wait_until
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
@@ -231,6 +234,33 @@ def test_a_store_with_keys_may_serve_flight_to_other_machines(
     ):
         assert store.locations[-1].startswith("grpc+tls://")
     assert "asks for no keys" not in caplog.text
+
+
+def test_a_refused_announcement_is_said_as_such_and_hides_nothing_else_of_the_key(
+    keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys.allow("late", "consume", consume=("late.*",))
+    client, late = (read_public(keys.allowed / f"{name}.key") for name in ("client", "late"))
+    own = f"{client.permissions.prefix}{'0' * 20}"
+    with zmq.Context() as context:
+        security = Security(ReaderOptions.build(keys.of("store")), context)
+        security.zap.close(0)
+
+        def said(key: str, prefix: bytes) -> str:
+            caplog.clear()
+            assert security.granted(key, b"\1" + prefix) is None
+            (line,) = caplog.messages
+            return line
+
+        assert said(client.key, announcement("store", own, MAX_RECORD_BYTES)) == (
+            f"key client may be no store, which node {own} says it is: add role store to client.key"
+        )
+        line = said(late.key, announcement("consumer", own, MAX_RECORD_BYTES))
+        assert line.startswith(f"node {own} is none of key late, whose addresses begin with ")
+        line = said(late.key, subscription(RecordMessage, "secret"))
+        assert line.startswith(
+            "refused to send a node with key late each RecordMessage of 'secret'"
+        )
 
 
 def test_only_the_connection_that_is_meant_is_ended(
