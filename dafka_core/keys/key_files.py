@@ -21,6 +21,7 @@ from zmq.utils import z85
 from dafka_core.credentials import new_certificate, parsed, token, token_digest
 from dafka_core.error_base import HIDDEN
 from dafka_core.errors import ConfigError
+from dafka_core.names import escape
 from dafka_core.permissions import (
     STORE,
     Permissions,
@@ -54,6 +55,9 @@ _METADATA: Final = re.compile(
 )
 """A line of it.  Between quotation marks may stand whatever is in patterns; else what nobody takes
 for something else."""
+
+_UNREADABLE: Final = re.compile(r"[\"\r\n\ud800-\udfff]")
+"""What of a pattern would end its line there, or is no UTF-8: nobody could read the file."""
 
 
 class KeyPair(NamedTuple):
@@ -96,12 +100,17 @@ def new_key(
         patterns: of ``Permissions``: ``produce``, ``consume`` and ``addresses``.
 
     Raises:
-        ConfigError: the name is none for a file, or there is a key of that name.
+        ConfigError: the name is none for a file, there is a key of that name, or a pattern cannot
+            be written into one.
         OSError: the directory cannot be made or written to.
     """
     if not _NAME.fullmatch(name):
         why = "must begin with a letter or digit, and have letters, digits, '.', '_' and '-' only"
         raise ConfigError("name", name, why, "argument")
+    for option, each in patterns.items():
+        for pattern in filter(_UNREADABLE.search, each):
+            why = "a key's file has no form for '\"', a line break, or what is no UTF-8: write '?'"
+            raise ConfigError(option, escape(pattern), why)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     made: list[Path] = []
     # Made where nobody else looks, and linked when it is whole: a link replaces nothing.
@@ -114,7 +123,7 @@ def new_key(
         _, own = load_certificate(secret)
         assert own is not None
         told_of = facts | _credentials(own, name, roles)
-        public.write_text(_told_anew(public.read_text(), told_of))
+        public.write_bytes(_told_anew(public.read_text(), told_of).encode())
         try:
             for path in (secret, public):
                 (directory / path.name).hardlink_to(path)

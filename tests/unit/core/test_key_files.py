@@ -17,6 +17,7 @@ from dafka_core.keys.key_files import (
     read_secret,
     renew,
 )
+from dafka_core.names import escape
 from dafka_core.node_options import ReaderOptions, TowerOptions
 from dafka_core.nodes.security import Security
 
@@ -69,6 +70,24 @@ def test_a_key_whose_secret_is_elsewhere_is_not_renewed(tmp_path: Path) -> None:
 def test_a_name_that_is_none_for_a_file_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must begin with a letter or digit"):
         new_key(tmp_path, name, ("tower",))
+
+
+@pytest.mark.parametrize("pattern", ['say "hi"*', "a\nb*", "a\rb*", "a\udcffb*"])
+@pytest.mark.parametrize("option", ["produce", "consume", "addresses"])
+def test_a_pattern_that_nobody_could_read_is_refused_by_name_and_nothing_is_made(
+    option: str, pattern: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="a key's file has no form for") as refused:
+        new_key(tmp_path, "n", ("produce", "consume"), **{option: ("good.*", pattern)})
+    assert (refused.value.option, refused.value.value) == (option, escape(pattern))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_other_pattern_is_read_as_it_was_asked_for(tmp_path: Path) -> None:
+    patterns = ("\u00fc*", "it's", "#1", "a = b", "\\x", "{x}[!a-c]?", "a\x0b\x85\u2028b")
+    public, _ = new_key(tmp_path, "n", ("produce",), produce=patterns)
+    assert read_public(public).permissions.produce == patterns
+    assert renew(tmp_path, "n").permissions.produce == patterns
 
 
 def _public(path: Path) -> None:
