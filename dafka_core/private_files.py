@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -13,6 +15,9 @@ OWNERS_ALONE: Final = 0o700
 
 OTHERS_READ: Final = 0o644
 """At most for a file that its owner alone is to write."""
+
+_NO_SYNC: Final = (errno.EINVAL, errno.EOPNOTSUPP)
+"""What a file system says that does not sync directories."""
 
 
 def mode_within(directory: Path) -> int:
@@ -32,21 +37,32 @@ def others_can_read(status: os.stat_result) -> bool:
 def replace_file(path: Path, octets: bytes, mode: int) -> None:
     """Replaces a file, if it is there: a power cut leaves the old one or the new one, whole.
 
+    Some file systems, of networks or FUSE's, sync no directory: what they keep is theirs to say.
+
     Raises:
-        OSError: it cannot be written; the one that was there is as it was.
+        OSError: it cannot be written, and the one that was there is as it was; or the disk failed
+            when it had been replaced.
     """
-    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
-            file.write(octets)
-            file.flush()
-            os.fsync(descriptor)
-        Path(made).replace(path)
-    except BaseException:
-        Path(made).unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
+    with contextlib.ExitStack() as stack:
+        # Before anything is replaced: who may write to a directory need not be let read it.
+        directory = os.open(path.parent, os.O_RDONLY)
+        stack.callback(os.close, directory)
+        descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(descriptor, mode)
+                file.write(octets)
+                file.flush()
+                os.fsync(descriptor)
+            Path(made).replace(path)
+        except BaseException:
+            Path(made).unlink(missing_ok=True)
+            raise
+        try:
+            os.fsync(directory)
+        except OSError as error:
+            if error.errno not in _NO_SYNC:
+                raise
 
 
 def sync_directory(directory: Path) -> None:
