@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from dafka_core.deletions import Deletion, TopicDeletedError, parsed
-from dafka_core.errors import DafkaError, MissingStoresError, NoStoreError
+from dafka_core.errors import ConfigError, DafkaError, MissingStoresError, NoStoreError
 from dafka_core.names import DELETIONS_TOPIC
 from dafka_core.node_options import IGNORE, ProducerOptions
 from dafka_core.nodes.addresses import options_beside
@@ -46,7 +47,7 @@ def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> No
     timeout_s = options.resume_timeout_s
     found: list[Deletion] = []
     try:
-        with Reader(**options_beside(options)) as reader:
+        with _reader(options_beside(options)) as reader:
             for info in reader.partitions([DELETIONS_TOPIC], timeout_s=timeout_s):
                 for batch in reader.read(info.tp, info.earliest, info.end, timeout_s=timeout_s):
                     found += _deletions(map(bytes, batch.values))
@@ -57,6 +58,16 @@ def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> No
     if end and of_it:
         when = shown_time(max(each.at_us for each in of_it))
         raise TopicDeletedError(*tp, end, when)
+
+
+def _reader(options: dict[str, Any]) -> Reader:
+    """A reader; at any port if those that nodes here are to have are all in use."""
+    try:
+        return Reader(**options)
+    except ConfigError as error:
+        if error.option != "port":
+            raise
+    return Reader(**options | {"port": "0"})
 
 
 def _deletions(contents: Iterator[bytes]) -> Iterator[Deletion]:

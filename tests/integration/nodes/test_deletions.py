@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,16 @@ def publish(produce: Produce, count: int, address: str = ADDRESS, **options: Any
 def held(store: Store, tp: TopicPartition = TP) -> tuple[int, int] | None:
     info = store.log.info(tp)
     return None if info is None else (info.earliest, info.end)
+
+
+def free_pair() -> int:
+    """A port that nobody has, before another one."""
+    while True:
+        with ExitStack() as stack, suppress(OSError):
+            found = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            first: int = found.getsockname()[1]
+            stack.enter_context(socket.create_server(("127.0.0.1", first + 1)))
+            return first
 
 
 def test_a_store_that_was_away_deletes_it_when_it_is_back(
@@ -133,6 +144,18 @@ def test_a_producer_that_comes_back_is_told(start: Start, produce: Produce) -> N
     assert held(store) == (200, 205)
     publish(produce, 5)
     assert held(store) == (200, 210)
+
+
+def test_a_producer_that_has_the_last_port_of_its_range_is_told(
+    start: Start, produce: Produce, open_nodes: ExitStack
+) -> None:
+    store = start("one")
+    publish(produce, 100)
+    store.deletions.delete("t")
+    first = free_pair()
+    open_nodes.enter_context(socket.create_server(("127.0.0.1", first + 1)))
+    with pytest.raises(TopicDeletedError, match="all records before offset 100: publish them"):
+        publish(produce, 1, port=f"{first}-{first + 1}")
 
 
 def test_only_topics_of_which_something_is_new_are_looked_at(
