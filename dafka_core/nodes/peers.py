@@ -381,7 +381,9 @@ class Peers:
             self._connect(now, endpoint)
         except zmq.ZMQError:  # no open file is left: soon again
             self._doubtful[endpoint] = now
+            self.room.refuse(now, self.table.node_at(endpoint), endpoint)
             return
+        self.room.refused.pop(endpoint, None)
         if endpoint in self._refusals:  # which is said already
             return
         self.renewed[endpoint] += 1
@@ -392,9 +394,6 @@ class Peers:
                 "the connection to %s at %s had ended and is made anew (%d times so far): the peer "
                 "has sent a frame above %d bytes, or none of ZeroMQ's. If the records are meant to "
                 "be so large, raise option max_record_bytes = %d",
-                self.table.node_at(endpoint),
-                endpoint,
-                count,
-                self._max_frame_bytes,
-                self._config.max_record_bytes,
+                *(self.table.node_at(endpoint), endpoint, count),
+                *(self._max_frame_bytes, self._config.max_record_bytes),
             )

@@ -156,11 +156,14 @@ def test_a_node_is_not_deaf_after_peers_went_that_it_was_connecting_to() -> None
         close_watched(socket, monitor)
 
 
-def test_without_an_open_file_left_a_connection_is_made_anew_later(
-    raw: Callable[..., RawPeer], produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+def test_without_an_open_file_left_a_connection_is_made_anew_later_and_that_is_said(
+    raw: Callable[..., RawPeer],
+    produce: Callable[..., Producer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     peer = raw(subscription(Fetch))
-    mesh = produce("own", acks=2)._mesh
+    mesh = produce("own", acks=2, beacon_interval_ms=100)._mesh
     of_peers = mesh.peers
     wait_until(lambda: len(of_peers._sockets) == 1)
     [endpoint] = of_peers._sockets
@@ -173,7 +176,10 @@ def test_without_an_open_file_left_a_connection_is_made_anew_later(
     with monkeypatch.context() as files:
         files.setattr(of_peers, "_new_socket", new_socket)
         mesh.call_soon(lambda now: of_peers._renew(now, endpoint))
-        wait_until(lambda: mesh.failure or len(tried) == 2, "another try")
+        wait_until(lambda: mesh.failure or len(tried) >= 2, "another try")
+        wait_until(lambda: "1 peers refused: open files limit" in caplog.text)
     wait_until(lambda: mesh.failure or endpoint in of_peers._sockets, "the connection")
     assert mesh.failure is None
+    wait_until(lambda: not of_peers.room.refused)
+    assert caplog.text.count("peers refused: open files limit") == 1
     peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
