@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -87,23 +88,32 @@ def _own_keys(config: SecurityOptions) -> Iterator[Finding]:
     else:
         roles = ", ".join(sorted(known.roles))
         yield ok(ABOUT, f"this node has key {known.name}, with {roles}")
-    yield from _check_writers(allowed.directory)
+    yield from _check_writers(allowed, config.secret_key_file)
     for key in allowed.all():
-        yield from _check_writers(allowed.directory / f"{key.name}{PUBLIC}")
         yield from _check_key(allowed.directory, key, config.secret_key_file)
 
 
-def _check_writers(path: Path) -> Iterator[Finding]:
-    try:
-        status = path.stat()
-    except OSError:  # it has gone meanwhile
-        return
-    if status.st_mode & stat.S_IWGRP:
-        sentence = f"a group can write to {path}, and so let in anybody"
-        yield warning(ABOUT, sentence, f"'chmod g-w {path}'")
-    if status.st_uid not in (0, os.geteuid()):
-        sentence = f"user {status.st_uid}, who owns {path}, can let in anybody"
-        yield warning(ABOUT, sentence, f"'chown root {path}', or this node's user")
+def _check_writers(allowed: AllowedKeys, own_file: str) -> Iterator[Finding]:
+    directory = allowed.directory
+    trusted = {0, os.geteuid()}
+    with contextlib.suppress(OSError):  # the secret is in an environment variable
+        trusted.add(Path(own_file).stat().st_uid)  # the node's user, who may be another one
+    others: dict[int, list[Path]] = {}
+    for path in (directory, *(directory / f"{key.name}{PUBLIC}" for key in allowed.all())):
+        try:
+            status = path.stat()
+        except OSError:  # it has gone meanwhile
+            continue
+        if status.st_mode & stat.S_IWGRP:
+            sentence = f"a group can write to {path}, and so let in anybody"
+            yield warning(ABOUT, sentence, f"'chmod g-w {path}'")
+        if status.st_uid not in trusted:
+            others.setdefault(status.st_uid, []).append(path)
+    for user, paths in others.items():
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        sentence = f"user {user}, who owns {paths[0]}{more}, can let in anybody"
+        cure = f"'chown root {directory} {directory}/*{PUBLIC}', or this node's user"
+        yield warning(ABOUT, sentence, cure)
 
 
 def _check_key(directory: Path, key: AllowedKey, own_file: str) -> Iterator[Finding]:

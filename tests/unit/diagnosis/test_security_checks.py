@@ -17,7 +17,7 @@ from dafka_core.diagnosis.port_probe import LOCKED, Answer, PortFacts
 from dafka_core.diagnosis.security_checks import check_security
 from dafka_core.diagnosis.tower_checks import TowerFacts
 from dafka_core.keys import key_files
-from dafka_core.keys.key_files import new_key, renew
+from dafka_core.keys.key_files import new_key, read_secret, renew
 from dafka_core.node_options import TowerAddress
 from dafka_core.security_options import SecurityOptions
 
@@ -114,16 +114,26 @@ def test_who_else_can_write_to_the_files_of_keys_is_said(
         f"a group can write to {public}, and so let in anybody; 'chmod g-w {public}'"
     ]
     public.chmod(0o644)
+    for path in (tmp_path, public, own):
+        give_away(path, monkeypatch)
+    # The node's user owns the secret, too, and another one looks.
+    assert len(sentences(config, Facts())) == 1
+    monkeypatch.setenv("OWN_KEY", read_secret(str(own)).secret.decode())
+    own.unlink()
+    said = sentences(SecurityOptions("env:OWN_KEY", str(tmp_path)), Facts())
+    assert len(said) == 2
+    owned = (
+        rf"^user \d+, who owns {tmp_path} and 1 more, can let in anybody; 'chown root {tmp_path} "
+    )
+    assert re.search(owned, said[1])
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a file be another user's than who looks."""
     if os.geteuid() == 0:
-        os.chown(public, 4242, -1)
-        who = [public]
+        os.chown(path, 4242, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 4242)
-        who = [tmp_path, public]
-    said = sentences(config, Facts())
-    assert len(said) == 1 + len(who)
-    for path, each in zip(who, said[1:], strict=True):
-        assert re.search(rf"^user \d+, who owns {path}, can let in anybody; 'chown root", each)
 
 
 def test_a_certificate_that_ends_soon_is_said(
