@@ -111,8 +111,6 @@ def partitions(
     if topic is not None:
         check_argument("topic", topic, check_topic)
     found = _held(topic, min_stores, timeout_s, uris, options)
-    if topic is not None and not found:
-        raise store_clients.unknown_topic(topic, _topics(timeout_s, uris, options))
     rows = []
     for info, facts, stores in sorted(found):
         size = None if facts is None else facts.bytes
@@ -121,11 +119,6 @@ def partitions(
         rows.append((*info[:4], records, size, _time(first), _time(last), stores))
     names = ("topic", "partition", "earliest", "next", "records", "bytes", "first", "last")
     output.table((*names, "stores"), rows, as_json=as_json)
-
-
-def _topics(timeout_s: float, uris: str, options: dict[str, Any]) -> set[str]:
-    """The names of those that there are."""
-    return {info.topic for info in store_clients.partitions(None, timeout_s, uris, options)}
 
 
 class Held(NamedTuple):
@@ -148,8 +141,7 @@ def _held(
 ) -> list[Held]:
     from dafka_core.flight.json_messages import furthest_facts
 
-    topics = None if topic is None else [topic]
-    with store_clients.holdings(topics, timeout_s, uris, options, min_stores) as (infos, asked):
+    with store_clients.holdings(topic, timeout_s, uris, options, min_stores) as (infos, asked):
         said = store_clients.facts(asked, topic, timeout_s) if infos else []
     furthest = furthest_facts(said)
     ends = {info.tp: info.end for info in infos}
@@ -168,9 +160,7 @@ def heads(
 ) -> None:
     """List a topic's partitions: the first offset stores have, and the next one to be written."""
     check_argument("topic", topic, check_topic)  # at once, not when a tower is found
-    partitions = store_clients.partitions([topic], timeout_s, uris, options, min_stores)
-    if not partitions:
-        raise store_clients.unknown_topic(topic, _topics(timeout_s, uris, options))
+    partitions = store_clients.partitions(topic, timeout_s, uris, options, min_stores)
     rows = sorted((info.partition, info.earliest, info.end) for info in partitions)
     output.table(("partition", "earliest", "next"), rows, as_json=as_json)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""
+
+NAMES_S: Final = 2.0
+"""For the names of topics that an error is to list: longer it does not wait for them."""
 
 ONE_WAY_S: Final = 2.0
 """A store that is heard of and has not connected to this node by then cannot."""
@@ -93,20 +97,20 @@ def opened(
 
 
 def partitions(
-    topics: Collection[str] | None,
+    topic: str | None,
     timeout_s: float,
     uris: str,
     options: Mapping[str, Any],
     min_stores: str | None = None,
 ) -> list[PartitionInfo]:
     """What the stores, or those at ``uris``, have together; raises as ``holdings`` does."""
-    with holdings(topics, timeout_s, uris, options, min_stores) as (found, _):
+    with holdings(topic, timeout_s, uris, options, min_stores) as (found, _):
         return found
 
 
 @contextmanager
 def holdings(
-    topics: Collection[str] | None,
+    topic: str | None,
     timeout_s: float,
     uris: str,
     options: Mapping[str, Any],
@@ -117,15 +121,17 @@ def holdings(
     Raises as ``clients`` does.
 
     Args:
+        topic: of which; None for all.
         min_stores: how many must answer, or ``all`` that are known.
 
     Raises:
-        DafkaError: fewer do, too.
+        DafkaError: fewer do, or none has the topic, too.
     """
     try:
         least = None if min_stores is None else parse_min_stores(min_stores)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--min-stores'") from None
+    topics, names_s = None if topic is None else [topic], min(timeout_s, NAMES_S)
     found: list[PartitionInfo] | None = None
     with ExitStack() as stack:
         if uris:
@@ -137,13 +143,30 @@ def holdings(
             with Reader(**options) as reader:
                 found = _ask(reader, topics, timeout_s)
                 _say_who_is_missing(reader, 0.01 if found is None else timeout_s, least)
+                if topic is not None and found == []:
+                    raise _unknown(topic, partial(reader.partitions, timeout_s=names_s))
                 asked = _served(reader)
         for client in asked:
             stack.enter_context(client)
         if found is None:
-            infos = [i for client in asked for i in client.heads(topics, timeout_s=timeout_s)]
-            found = [*merge_heads(infos).values()]
+            found = [*merge_heads(_heads(asked, topics, timeout_s)).values()]
+            if topic is not None and not found:
+                raise _unknown(topic, partial(_heads, asked, None, names_s))
         yield found, asked
+
+
+def _heads(
+    asked: Collection[StoreClient], topics: Collection[str] | None, timeout_s: float
+) -> Iterator[PartitionInfo]:
+    return (info for client in asked for info in client.heads(topics, timeout_s=timeout_s))
+
+
+def _unknown(topic: str, known: Callable[[], Iterable[PartitionInfo]]) -> DafkaError:
+    """The error for a topic that no store has, also where the others cannot be found out now."""
+    try:
+        return unknown_topic(topic, {info.topic for info in known()})
+    except DafkaError:
+        return DafkaError(f"no store has records of topic {quoted(topic)}")
 
 
 def chosen(
@@ -162,7 +185,7 @@ def chosen(
     """
     found = {each.partition: each for each in infos}
     if not found:
-        raise unknown_topic(topic, {each.topic for each in known()})
+        raise _unknown(topic, known)
     for name in partitions:
         if name not in found:
             near = what_there_is(name, found, "partitions")

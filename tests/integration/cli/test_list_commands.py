@@ -16,6 +16,7 @@ from dafka_core.names import QUERIES_TOPIC
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
+from tests.forked import ForkedCluster
 from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence
 
 FIRST, SECOND = "A" * 32, "B" * 32
@@ -111,6 +112,18 @@ def test_heads_of_an_unknown_topic_are_an_error(filled: str) -> None:
     assert asked.returncode == 1
     assert asked.stdout == b""
     assert sentence(asked) == "no store has records of topic 'on' (there are 'one', 'one-more')"
+
+
+def test_a_store_that_is_away_is_named_once_where_a_topic_is_unknown() -> None:
+    with ForkedCluster(stores=2) as cluster:
+        tower = ("--tower", cluster.tower)
+        published = run("produce", "one", "--acks", "2", *tower, given=b"1\n")
+        assert published.returncode == 0, published.stderr
+        cluster.kill_store(1)
+        for command in ("heads", "partitions"):
+            said = run(command, "on", *tower).stderr.decode()
+            assert said.count("is away: what only it has is not in this result") == 1
+            assert said.endswith("dafka: no store has records of topic 'on' (there are 'one')\n")
 
 
 @pytest.mark.parametrize("arguments", [("topics",), ("heads", "one")])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from dafka_core import NoStoreError, Producer, Reader, Store, Tower
+from dafka_core import DafkaError, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.cli import store_clients
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.nodes import addresses, mesh
+from dafka_core.records import PartitionInfo
 from tests.integration.cli.processes import PATIENCE_S, run, sentence
 from tests.integration.nodes.peers import ANY_PORTS
 
@@ -39,6 +43,38 @@ def test_stores_are_asked_where_the_option_says(tmp_path: Path) -> None:
     wrong = run("topics", "--stores", "localhost:1")
     assert wrong.returncode == 2
     assert "must be like grpc://HOST:PORT" in sentence(wrong)
+
+
+def test_that_a_topic_is_unknown_is_said_though_the_others_cannot_be_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Collection[str] | None] = []
+    partitions, heads = Reader.partitions, StoreClient.heads
+
+    def of_reader(
+        reader: Reader, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        looks.append(topics)
+        if topics is None:
+            raise NoStoreError([], timeout_s)
+        return partitions(reader, topics, timeout_s=timeout_s)
+
+    def of_client(
+        client: StoreClient, topics: Collection[str] | None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        looks.append(topics)
+        if topics is None:
+            raise StoreUnreachableError(client.location.store, "it has gone")
+        return heads(client, topics, timeout_s=timeout_s)
+
+    with Tower(**ANY_PORTS) as tower, Store(tmp_path, tower=tower.tower) as store:
+        fill(tower, "one")
+        monkeypatch.setattr(Reader, "partitions", of_reader)
+        monkeypatch.setattr(StoreClient, "heads", of_client)
+        for uris in ("", uri_of(store)):
+            with pytest.raises(DafkaError, match=r"^no store has records of topic 'on'$"):
+                store_clients.partitions("on", PATIENCE_S, uris, {"tower": tower.tower})
+            assert looks.pop() is None
 
 
 def test_stores_that_cannot_connect_are_asked_by_flight(
