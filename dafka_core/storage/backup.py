@@ -204,9 +204,8 @@ def restore_backup(chain: list[Backup], directory: Path, finish: Callable[[Path]
         with translated(directory):
             shutil.copyfile(chain[0].directory / BACKUP_FILE, made / DATA_FILE)
             with _opened(made / DATA_FILE) as opened:
-                for before, after in pairwise(chain):
-                    with _as_written(before.directory):
-                        _go_on(opened, before.known(), after)
+                for before, after in pairwise(chain):  # what is damaged each says by its own name
+                    _go_on(opened, before.known(), after)
             _sync(made / DATA_FILE)
         finish(made)
 
@@ -301,6 +300,7 @@ def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], in
 def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
     """Makes a backup's tables those of the next one."""
     with after.reading() as new:
+        earliest = _earliest(new)
         firsts = {each: next(new.firsts(each, 0)) for each in new.ids_with_blocks()}
         whole = set(after.manifest.whole)
         with opened.env.begin(write=True, buffers=True) as txn:
@@ -314,7 +314,7 @@ def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
                     txn.put(key, value, db=table)
         _copy_blocks(opened, new)
     with opened.env.begin(write=True, buffers=True) as txn:
-        _drop_given_up(Tables(opened, txn))
+        _drop_given_up(Tables(opened, txn), earliest)
 
 
 def _copy_blocks(opened: Opened, new: Tables) -> None:
@@ -331,10 +331,14 @@ def _copy_blocks(opened: Opened, new: Tables) -> None:
                 return
 
 
-def _drop_given_up(tables: Tables) -> None:
-    """Deletes what the later backup's store has trimmed, deleted or discarded since."""
+def _earliest(tables: Tables) -> dict[int, int]:
+    """Where the blocks begin that a store still has under each id."""
     earliest = {row.id: row.earliest for _, row in tables.all_rows()}
-    earliest |= {each.id: each.start for each in tables.aside.listed()}
+    return earliest | {each.id: each.start for each in tables.aside.listed()}
+
+
+def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:
+    """Deletes what the later backup's store has trimmed, deleted or discarded since."""
     for partition_id in list(tables.ids_with_blocks()):
         if partition_id not in earliest:
             tables.delete_blocks(partition_id, list(tables.firsts(partition_id, 0)))

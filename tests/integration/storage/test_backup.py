@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from xxhash import xxh3_128
 
@@ -29,6 +30,7 @@ from dafka_core.storage.cold_marks import FORMAT
 from dafka_core.storage.group import MAGIC
 from dafka_core.storage.log_check import check
 from dafka_core.storage.log_copy import Entry, entries
+from dafka_core.storage.rows import partition_key
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, look, told
 from tests.integration.storage.limits import limited
@@ -199,6 +201,29 @@ def test_a_backup_that_was_changed_with_its_checksum_is_named(tmp_path: Path) ->
     for work in (Backup(tmp_path / "a").known, lambda: restore(tmp_path / "b", tmp_path / "r")):
         with pytest.raises(StoreError, match=r"of small batches.* was changed, with its checksum"):
             work()
+
+
+@pytest.mark.parametrize("changed", ["a", "b", "c"])
+def test_of_several_backups_the_one_that_was_changed_is_named(tmp_path: Path, changed: str) -> None:
+    previous = None
+    with Log(tmp_path / "store") as log:
+        for name in "abc":
+            put(log, 3000)
+            back_up(log, tmp_path / name, previous)
+            previous = Backup(tmp_path / name)
+    path, manifest = (tmp_path / changed / name for name in (BACKUP_FILE, BACKUP_MANIFEST))
+    key = partition_key(TP)
+    with lmdb.Environment(str(path), subdir=False, lock=False, max_dbs=3, map_size=1 << 30) as env:
+        partitions = env.open_db(b"partitions", create=False)
+        with env.begin(write=True, db=partitions) as txn:
+            row = txn.get(key)
+            assert row is not None
+            txn.put(key, row[:-1] + bytes([row[-1] ^ 1]))
+    facts = {"checksum": xxh3_128(path.read_bytes()).hexdigest(), "file_bytes": path.stat().st_size}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | facts))
+    with pytest.raises(StoreError, match="does not match its checksum") as found:
+        restore(tmp_path / "c", tmp_path / "restored")
+    assert Path(found.value.directory).resolve() == tmp_path / changed
 
 
 def test_a_full_disk_leaves_no_backup_and_nothing_restored(tmp_path: Path) -> None:
