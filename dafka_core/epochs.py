@@ -62,6 +62,10 @@ class EpochId(NamedTuple):
         return cls._make(_LIFE.unpack(octets))
 
 
+MAX_LIFE: Final = EpochId(2**32 - 1, 2**64 - 1, 2**8 - 1)
+"""After any other one."""
+
+
 class Epoch(NamedTuple):
     """One life: its records begin at offset ``start``, after a history with digest ``parent``."""
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.deletions import Deletion, packed, parsed
-from dafka_core.epochs import MAX_END
+from dafka_core.epochs import MAX_END, MAX_LIFE
 from dafka_core.names import DELETIONS_TOPIC, quoted
 from dafka_core.nodes.own_partition import append
 from dafka_core.records import PartitionInfo, TopicPartition
@@ -62,8 +62,9 @@ class Deletions:
             DafkaError: it fails, or the store ends.
         """
         infos = self.log.partitions(topic)
-        if infos:
-            named = [each._replace(end=MAX_END) if each.tp in ended else each for each in infos]
+        named = [each for each in infos if each.tp not in ended]
+        named += [PartitionInfo(*tp, 0, MAX_END, MAX_LIFE) for tp in sorted(ended)]
+        if named:
             contents = packed(named, self.log.now_us(), self.append_queue.limit_bytes)
             append(self, self._own, [*contents], timeout_s=WRITE_S)
             self.apply()

@@ -99,13 +99,25 @@ def test_what_comes_to_a_partition_that_has_ended_goes_too(start: Start) -> None
 
     write(0, 10)
     wait_until(lambda: held(one) == held(one, OTHER_TP) == (0, 10))
-    one.deletions.delete("t", {TP})
+    empty = TP._replace(partition="D" * 32)
+    one.deletions.delete("t", {TP, empty})
     wait_until(lambda: held(other) == held(other, OTHER_TP) == (10, 10))
     write(10, 5)  # it goes on, as a gateway that has not heard of it
-    wait_until(lambda: one.log.end(TP) == one.log.end(OTHER_TP) == 15)
+    other.append_queue.put(RecordBatch.of(empty, 0, values(5))).result(30)
+    wait_until(lambda: one.log.end(TP) == one.log.end(OTHER_TP) == 15 and one.log.end(empty) == 5)
     for each in (one, other):
         each.deletions.apply()
-        assert (held(each), held(each, OTHER_TP)) == ((15, 15), (10, 15))
+        assert (held(each), held(each, OTHER_TP), held(each, empty)) == ((15, 15), (10, 15), (5, 5))
+
+
+def test_what_comes_to_a_partition_that_has_ended_goes_though_nothing_was_there(
+    start: Start,
+) -> None:
+    store = start("one")
+    store.deletions.delete("t", {TP})
+    store.append_queue.put(RecordBatch.of(TP, 0, values(5))).result(30)
+    store.deletions.apply()
+    assert held(store) == (5, 5)
 
 
 def test_what_nobody_else_knew_of_is_kept_by_name(
