@@ -128,7 +128,10 @@ class Configs(Feature):
             error, why = int(KafkaError.NONE), None
             try:
                 limits = self._checked(each)
-                if not request.validate_only:
+                is_change = bool(limits) or (
+                    anew and changed_configs(self._node, each.resource_name)
+                )
+                if is_change and not request.validate_only:
                     await set_retention(self._node, each.resource_name, limits, anew=anew)
             except RefusedError as refused:
                 error, why = refused.code, refused.why
@@ -240,7 +243,7 @@ async def set_retention(
     node: GatewayNode, topic: str, limits: Limits, *, anew: bool = False
 ) -> None:
     """Has all stores keep of a topic what is asked for; raises RefusedError where one does not."""
-    if limits or (anew and changed_configs(node, topic)):
+    async with node.rules_turn:
         await node.in_thread(set_at_all, node.store, topic, limits, anew=anew)
 
 

@@ -79,6 +79,8 @@ class GatewayNode:
     threads: ThreadPoolExecutor
     room: Room = field(default_factory=lambda: Room(Limits().max_in_flight_bytes))
     """What all requests and responses in flight share."""
+    rules_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Whose turn it is to change rules of retention: who does reads and writes all of them."""
     replication: Replication = field(init=False)
     """Waits for other stores, for all features; who makes the node closes it behind them."""
 

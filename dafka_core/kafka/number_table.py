@@ -149,6 +149,11 @@ class NumberTable:
         """
         return self._ended.get(tp, 0)
 
+    def hosted_once(self, topic: str) -> set[TopicPartition]:
+        """What gateways hosted of a topic until it was deleted."""
+        ended = self._ended.items()
+        return {tp for tp, end in ended if tp.topic == topic and end == MAX_END}
+
     def apply(self, record: NumbersRecord | None) -> None:
         """Takes the next record; None for one that is none."""
         self.applied += 1

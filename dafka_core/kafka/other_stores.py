@@ -42,5 +42,5 @@ def tell_others(store: Store, tell: Callable[[StoreClient], object]) -> None:
             with StoreClient(StoreLocation(address, locations), store.options.keys) as client:
                 tell(client)
         except DafkaError as error:
-            why = f"store {address} has not done it, and this one has: {error}"
+            why = f"store {address} has not done it, and others may have: {error}"
             raise RefusedError(KafkaError.REQUEST_TIMED_OUT, why) from None

@@ -130,6 +130,11 @@ class PartitionNumbers:
         """Up to where a partition was of a topic that was deleted; 0 where it never was."""
         return self._list.table.ended(tp)
 
+    def hosted(self, topic: str) -> set[TopicPartition]:
+        """The partitions that gateways host of a topic, or did until its numbers were deleted."""
+        found = {each.tp for each in self.partitions(topic) if each.hosted}
+        return found or self._list.table.hosted_once(topic)
+
     def is_there(self, topic: str) -> bool:
         """Whether the topic has numbers, or records that can have some."""
         if self.get(topic, 0) is not None:

@@ -10,6 +10,7 @@ import glob
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from dafka_core.errors import DafkaError
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.other_stores import ANSWER_S, check_all_there, tell_others
@@ -83,6 +84,8 @@ def _limit(asked: int | None, given: float | None, unit: int) -> float | None:
 def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) -> None:
     """Has all stores that are known go by these limits.  Waits, so it is not for the loop.
 
+    This store comes last: as long as another one has not done it, it has what is to be changed.
+
     Raises:
         RefusedError: a store is away, or does not do it.
     """
@@ -98,6 +101,10 @@ def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) 
             client.ask(RetentionRules, ANSWER_S, request)
 
     check_all_there(store)
-    if rules != control.rules:
-        control.replace(rules)
     tell_others(store, tell)
+    try:
+        if rules != control.rules:
+            control.replace(rules)
+    except DafkaError as error:
+        why = f"this store has not done it: {error}"
+        raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why) from None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError, ProtocolError
@@ -70,12 +70,30 @@ class Topics(Feature):
         self._node = node
         self._settle = settle
         self._forget = forget
+        self._works: set[asyncio.Task[None]] = set()
         self.handlers: dict[int, Handler] = {
             Api.CREATE_TOPICS: self._create_topics,
             Api.CREATE_PARTITIONS: self._create_partitions,
             Api.DELETE_TOPICS: self._delete_topics,
             Api.DELETE_RECORDS: self._delete_records,
         }
+
+    async def close(self) -> None:
+        """Gives up what is not done."""
+        for each in self._works:
+            each.cancel()
+        await asyncio.gather(*self._works, return_exceptions=True)
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has it done, also if the client goes meanwhile: there would be half a topic otherwise."""
+        task = asyncio.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_say_failure)
+            raise
 
     # -- topics and partitions -------------------------------------------------------------------
 
@@ -91,7 +109,7 @@ class Topics(Feature):
         try:
             count, gateways, limits = self._checked_topic(topic, times)
             if not validate_only:
-                await self._make(topic.name, count, gateways, limits)
+                await self._to_its_end(self._make(topic.name, count, gateways, limits))
         except RefusedError as refused:
             return _Created(name=topic.name, error_code=refused.code, error_message=refused.why)
         return _Created(
@@ -118,7 +136,7 @@ class Topics(Feature):
     ) -> None:
         """Makes a topic, and then its rule: of two who make it at once, one says what is kept."""
         rules = self._node.store.retention.rules
-        is_changed = changed(topic, rules, limits) != rules
+        is_changed = bool(limits) and changed(topic, rules, limits) != rules
         if is_changed:
             check_all_there(self._node.store)
         await self._node.numbers.create(topic, count, new=True, gateways=gateways)
@@ -126,8 +144,11 @@ class Topics(Feature):
             try:
                 await set_retention(self._node, topic, limits)
             except RefusedError as refused:
-                await self._remove(topic)
                 why = f"{refused.why}; so the topic is not made"
+                try:
+                    await self._remove(topic, has_rule=True)
+                except RefusedError as again:
+                    why = f"{why}, and {again.why}"
                 raise RefusedError(refused.code, why) from None
 
     def _checked_topic(
@@ -235,30 +256,35 @@ class Topics(Feature):
         with contextlib.suppress(ProtocolError):  # a name that no topic has
             check_topic(topic)
             held = await self._node.in_thread(store.log.partitions, topic)
-        # Records without numbers: it was cut short before.
-        if not (self._node.numbers.is_there(topic) or any(i.earliest < i.end for i in held)):
+        has_rule = bool(changed_configs(self._node, topic))
+        # Records or a rule without numbers: it was cut short before.
+        is_left = has_rule or any(info.earliest < info.end for info in held)
+        if not (is_left or self._node.numbers.is_there(topic)):
             why = f"there is no topic {topic!r}"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
-        if changed_configs(self._node, topic):
+        if has_rule:
             # At a store that does not hear of it the topic's rule would be that of the next one.
             check_all_there(store)
-        await self._remove(topic)
+        await self._to_its_end(self._remove(topic, has_rule=has_rule))
 
-    async def _remove(self, topic: str) -> None:
+    async def _remove(self, topic: str, *, has_rule: bool) -> None:
         """Takes a topic's numbers away, and then all that there is of it."""
         numbers, deletions = self._node.numbers, self._node.store.deletions
         # Another gateway may write to those that it hosts until it has heard of it.
-        hosted = {each.tp for each in numbers.partitions(topic) if each.hosted}
+        hosted = numbers.hosted(topic)
         await numbers.delete(topic)
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._settle(topic)
-            await set_retention(self._node, topic, {}, anew=True)
+            if has_rule:
+                await set_retention(self._node, topic, {}, anew=True)
             await self._node.in_thread(deletions.delete, topic, hosted)
             await self._forget(topic)
-        except (DafkaError, TimeoutError) as error:
-            why = f"topic {topic!r} is deleted in part, ask again: {error}"
-            raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why) from None
+        except (DafkaError, RefusedError, TimeoutError) as error:
+            code = error.code if isinstance(error, RefusedError) else KafkaError.KAFKA_STORAGE_ERROR
+            why = str(error) or f"the disk takes more than {WRITE_S:.0f} s"
+            why = f"topic {topic!r} is deleted in part, ask again: {why}"
+            raise RefusedError(code, why) from None
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -301,6 +327,11 @@ class Topics(Feature):
             _log.warning("%s: records before offset %d: %s", found.tp, before, refused.why)
             return -1, KafkaError(refused.code)
         return low, KafkaError.NONE
+
+
+def _say_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("what a client asked for that has gone is not done: %s", error)
 
 
 def _checked(count: int) -> int:

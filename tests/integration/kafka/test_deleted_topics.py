@@ -89,6 +89,18 @@ def test_idempotent_producers_begin_anew_with_the_topic(
             assert stored(store, "t") == []
 
 
+def test_of_topics_that_are_deleted_at_once_no_rule_is_left(
+    client: AdminClient, store: Store
+) -> None:
+    topics = [f"t{number}" for number in range(8)]
+    for each in topics:
+        make(client, each, {"retention.ms": "1000"})
+    assert len(store.retention_control.rules) == len(topics)
+    for done in client.delete_topics(topics, request_timeout=PATIENCE_S).values():
+        done.result(PATIENCE_S)
+    assert store.retention_control.rules == ()
+
+
 def test_what_was_kept_of_it_is_said_no_more(client: AdminClient, store: Store) -> None:
     make(client, "u", {"retention.ms": "9000"})
     make(client, "t", {"retention.ms": "1000", "retention.bytes": "5"})

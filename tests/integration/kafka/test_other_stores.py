@@ -10,11 +10,14 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewTopic
 
 from dafka_core import Producer, Store
+from dafka_core.errors import DafkaError
 from dafka_core.kafka.gateway import Gateway
+from dafka_core.retention_rules import parse_rules
 from dafka_core.testing import wait_until
-from tests.integration.kafka.admin import PATIENCE_S, counts, delete, make, refusal
+from tests.integration.kafka.admin import PATIENCE_S, counts, create, delete, make, refusal
 
 
 @pytest.fixture
@@ -79,3 +82,38 @@ def test_other_stores_do_it_too(
     assert refusal(refused)[0] == "NOT_ENOUGH_REPLICAS"
     delete(client, "without")
     assert counts(client) == {"t": 1}
+    # Who asks for no rule changes none, wherever that of the topic stands.
+    store.retention_control.replace(parse_rules(["x*=1d", "u=1h"]))
+    make(client, "u")
+    assert counts(client) == {"t": 1, "u": 1}
+
+
+def test_a_store_that_keeps_a_deleted_topics_rule_is_told_again(
+    client: AdminClient, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(client, "t", {"retention.ms": "3600000"})
+
+    def fail(*_: object) -> None:
+        raise DafkaError("no disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(other.retention_control, "replace", fail)
+        refused = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
+        assert refusal(refused)[0] == "REQUEST_TIMED_OUT"
+        assert counts(client) == {}
+    delete(client, "t")
+    assert [each.retention_control.rules for each in (store, other)] == [()] * 2
+
+
+def test_a_topic_that_another_store_does_not_keep_as_asked_for_is_not_made(
+    client: AdminClient, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise DafkaError("no disk")
+
+    monkeypatch.setattr(other.retention_control, "replace", fail)
+    made = create(client, NewTopic("t", 1, config={"retention.ms": "1000"}))["t"]
+    error, why = refusal(made)
+    assert (error, "so the topic is not made" in why) == ("REQUEST_TIMED_OUT", True)
+    assert [each.retention_control.rules for each in (store, other)] == [()] * 2
+    assert counts(client) == {}

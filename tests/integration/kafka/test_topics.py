@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -29,6 +32,7 @@ from dafka_core.kafka.api_versions import VERSIONS, Api
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.gateways import node_id
 from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.kafka.schemas import (
     CreatePartitionsRequest,
@@ -120,6 +124,32 @@ def test_a_topic_that_stores_do_not_keep_as_asked_for_is_not_made(
     )
     assert counts(client) == {}
     assert store.retention.rules == ()
+
+
+def test_a_topic_has_its_rule_though_its_client_has_gone(
+    gateway: Gateway, client: AdminClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    create = PartitionNumbers.create
+
+    async def wait(*args: Any, **named: Any) -> None:
+        await create(*args, **named)
+        begun.set()
+        await asyncio.to_thread(may_go_on.wait, PATIENCE_S)
+
+    monkeypatch.setattr(PartitionNumbers, "create", wait)
+    kind = CreateTopicsRequest.CreatableTopic
+    config = kind.CreatableTopicConfig(name="retention.ms", value="1000")
+    topic = kind(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
+    request.with_header(correlation_id=7, client_id="test")
+    with socket.create_connection(gateway.listens, timeout=PATIENCE_S) as connection:
+        connection.sendall(request.encode(version=2, header=True, framed=True))
+        assert begun.wait(PATIENCE_S)
+    wait_until(lambda: gateway.connection_count == 0)
+    may_go_on.set()
+    wait_until(lambda: [str(each) for each in store.retention_control.rules] == ["t=1s"])
+    assert counts(client) == {"t": 1}
 
 
 def test_gateways_can_be_assigned(client: AdminClient, store: Store) -> None:
