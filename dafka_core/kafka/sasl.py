@@ -40,6 +40,10 @@ BEFORE: Final = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHEN
 """What a client may ask before."""
 
 
+class _NotLookedAtError(Exception):
+    """Too much that was wrong came from where this comes from."""
+
+
 class Sasl:
     """What one connection has said of who it is.
 
@@ -116,24 +120,29 @@ class Sasl:
             self.failure = "it proves who it is before it says how"
             return _answer(KafkaError.ILLEGAL_SASL_STATE, "SaslHandshake comes first")
         guesses, is_plain = self._users.guesses, self._mechanism == PLAIN
-        if guesses.are_refused(client.host):
-            return await self._refuse(TOO_MANY, TOO_MANY)
         try:
+            if guesses.are_refused(client.host):
+                raise _NotLookedAtError
             said = bytes(request.auth_bytes).decode()
             told = await self._plain(said, client.host) if is_plain else self.challenge(said)
             return _answer(auth_bytes=told.encode())
+        except _NotLookedAtError:
+            # Not an answer: who has the right password would take that for final, and end.  A
+            # connection that ends is made again, until the minute is over.
+            await self._wait(TOO_MANY)
+            return None
         except ValueError:
             if not is_plain:
                 guesses.add_wrong(client.host)
             why = f"user {self._name!r} is not known, or has another password"
+            await self._wait(why)
             # No more is told, nor which of the two it is.
-            return await self._refuse(why, "wrong name or password")
+            return _answer(KafkaError.SASL_AUTHENTICATION_FAILED, "wrong name or password")
 
-    async def _refuse(self, why: str, told: str) -> Any:
+    async def _wait(self, why: str) -> None:
         self._mechanism = ""
         await asyncio.sleep(FAILED_WAIT_S)
         self.failure = why
-        return _answer(KafkaError.SASL_AUTHENTICATION_FAILED, told)
 
     async def _plain(self, said: str, host: str) -> str:
         acts_as, self._name, password = said.split("\0")
@@ -148,7 +157,7 @@ class Sasl:
     def _knows(self, password: str, host: str) -> bool:
         """In a thread: whether that is the password; others may have been wrong meanwhile."""
         if self._users.guesses.are_refused(host):
-            return False
+            raise _NotLookedAtError
         is_right = self._users.knows(self._name, password)
         if not is_right:
             self._users.guesses.add_wrong(host)

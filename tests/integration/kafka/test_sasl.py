@@ -100,7 +100,7 @@ def test_clients_say_who_they_are(
         for mechanism in (SCRAM[0], "PLAIN"):
             with pytest.raises(PermissionError):
                 produce(locked, mechanism, "wrong")
-        assert locked.refused[REFUSED] >= 2
+        wait_until(lambda: locked.refused[REFUSED] >= 2)
 
 
 class Raw:
@@ -221,13 +221,14 @@ def test_nobody_guesses_passwords(
     for each in clients:  # all at once: how many are wrong is known only when they have been tried
         each.send(octets(request))
     failed = struct.pack(">h", KafkaError.SASL_AUTHENTICATION_FAILED)
-    assert all(each.answer()[4:6] == failed for each in clients)
+    told = [each.answer()[4:6] for each in clients]
+    assert set(told) <= {failed, b""}
+    assert told.count(failed) >= MOST_WRONG
     clients.append(late := Raw(locked))
     assert late.ask(Api.SASL_HANDSHAKE, 1, text(b"PLAIN"))[:2] == b"\0\0"
     right = f"\0{NAME}\0{PASSWORD}".encode()
-    told = late.ask(Api.SASL_AUTHENTICATE, 1, octets(right))
-    assert told[:2] == failed
-    assert b"10 wrong passwords came from this address within a minute" in told
+    # No answer: a client would end by one that it is wrong, and connects again without.
+    assert late.ask(Api.SASL_AUTHENTICATE, 1, octets(right)) == b""
     if mechanism == b"PLAIN":
         assert MOST_WRONG <= len(hashed_in) < MOST_WRONG + HASHING_THREADS
         assert all(each.startswith("dafka-kafka-password") for each in hashed_in)
