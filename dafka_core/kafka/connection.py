@@ -10,6 +10,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from typing import Any, Final, Protocol, cast
 
@@ -125,9 +126,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: nothing is answered any more."""
         self.is_gone = True
-        for task, _, _ in self._works:
+        held = self._unsent_bytes
+        for task, size_bytes, _ in self._works:
             task.cancel()
-        held = sum(size_bytes for _, size_bytes, _ in self._works) + self._unsent_bytes
+            # It may have to end what it does, and keeps its request until then.
+            task.add_done_callback(partial(self._on_ended, size_bytes))
         if self._request is not None:
             held += _counted(len(self._request))
         if self._waiting is not None:
@@ -137,6 +140,9 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.room.give_back(held)
         self._shared.room.wait_no_more(self._has_room)
         self._shared.left(self)
+
+    def _on_ended(self, size_bytes: int, ended: asyncio.Task[Pieces]) -> None:
+        self._shared.room.give_back(size_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next octets go."""

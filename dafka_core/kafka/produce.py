@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
@@ -44,6 +45,10 @@ ALL: Final = -1
 MAX_TIMEOUT_S: Final = 600.0
 """A client is not waited for longer, whatever it says."""
 
+ASK_AGAIN_S: Final = 10.0
+"""So long a topic for which no partition could be made is refused for the same reason: clients try
+again and again, and each turn would be written down."""
+
 ELSEWHERE: Final = -1
 """The base offset of what was written to another partition than the one that it was sent to."""
 
@@ -74,6 +79,8 @@ class Produce(Feature):
         self._rounds = ProduceRounds(node, self._states)
         self._replication = node.replication
         self._hosting: dict[str, asyncio.Task[None]] = {}
+        self._unheard: set[asyncio.Task[Any]] = set()  # requests whose clients have gone
+        self._not_hosted: dict[str, tuple[float, RefusedError]] = {}  # when, and why not
         self.handlers: Mapping[int, Handler] = {
             Api.PRODUCE: self._produce,
             Api.INIT_PRODUCER_ID: self._init_producer_id,
@@ -85,7 +92,7 @@ class Produce(Feature):
 
     async def close(self) -> None:
         """Ends what no client waits for."""
-        ending = tuple(self._hosting.values())
+        ending = (*self._hosting.values(), *self._unheard)
         for each in ending:
             each.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -108,9 +115,7 @@ class Produce(Feature):
         ]
         waiting = [each.put.outcome for each in parts if isinstance(each.put, Put)]
         if waiting:
-            _, late = await asyncio.wait(waiting, timeout=timeout_s)
-            for each in late:
-                each.cancel()
+            await self._wait(waiting, timeout_s, is_awaited=request.acks != 0)
         if request.acks == 0:
             failed = [each.outcome for each in parts if isinstance(each.outcome, RefusedError)]
             if failed:
@@ -123,6 +128,26 @@ class Produce(Feature):
             outcomes = await self._replicated(parts, outcomes, left_s)
         answers = map(_answer, parts, outcomes)
         return EncodedResponse([encoded_answers(answers, client.version)])
+
+    async def _wait(
+        self, waiting: Sequence[asyncio.Future[Any]], timeout_s: float, *, is_awaited: bool
+    ) -> None:
+        """Waits for outcomes; what is late is given up, and what nobody waits for any more.
+
+        Of a request with acks=0 the client may have gone: it is written all the same.
+        """
+        try:
+            await asyncio.wait(waiting, timeout=timeout_s)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not is_awaited and task is not None:
+                self._unheard.add(task)
+                task.add_done_callback(self._unheard.discard)
+                await asyncio.wait(waiting, timeout=timeout_s)
+            raise
+        finally:
+            for each in waiting:
+                each.cancel()
 
     def _begin(self, topic: str, part: Any, version: int) -> Put | RefusedError | None:
         """Hands the records for one partition to its writer."""
@@ -170,6 +195,9 @@ class Produce(Feature):
         if not self._node.options.auto_create_topics:
             why = "it is a Dafka producer's, and this gateway hosts no other one of the topic"
             return RefusedError(KafkaError.POLICY_VIOLATION, why)
+        tried = self._not_hosted.get(topic)
+        if tried is not None and time.monotonic() < tried[0] + ASK_AGAIN_S:
+            return tried[1]
         if topic not in self._hosting:
             self._hosting[topic] = asyncio.create_task(self._extend(topic))
         why = "it is a Dafka producer's, and one is made beside it to which clients write"
@@ -180,7 +208,9 @@ class Produce(Feature):
         count = len(numbers.partitions(topic)) + self._node.options.num_partitions
         try:
             await numbers.extend(topic, count, gateways=[own])
+            self._not_hosted.pop(topic, None)
         except RefusedError as refused:
+            self._not_hosted[topic] = time.monotonic(), refused
             _log.warning("no partition of %r is made for Kafka clients: %s", topic, refused.why)
         finally:
             del self._hosting[topic]

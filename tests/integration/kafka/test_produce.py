@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store
+from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_core.testing import wait_until
+from tests.integration.kafka.admin import make
 from tests.integration.kafka.produce_client import (
     OTHERS,
     PRODUCERS,
@@ -131,6 +137,40 @@ def test_a_timeout_is_for_other_stores_and_not_for_the_disk(
     assert len(stored(store)) == 3
     late = client.ask({FIRST: batch(values(1))}, acks=-1, timeout_ms=0)
     assert late == [Answer(KafkaError.REQUEST_TIMED_OUT, -1)]
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_what_waits_for_the_disk_takes_room_though_its_client_has_gone(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    """Who sends, goes and comes again fills no memory; what nobody waits for is not written."""
+    make(AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0}), "t")
+    write, may_go_on, begun = Log.write, threading.Event(), threading.Event()
+
+    def wait(log: Log, entries: Any) -> Any:
+        begun.set()
+        assert may_go_on.wait(60)
+        return write(log, entries)
+
+    monkeypatch.setattr(Log, "write", wait)
+    room = gateway.server.room
+    octets = batch([bytes(100_000)])
+    for _ in range(2):
+        with ProduceClient(gateway.listens) as client:
+            client.send({FIRST: octets}, acks=acks)
+            client.send({FIRST: octets}, acks=acks)
+            assert begun.wait(60)
+            wait_until(lambda: room.taken_bytes > 0)
+        wait_until(lambda: gateway.connection_count == 0)
+    if acks:
+        wait_until(lambda: room.taken_bytes == 0)
+    else:
+        assert room.taken_bytes > 4 * 100_000
+    may_go_on.set()
+    wait_until(lambda: room.taken_bytes == 0)
+    with ProduceClient(gateway.listens) as client:
+        (answer,) = client.ask({FIRST: octets})
+    assert answer.offset <= 2 if acks else answer == Answer(0, 4)
 
 
 def test_requests_are_answered_in_order_whatever_they_wait_for(

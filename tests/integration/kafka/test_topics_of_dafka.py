@@ -12,6 +12,8 @@ from confluent_kafka.admin import AdminClient
 from dafka_core import Producer, Store
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.kafka_errors import KafkaError as Code
+from dafka_core.kafka.partition_numbers import PartitionNumbers
+from dafka_core.kafka.refusal import RefusedError
 from dafka_core.testing import wait_until
 from tests.integration.kafka.admin import PATIENCE_S, counts
 from tests.integration.kafka.produce_client import ProduceClient, batch
@@ -47,6 +49,25 @@ def test_they_get_a_partition_beside_the_others(gateway: Gateway, store: Store) 
     assert failed == []
     assert counts(client) == {"t": 2}
     assert sorted(info.end for info in store.log.partitions("t")) == [1, 50]
+
+
+@pytest.mark.usefixtures("dafkas")
+def test_why_they_cannot_get_one_is_told_and_not_tried_each_time(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, turns = begun(gateway), list[str]()
+
+    async def extend(self: PartitionNumbers, topic: str, *_: object, **__: object) -> None:
+        turns.append(topic)
+        raise RefusedError(Code.POLICY_VIOLATION, "all numbers are given")
+
+    monkeypatch.setattr(PartitionNumbers, "extend", extend)
+    parts = {("t", 0): batch([b"kafka's"])}
+    with ProduceClient(gateway.listens) as writer:
+        wait_until(lambda: writer.ask(parts) == [(Code.POLICY_VIOLATION, -1)])
+        assert writer.ask(parts) == [(Code.POLICY_VIOLATION, -1)]
+    assert turns == ["t"]
+    assert counts(client) == {"t": 1}
 
 
 @pytest.mark.usefixtures("dafkas")
