@@ -244,7 +244,8 @@ class Coordinator:
 
     def _end(self, group: Group, error: KafkaError) -> None:
         group.end(error)
-        self._drop(group.group_id)
+        if self._groups.get(group.group_id) is group:  # and not one that began meanwhile
+            self._drop(group.group_id)
         self.settle(group)
 
     def _forget_unused(self, group: Group) -> None:
