@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from dafka_core.values import Values
 
-_NULL: Final = pa.scalar(b"null", pa.binary())
+_NULL: Final = Values.of([b"null"]).to_arrow()[0]  # pa.scalar would load pandas
 
 _NUMBERS: Final = (
     types.ByteType,

@@ -33,6 +33,26 @@ def test_the_import_needs_nothing_but_spark() -> None:
     assert loaded == "[]"
 
 
+def test_no_pandas_is_loaded_to_plan_a_query(cluster: EmbeddedCluster, topic: str) -> None:
+    """It takes a quarter of a second in each Python that Spark starts for that."""
+    produce(cluster, topic, range(3))
+    said = run(
+        f"""
+        import sys
+        from pyspark.sql.datasource import CaseInsensitiveDict
+        from dafka_spark import DafkaDataSource
+        given = {{"tower": {cluster.tower!r}, "subscribe": {topic!r}}}
+        source = DafkaDataSource(CaseInsensitiveDict(given))
+        schema = source.schema()
+        stream = source.streamReader(schema)
+        start = stream.initialOffset()
+        stream.partitions(start, stream.latestOffset(start, stream.getDefaultReadLimit()))
+        print(len(source.reader(schema).partitions()), "pandas" in sys.modules)
+        """
+    )
+    assert said == "1 False"
+
+
 def test_the_import_never_fails() -> None:
     """An exception would break every other Python source of the session."""
     said = run(
