@@ -57,6 +57,10 @@ HEADS: Final = 2**64 - 1
 """The number of no query, too: that of replies to GET-HEADS and CONSUMER-HELLO."""
 
 
+_REPLIES: Final = {m.HeadsQuery: m.HeadsReply, m.TimesQuery: m.TimesReply}
+"""What answers what; a history has more to be right."""
+
+
 @dataclass(slots=True)
 class StoreQuery:
     """A question to all stores, and what they have answered so far."""
@@ -82,6 +86,17 @@ class StoreQuery:
         """Whether it asks for the heads of a topic."""
         query = self.query
         return isinstance(query, m.HeadsQuery) and (not query.topics or topic in query.topics)
+
+    def is_answered_by(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> bool:
+        """Whether a reply with its number may be one to it.
+
+        Not a history in place of heads: a producer may tell that of its own partition to anybody,
+        and would be taken for a store that never answers.
+        """
+        query = self.query
+        if isinstance(query, m.HistoryQuery):
+            return isinstance(reply, m.HistoryReply) and reply.tp == query.tp
+        return isinstance(reply, _REPLIES[type(query)])
 
     def best_times(self) -> list[tuple[int, int]]:
         """The answer of the store that knows the most."""
@@ -249,11 +264,10 @@ class StoreDirectory:
                 lost = {name for name, each in self._stores.items() if each.lost}
                 self.expected.on_known(now, message.store, others, lost)
             case m.HeadsReply() | m.TimesReply() | m.HistoryReply() if (
-                message.query in self._questions
-            ):
+                question := self._questions.get(message.query)
+            ) is not None and question.is_answered_by(message):
                 # Messages go both ways, also if the store's greeting was lost.
                 self._greets(now, message.store).answers_queries = True
-                question = self._questions[message.query]
                 known = message.store in question.parts or len(question.parts) < MAX_STORES
                 if known and not question.answered:
                     question.heard_at = now

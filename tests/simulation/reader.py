@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from dafka_core.permissions import CONSUME
@@ -10,7 +11,7 @@ from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
 from dafka_core.records import PartitionInfo, TopicPartition
-from tests.simulation.hosts import Host
+from tests.simulation.hosts import Host, StoreHost
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.producer import RESUME_TIMEOUT_S
 from tests.simulation.shape import SINGLE
@@ -63,7 +64,7 @@ class ReaderHost(Host):
         topics = [t for t in self.shape.topics if self.world.chance(0.5)]
         self._deadline_s = now + RESUME_TIMEOUT_S
         self._asked_at = now
-        self._asked_ends = self._on_disk(topics)
+        self._asked_ends = self._on_disk(topics, self._has_heard)
         self._changes = self.checkers.set_aside.copy()
         self._question, messages = self._role.directory.ask_heads(now, topics, rounds=2)
         return messages
@@ -119,9 +120,15 @@ class ReaderHost(Host):
             fetcher.next_offset < store.disk.earliest(fetcher.tp) for store in self.cluster.stores
         )
 
-    def _on_disk(self, topics: list[str]) -> dict[TopicPartition, int]:
+    def _has_heard(self, store: StoreHost) -> bool:
+        """Whether it can know of a store: a C store says hello once, and that may be lost."""
+        return store.style != SINGLE or self._role.directory.greeted(store.address)
+
+    def _on_disk(
+        self, topics: list[str], among: Callable[[StoreHost], bool] = lambda _: True
+    ) -> dict[TopicPartition, int]:
         ends: dict[TopicPartition, int] = {}
-        for store in self.cluster.stores:
+        for store in filter(among, self.cluster.stores):
             for tp, end in store.disk.ends().items():
                 if not topics or tp.topic in topics:
                     ends[tp] = max(end, ends.get(tp, 0))
