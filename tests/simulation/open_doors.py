@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from dafka_core.nodes import mesh_traffic, security
 from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
+from dafka_core.protocol import store_directory
+from dafka_core.protocol.store_directory import StoreQuery
 from tests.simulation import keys, mesh, network
 from tests.simulation.keys import SimulatedSecurity
 from tests.simulation.known_defects import Defect
@@ -27,6 +29,13 @@ class _BelievesBeacons(SimulatedSecurity):
 
     def check_node(self, node: str, key: str) -> None:
         """Nobody is refused."""
+
+
+class _TakesAnyAnswer(StoreQuery):
+    """Who tells a history where heads were asked for is a store."""
+
+    def is_answered_by(self, reply: object) -> bool:
+        return True
 
 
 class _TakesBackAll(RefusedSubscriptions):
@@ -82,6 +91,14 @@ DOORS: Final = (
         WRONG,
         changes=lambda: {(keys, "RefusedSubscriptions"): _TakesBackAll},
         shape=LOCKED,
+    ),
+    Defect(
+        "whatever has a question's number is a store's answer",
+        "StoreQuery.is_answered_by",
+        "lost: .* reader-. reads",
+        changes=lambda: {(store_directory, "StoreQuery"): _TakesAnyAnswer},
+        first=5685,
+        shape={"locked": True, "byzantine": 1},
     ),
 )
 """``where`` says what guards it."""
