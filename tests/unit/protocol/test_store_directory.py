@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.epochs import NO_LIFE
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
@@ -298,23 +297,6 @@ def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
     assert answered(stores, question, 1.0)
     reply(stores, question, "S1", entry(10), now=1.1)
     assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
-
-
-def test_who_tells_a_history_that_was_not_asked_for_is_no_store() -> None:
-    """A producer may tell that of its partition, and has no heads to tell then."""
-    stores = directory()
-    greet(stores, "S1")
-    heads = ask(stores, now=1.0)
-    history = stores.ask_history(1.0, TP)[0]
-    other = TP._replace(partition="B" * 32)
-    for question, tp in ((heads, TP), (history, other)):
-        told = HistoryReply(ME, question.query.query, "P1", *tp, 5, NO_LIFE, ())
-        assert stores.on_message(1.0, told) == []
-    assert stores.stores == ["S1"]
-    reply(stores, heads, "S1", entry(9), now=1.0)
-    assert answered(stores, heads, 1.0)
-    stores.on_message(1.0, HistoryReply(ME, history.query.query, "S1", *TP, 9, NO_LIFE, ()))
-    assert answered(stores, history, 1.0)
 
 
 def test_several_questions_at_once_have_numbers_of_their_own() -> None:
