@@ -8,10 +8,7 @@ acknowledges nothing before it is on disk cannot be more.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -19,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
+from benchmarks.mesh import up
 from dafka_core.cli import main
 from dafka_core.log_entries import Notes
 from dafka_core.names import INTERNAL
@@ -26,26 +24,16 @@ from dafka_core.nodes import store
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.records import RecordBatch
 
-ROOT = Path(__file__).parents[1]
-
-ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0.0.1:0")
-
 
 @contextlib.contextmanager
 def serving(partitions: int) -> Iterator[str]:
     """A gateway in a process of its own, with a tower and a store; gives its address."""
-    with tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory:
-        flags = ["--dir", directory, "--kafka", "127.0.0.1:0", "--num-partitions", str(partitions)]
-        command = [sys.executable, "-m", "benchmarks.bare_gateway", "up", *ANY_PORTS, *flags]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
-        ) as process:
-            try:
-                assert process.stdout is not None
-                line = process.stdout.readline()
-                yield str(json.loads(line.removeprefix(b"READY "))["kafka"])
-            finally:
-                process.terminate()
+    flags = ("--kafka", "127.0.0.1:0", "--num-partitions", str(partitions))
+    with (
+        tempfile.TemporaryDirectory(prefix="dafka-bench-") as directory,
+        up(Path(directory), flags, "benchmarks.bare_gateway") as (_, ready),
+    ):
+        yield str(ready["kafka"])
 
 
 class BareQueue(AppendQueue):

@@ -23,6 +23,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from benchmarks import bare_gateway, kafka_broker, spark_sessions
+from benchmarks.bench_read import UNIT as ROWS
 from benchmarks.bench_write import rows
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench
@@ -37,8 +38,6 @@ PARTITIONS = 2
 GOALS = {"produce": 0.5, "consume": 0.7}
 
 SPARKS_GOAL = 0.5
-
-ROWS = "M rows/s"
 
 SERVERS = "kafka.bootstrap.servers"
 
@@ -92,12 +91,12 @@ def sparks_write(
     """It writes as many rows to a topic that is not there yet."""
     frame = rows(spark, records, SIZE_BYTES, tasks=PARTITIONS)
 
-    def write(server: str, make: Callable[[str], str]) -> float:
-        options = {SERVERS: server, "topic": make(server)}
+    def write(server: str, make: Callable[[], str]) -> float:
+        options = {SERVERS: server, "topic": make()}
         return spark_sessions.rate(records, frame, "kafka", options)
 
     sides = {side: partial(write, server, topic) for side, server in servers.items()}
-    sides["synced"] = partial(write, servers["broker"], synced_topic)
+    sides["synced"] = partial(write, servers["broker"], partial(synced_topic, servers["broker"]))
     name = f"Spark's connector for Kafka, batch write, {SIZE_BYTES} B"
     rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
     for what, ours, theirs in (
@@ -115,7 +114,7 @@ def gateway() -> Iterator[str]:
         yield cluster.bootstrap_servers
 
 
-def topic(server: str = "") -> str:
+def topic() -> str:
     """One that is not there yet."""
     return f"bench-{uuid.uuid4().hex}"
 

@@ -7,10 +7,7 @@ processor time says more than the rate where other programs use the machine, too
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import urllib.request
@@ -22,7 +19,7 @@ from typing import Any
 from benchmarks.bench_ingest import publish_watched
 from benchmarks.figures import Figure, compared, in_turns, tell
 from benchmarks.harness import Bench
-from benchmarks.mesh import UNIT, full_records, in_child
+from benchmarks.mesh import UNIT, full_records, in_child, up
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 
@@ -30,7 +27,6 @@ PARTITIONS = 1_000
 TOPICS = 100
 SCRAPE_S = 1.0
 GOAL = 0.97
-ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0.0.1:0")
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -95,16 +91,8 @@ def running(directory: Path, flags: Sequence[str]) -> Iterator[tuple[int, dict[s
                 for number in range(PARTITIONS)
             ]
         )
-    command = [sys.executable, "-m", "dafka_core.cli", "up", "--dir", str(directory)]
-    with subprocess.Popen(
-        [*command, *ANY_PORTS, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            yield process.pid, json.loads(line.removeprefix(b"READY "))
-        finally:
-            process.terminate()
+    with up(directory, flags) as running:
+        yield running
 
 
 @contextlib.contextmanager

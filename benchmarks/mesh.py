@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import multiprocessing
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from struct import Struct
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import zmq
 
@@ -19,6 +24,8 @@ FULL_BYTES = 100_000_000
 MIN_RECORDS = 500_000
 
 UNIT = "M records/s"
+
+ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0.0.1:0")
 
 HEADER = b"Mbench\0\x01\x20" + b"A" * 32 + b"\x05bench"
 _SEQUENCE = Struct(">Q")
@@ -83,6 +90,26 @@ class Child:
     def join(self) -> None:
         """Waits until it has ended."""
         self._process.join()
+
+
+@contextlib.contextmanager
+def up(
+    directory: Path, flags: Sequence[str], program: str = "dafka_core.cli"
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A tower and a store in a process: its number, and what it says when it is ready."""
+    command = [sys.executable, "-m", program, "up", "--dir", str(directory), *ANY_PORTS, *flags]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[1],
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            yield process.pid, json.loads(line.removeprefix(b"READY "))
+        finally:
+            process.terminate()
 
 
 def in_child(function: Callable[..., T], *arguments: object) -> T:
