@@ -1,0 +1,39 @@
+"""Tables of the docs name tests that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("page", "least", "is_without"),
+    [
+        ("situations", 100, lambda row: False),
+        ("features", 50, lambda row: row[-2][:3] == "no:"),
+        # The others are by one test, which has a test of its own for the page.
+        ("attacks", 25, lambda row: row[-1].strip() in ("fails", "with keys")),
+    ],
+)
+def test_each_row_names_a_test_that_is_there(
+    page: str, least: int, is_without: Callable[[list[str]], bool]
+) -> None:
+    lines = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8").splitlines()
+    rows = [line[2:].removesuffix("|").split(" | ") for line in lines if line.startswith("| ")]
+    rows = [row for row in rows if row[-1].strip() not in ("tried by", "shown by")]
+    assert len(rows) >= least
+    wrong = []
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row[-1])
+        for path, test in named:
+            file = ROOT / path
+            if not file.exists() or f"def {test}(" not in file.read_text(encoding="utf-8"):
+                wrong.append(f"{path}::{test}")
+        if not (named or is_without(row)):
+            wrong.append(" | ".join(row))
+    assert wrong == []
