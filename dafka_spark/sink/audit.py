@@ -21,7 +21,8 @@ from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_messages import TaskCommit
+from dafka_spark.sink.applications import Application
+from dafka_spark.sink.commit_messages import WrittenRange
 from dafka_spark.sink.writer_factory import WriterFactory
 
 _LAST = 2
@@ -30,8 +31,8 @@ _LAST = 2
 
 def note(
     options: SinkOptions,
-    batch: int,
-    written: Sequence[TaskCommit],
+    application: Application,
+    written: Sequence[WrittenRange],
     checkpoint: str,
     hints: Sequence[StoreLocation] = (),
 ) -> None:
@@ -39,20 +40,16 @@ def note(
 
     Args:
         options: the sink's.
-        batch: its number.
-        written: what its tasks have said; at least one, as Spark always has one task.
+        application: the query, at the batch.
+        written: where its rows are, with their digests.
         checkpoint: where it is, if the sink was told.
         hints: where stores may be, for a process that knows nothing.
 
     Raises what writing a transaction raises (``TransactionalWriter``).
     """
-    query_id = written[0].query
+    query_id, batch = application.app_id, application.version
     tp = partition_of(query_id)
-    ranges = sorted(
-        AuditedRange(*each.tp, each.start, each.end, each.digest)
-        for task in written
-        for each in task.ranges
-    )
+    ranges = sorted(AuditedRange(*each.tp, each.start, each.end, each.digest) for each in written)
     deadline = Deadline(options.delivery_timeout_s)
     with WriterFactory(options, batch, hints=hints) as factory, factory.open(tp) as writer:
 
@@ -66,7 +63,7 @@ def note(
         source = _source_digest(checkpoint, batch)
         if own and not (own.source and source):  # where it is may be told in one run only
             source = own.source
-        rows = sum(task.rows for task in written)
+        rows = sum(each.end - each.start for each in written)
         record = AuditRecord(query_id, batch, rows, tuple(ranges), source, chained(before))
         writer.write(pa.array([record.packed()], pa.binary()))
         writer.finish(deadline)

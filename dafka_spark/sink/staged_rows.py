@@ -16,8 +16,8 @@ from dafka_core.errors import DafkaError, FencedError
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.queries.row_digest import RowDigest
 from dafka_core.records import RecordBatch, TopicPartition, TransactionState
+from dafka_core.row_digest import RowDigest
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
 

@@ -1,8 +1,8 @@
 """Writing a transaction: all rows of one task for one partition, once, or none of them.
 
 The rows are staged at a store, where no reader sees them, and become visible in one step when the
-task has all of them there.  With exactly-once this step leaves the transaction's version in the
-partition, where a task that writes the transaction again finds it, and compares its rows with it.
+driver, or the task itself, commits them.  A writer that commits a transaction with a version leaves
+it in the partition, where a writer that repeats the transaction finds it, and compares its rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import Discard
-from dafka_core.queries.row_digest import RowDigest, digest_at
 from dafka_core.records import (
     NO_VERSION,
     StagedTransaction,
@@ -35,13 +34,13 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
+from dafka_core.row_digest import RowDigest
 from dafka_core.values import Values
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.errors import OldCheckpointError, TransactionChangedError
+from dafka_spark.errors import OldCheckpointError, TransactionChangedError, other_rows
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.applications import CHANGED, Application
 from dafka_spark.sink.commit_messages import WrittenRange
 from dafka_spark.sink.staged_rows import Found, RowBuffer, StagedRows, Streams
 from dafka_spark.sink.task_writer import PartitionWriter
@@ -57,9 +56,8 @@ class TaskSetup(NamedTuple):
 
     Attributes:
         session: finds stores anew when they fail.
-        version: the transactions', ascending in each partition: the micro-batch's number, or the
-            first version of an application's.  With ``NO_VERSION``, as of other batch writes and
-            at-least-once, a task that writes a transaction again does not find it.
+        version: of the transactions that the writers commit themselves, ascending in each
+            partition.  With ``NO_VERSION`` a repeated transaction is not found.
         picked: the only store to write to, where the driver commits what is staged.  If it is
             empty, a writer takes any store, and commits itself.
     """
@@ -293,13 +291,9 @@ class TransactionalWriter(PartitionWriter):
             return self._transaction is not None
         last = [(client.location.store, state.transaction) for client, state in found]
         newest = max((each for _, each in last if each is not None), default=None)
-        application = Application.of(self._task.options)
-        number = application.number_of(version)
-        if newest is None or application.number_of(newest.version) < number:
+        if newest is None or newest.version < version:
             return False
-        if application.number_of(newest.version) > number:
-            if application.app_id:
-                raise application.refused(f"a newer one is written meanwhile, to {self._tp}")
+        if newest.version > version:
             raise OldCheckpointError(*self._tp, version, newest)
         own = [state for _, state in found if state.attempt == rows.attempt != ""]
         if not any(state.transaction == newest and state.end == state.staged_end for state in own):
@@ -307,30 +301,26 @@ class TransactionalWriter(PartitionWriter):
         self._set_transaction(newest, {store for store, each in last if each == newest})
         return True
 
-    def _changed(self, written: Transaction) -> DafkaError:
-        """The error for a transaction that was written before with other rows."""
-        application = Application.of(self._task.options)
-        if not application.app_id:
-            return TransactionChangedError(*self._tp, written, self._row_count)
-        count = written.end - written.start
-        now = f"{count} others" if self._row_count == count else self._row_count
-        why = f"it was written before, {count} rows of it to {self._tp}, and has {now} now"
-        return application.refused(f"{why}. {CHANGED}")
+    def _changed(self, written: Transaction) -> TransactionChangedError:
+        """Return the error for a transaction that was written before with other rows."""
+        why = other_rows(written.end - written.start, self._row_count, str(self._tp))
+        return TransactionChangedError(written.version, why)
 
     def _has_other_rows(self, written: Transaction) -> bool:
-        """Whether the task's rows are not those that the transaction has at a store.
+        """Return whether the task's rows differ from those that the transaction has at a store.
 
         Raises:
             StoreUnreachableError: no store that has it answers.
         """
+        asked = [(*self._tp, "", written.start, written.end)]
         errors: list[DafkaError] = []
         for client in (each for each in self._known if each.location.store in self._have):
             try:
-                found = digest_at(client, self._tp, written, timeout_s=self._timeout_s)
+                found = client.digests(asked, timeout_s=self._timeout_s)
             except (StoreUnreachableError, DataLossError) as error:
                 errors.append(error)
             else:
-                return self._digest != found
+                return [self._digest] != found
         for lost in errors:
             if isinstance(lost, StoreUnreachableError):
                 raise lost

@@ -123,12 +123,10 @@ class WriterFactory(Closing):
             picked = [each for each in heard if each[0].location.store == store]
             if picked and lost is None:
                 (client, state), end = picked[0], max(each.end for _, each in heard)
-                noted = [each.transaction for _, each in heard if each.transaction]
-                last = max(noted, default=None) if self._task.version != NO_VERSION else None
                 with suppress(StoreUnreachableError):
                     has = state.end
-                    if has < end or last not in (None, state.transaction):
-                        has = client.wait(tp, end, transaction=last, timeout_s=deadline.left_s)
+                    if has < end:
+                        has = client.wait(tp, end, timeout_s=deadline.left_s)
                     if has >= end:
                         return [each for each, _ in heard]
                     why = f"it has the partition up to {has}, another store up to {end}"
