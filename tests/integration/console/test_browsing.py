@@ -115,6 +115,29 @@ def test_the_last_records_of_a_topic_are_those_of_all_its_partitions(store: Stor
         latest([store.client()], seen(store), "u", 1)
 
 
+def test_what_only_a_silent_store_has_is_refused_and_the_rest_is_read(
+    store: StoreDouble, behind: StoreDouble
+) -> None:
+    store.append(TP, [b"%d" % n for n in range(10)])
+    store.append(OTHER, [b"x"])
+    behind.append(TP, [b"%d" % n for n in range(4)])
+    table = PartitionTable()
+    for each in (store, behind):
+        table.hear(each.address, each.log.partitions(), complete=True)
+    table.drop(store.address)
+    snapshot, clients = Snapshot(1, 0.0, 0.0, table.columns()), [behind.client()]
+    assert [each.offset for each in browsed(clients, snapshot, TP, None, 3).records] == [1, 2, 3]
+    assert [each.offset for each in latest(clients, snapshot, "t", 3)] != []
+    for tp, start, gone in ((TP, 4, "4 to 9"), (OTHER, None, "0 to 0"), (OTHER, 0, "0 to 0")):
+        with pytest.raises(DafkaError, match=f"no store that has offsets {gone} answers"):
+            browsed(clients, snapshot, tp, start, 3)
+    with pytest.raises(DafkaError, match="no store that has offsets 4 to 9 answers"):
+        one(clients, snapshot, TP, 5)
+    table.drop(behind.address)
+    with pytest.raises(DafkaError, match="no store that has records of topic 't' answers"):
+        latest([], Snapshot(1, 0.0, 0.0, table.columns()), "t", 3)
+
+
 def test_details_have_headers(store: StoreDouble) -> None:
     store.append(TP, [closed(b'{"a":1}', b"k", (("h\n", b"\xff"),))])
     record = one([store.client()], seen(store), TP, 0)
