@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -118,7 +120,8 @@ def browsed(
     with _turns:
         if matcher is None:
             stop = min(begin + most, end)
-            found = _read(clients, snapshot, tp, begin, stop) if begin < stop else []
+            read = _read_last if start is None else _read
+            found = read(clients, snapshot, tp, begin, stop) if begin < stop else []
             looked = found[-1].offset + 1 if found else begin
             return Page(found, earliest, end, looked, len(found))
         return _searched(clients, snapshot, tp, (begin, end, earliest), most, matcher)
@@ -128,6 +131,8 @@ def latest(
     clients: Sequence[StoreClient], snapshot: Snapshot, topic: str, most: int
 ) -> list[Record]:
     """The last records of the partitions of a topic that were written last, the newest first.
+
+    Those of a partition are in the order of their offsets, whatever times they have.
 
     Raises:
         InvalidRequestError: there is no such topic.
@@ -142,14 +147,17 @@ def latest(
         raise DafkaError(f"no store that has records of topic {quoted(topic)} answers")
     newest = own[np.argsort(-columns.last_us[own], kind="stable")][:MOST_MIXED]
     most = max(1, min(most, MOST_RECORDS))
-    found: list[Record] = []
+    found: list[Iterator[tuple[int, Record]]] = []
     with _turns:
         for row in newest.tolist():
             earliest, end = _bounds(snapshot, columns.tps[row])
             start = max(earliest, end - most)
-            found += _read(clients, snapshot, columns.tps[row], start, end)
-    found.sort(key=lambda each: each.timestamp_us or 0, reverse=True)
-    return found[:most]
+            records = _read_last(clients, snapshot, columns.tps[row], start, end)
+            # A record comes after the one before it, also with an earlier time or none.
+            times = accumulate((each.timestamp_us or 0 for each in records), max)
+            found.append(reversed([*zip(times, records, strict=True)]))
+    newest_first = heapq.merge(*found, key=lambda each: each[0], reverse=True)
+    return [record for _, record in islice(newest_first, most)]
 
 
 def one(
@@ -257,6 +265,15 @@ def _searched(
         if len(found) >= most or size >= MOST_PAGE_BYTES or time.monotonic() >= deadline:
             break
     return Page(found, earliest, end, at, at - begin)
+
+
+def _read_last(
+    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
+) -> list[Record]:
+    """Read a range; if it is too large for a page, as many of its last records as fit."""
+    found = _read(clients, snapshot, tp, start, end)
+    is_cut = found and found[-1].offset + 1 < end
+    return _read_last(clients, snapshot, tp, end - len(found), end) if is_cut else found
 
 
 def _read(

@@ -55,6 +55,8 @@ def test_what_was_known_last_stays_grey_under_a_banner_while_no_store_answers(
         row = "document.querySelector('.list-row')?.textContent"
         check.open("topics", f"{row}?.includes('500') && {badge} === 'live' && {banner} === ''")
         check.open(f"topic/{dafka_topic}", "document.querySelectorAll('.record').length === 12")
+        offsets = "[...document.querySelectorAll('.record')].map((each) => each.dataset.offset)"
+        assert browser.run(offsets) == [str(offset) for offset in range(499, 487, -1)]
         browser.run("location.hash = '#/topics'")
         check.sees(f"{row}?.includes('500')", "the topics")
         own.kill_store(0)
