@@ -97,8 +97,9 @@ class Application(NamedTuple):
         return plain if self.owner.is_own(plain) else locked
 
     @property
-    def _name(self) -> tuple[str, str, str]:
-        return "query" if self.is_query else "txnAppId", self.app_id, self.topic
+    def _name(self) -> tuple[str, ...]:
+        # A query finds its partitions also when its topic was a column before.
+        return ("query", self.app_id) if self.is_query else ("txnAppId", self.app_id, self.topic)
 
     @property
     def _prefixes(self) -> tuple[str, str]:

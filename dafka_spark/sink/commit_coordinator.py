@@ -10,7 +10,7 @@ from dafka_core.errors import ConfigError, DafkaError, DataLossError, StoreUnrea
 from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import Discard
-from dafka_core.records import StagedTransaction, TopicPartition, Transaction
+from dafka_core.records import StagedTransaction, TopicPartition
 from dafka_core.row_digest import RowDigest
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession, choose_host
@@ -78,22 +78,24 @@ def commit(
     with StoreSession(options.mesh_address, picked.locations) as session:
         there, rest = _compared(session, picked, ranges, application, deadline)
         version = application.transaction_version(len(there) + len(rest))
-        new = [
+        written = [
             StagedTransaction(*each.tp, each.attempt, each.start, each.end, version)
-            for each in rest
+            for each in (*there, *rest)
         ]
 
         def commit_at(client: StoreClient) -> None:
-            client.commit(new, timeout_s=deadline.left_s)
+            client.commit(written[len(there) :], timeout_s=deadline.left_s)
 
-        if new:
+        if rest:
             _at_store(session, picked.store, commit_at, deadline)
-        written = [*there.values(), *((each.tp, each.transaction) for each in new)]
         if written and options.acks_needed != 1:
-            # Not those of when the job began: other stores may have come, or come back.
-            have = () if there else {picked.store}
-            acks, current = options.acks_needed, session.current()
-            session.wait_for_all_acks(written, current, acks, have, deadline)
+            session.wait_for_all_acks(
+                [(each.tp, each.transaction) for each in written],
+                session.current(),  # other stores may have come since the job began
+                options.acks_needed,
+                () if there else {picked.store},
+                deadline,
+            )
     if there:
         discard(options, picked, ranges, ())
     return [*there, *rest]
@@ -105,7 +107,7 @@ def _compared(
     ranges: Sequence[WrittenRange],
     application: Application,
     deadline: Deadline,
-) -> tuple[dict[WrittenRange, tuple[TopicPartition, Transaction]], list[WrittenRange]]:
+) -> tuple[list[WrittenRange], list[WrittenRange]]:
     """Return the ranges of a version that are committed already, and those that are to be.
 
     A version is committed in one step at one store, so all of it is known, unless that store is
@@ -114,7 +116,7 @@ def _compared(
     """
     last = application.progress(session, deadline) if application.app_id else Progress()
     if last.version < application.version or not application.app_id:
-        return {}, [*ranges]
+        return [], [*ranges]
     if last.version > application.version:
         raise application.outdated(last)
     committed, staged = _digests(session, picked, ranges, last, deadline)
@@ -129,13 +131,14 @@ def _compared(
     else:
         rows, now = (sum(each.count for each in some.values()) for some in (committed, staged))
         raise application.changed(last, rows, now)
-    text = "version %d of application %r is committed already, to %s: %d partitions are left to write"
+    text = (
+        "version %d of application %r is committed already, to %s: %d partitions are left to write"
+    )
     _log.warning(text, application.version, application.app_id, last.found, len(rest))
-    there = {
-        WrittenRange(tp, start, end, digest=str(committed[tp])): (tp, last.written[tp])
-        for tp, (_, start, end) in last.written.items()
-    }
-    return there, rest
+    there = last.written.items()
+    return [
+        WrittenRange(tp, start, end, digest=str(committed[tp])) for tp, (_, start, end) in there
+    ], rest
 
 
 _Digests = dict[TopicPartition, RowDigest]
@@ -154,18 +157,15 @@ def _digests(
     def digests_at(client: StoreClient) -> None:
         asked = [(*each.tp, each.attempt, each.start, each.end) for each in ranges]
         found = client.digests(asked, timeout_s=deadline.left_s)
-        staged.update(zip((each.tp for each in ranges), found, strict=True))
+        staged.update(zip([each.tp for each in ranges], found, strict=True))
 
     committed: _Digests = {}
     try:
-        for client in {id(each): each for each in last.holders.values()}.values():
-            asked = {
-                tp: (*tp, "", each.start, each.end)
-                for tp, each in last.written.items()
-                if last.holders[tp] is client
-            }
-            found = client.digests([*asked.values()], timeout_s=deadline.left_s)
-            committed.update(zip(asked, found, strict=True))
+        for client in set(last.holders.values()):
+            held = [tp for tp in last.written if last.holders[tp] is client]
+            asked = [(*tp, "", *last.written[tp][1:]) for tp in held]
+            found = client.digests(asked, timeout_s=deadline.left_s)
+            committed.update(zip(held, found, strict=True))
         if ranges:
             _at_store(session, picked.store, digests_at, deadline)
     except DataLossError as error:
