@@ -38,7 +38,8 @@ def test_a_driver_dies_and_comes_back_with_other_cores(
 
                 def others_are_done() -> bool:
                     staged = client.staged(timeout_s=TIMEOUT_S)
-                    return sum(each.topic == sink for each in staged) >= 3
+                    visible = client.heads([sink], timeout_s=TIMEOUT_S)
+                    return len(visible) + sum(each.topic == sink for each in staged) >= 3
 
                 wait_until(others_are_done, timeout_s=TIMEOUT_S)
         finally:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.records import StagedTransaction, TopicPartition, Transaction
+from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
@@ -200,6 +201,21 @@ def test_a_repeated_batch_with_other_rows_is_refused(
     again.abort(messages)
     assert seen(shared, topic) == 30
     assert seen(shared, topic + "-2") == 0
+
+
+def test_rows_of_a_repeated_batch_that_are_trimmed_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ForkedCluster() as own:
+        (done, _) = run(MicroBatch(monkeypatch, own, 0, "t"), [numbers(0, 10), numbers(0, 5)], "t")
+        own.kill_store(0)
+        with Log(own.store_directory()) as log:
+            log.trim(TopicPartition("t", partition(done)), 5)
+        own.start_store(0)
+        run(MicroBatch(monkeypatch, own, 0, "t"), [numbers(0, 15)], "t")
+        assert "rows of a write that is repeated are only counted" in caplog.text
+        with pytest.raises(TransactionChangedError, match="it has 14 now"):
+            run(MicroBatch(monkeypatch, own, 0, "t"), [numbers(0, 14)], "t")
 
 
 def test_a_batch_older_than_the_last_one_is_refused(
