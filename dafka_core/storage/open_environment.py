@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
@@ -12,8 +11,9 @@ from typing import Final, NamedTuple
 
 import lmdb
 
+from dafka_core.durable_files import make_directory, sync
 from dafka_core.errors import StoreError
-from dafka_core.private_files import OWNERS_ALONE, mode_within, sync_directory
+from dafka_core.private_files import OWNERS_ALONE, mode_within
 from dafka_core.storage.cold_marks import (
     FORMAT,
     FORMAT_AT_FIRST,
@@ -89,7 +89,7 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
             _complete(env, directory)
         with translated(directory):
             opened = open_tables(env, directory)
-            _sync_names(directory)
+            sync(directory)
     except BaseException:
         env.close()
         raise
@@ -170,7 +170,7 @@ def lock_writer(directory: Path) -> int:
 
 def _make(directory: Path) -> None:
     try:
-        directory.mkdir(OWNERS_ALONE, parents=True, exist_ok=True)
+        make_directory(directory, OWNERS_ALONE)
     except OSError as error:
         why = f"it cannot be made ({error.strerror})"
         # ``Path.exists`` raises where a name is too long.
@@ -255,10 +255,3 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
             "open it with the version of Dafka that made it, or a later one",
         )
     return tables
-
-
-def _sync_names(directory: Path) -> None:
-    """Puts the names of new files on disk; syncing a file does not promise that of its name."""
-    sync_directory(directory)
-    with contextlib.suppress(PermissionError):  # the parent may be another user's; it stood before
-        sync_directory(directory.resolve().parent)
