@@ -42,6 +42,10 @@ _READERS_BYTES: Final = MAX_READERS * 64 + 128
 OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, READERS_FILE, LEASE_FILE)
 """Those that a store keeps open."""
 
+_UNUSED: Final = struct.pack("=IqQQ", 0xBEEFC0DE, -1, 1, 0)
+"""In a header page (LMDB's ``MDB_meta``) before the first transaction: the mark of LMDB's files, no
+tables' root, the last page, and the transaction's number."""
+
 MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
 
@@ -70,22 +74,20 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
     data = directory / DATA_FILE
     with translated(directory, opening=True):
         size_bytes = data.stat().st_size if data.exists() else 0
+        if 0 < size_bytes <= 2 * mmap.PAGESIZE and _is_unused(data.read_bytes()):
+            os.truncate(data, 0)
         _reserve_readers(directory)
-        try:
-            env = lmdb.Environment(
-                str(directory),
-                map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
-                max_dbs=len(_TABLES),
-                max_readers=MAX_READERS,
-                create=False,
-                mode=mode_within(directory),
-            )
-        except lmdb.Error:
-            if not size_bytes:  # half a header, as a full disk leaves it, would be no store's file
-                data.unlink(missing_ok=True)
-            raise
+        env = lmdb.Environment(
+            str(directory),
+            map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
+            max_dbs=len(_TABLES),
+            max_readers=MAX_READERS,
+            create=False,
+            mode=mode_within(directory),
+        )
     try:
         with translated(directory, opening=True):
+            sync(data)  # a new one's header, before a transaction makes the file longer
             _complete(env, directory)
         with translated(directory):
             opened = open_tables(env, directory)
@@ -94,6 +96,18 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
         env.close()
         raise
     return opened
+
+
+def _is_unused(head: bytes) -> bool:
+    """Return whether a file's first two pages are LMDB's before its first transaction.
+
+    After a power cut before their sync, parts may be zeros or missing.  The header of a later
+    transaction is of a file that was cut short.
+    """
+    return all(
+        not any(page) or (page[16:20] + page[128:152] == _UNUSED and not any(page[152:]))
+        for page in (head[: mmap.PAGESIZE], head[mmap.PAGESIZE :])
+    )
 
 
 def affordable_bytes(wanted_bytes: int) -> int:
