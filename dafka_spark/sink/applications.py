@@ -1,6 +1,6 @@
-"""Writes that may be repeated: which version of an application is committed, and if all of it.
+"""Writes that may be repeated: the version of an application that is committed, whole or in part.
 
-An application is a streaming query, whose versions are its micro-batches, or what option
+An application is a streaming query, with its micro-batches as versions, or the one that option
 ``txnAppId`` names.  Each partition's last transaction contains the version and the number of
 partitions that it was written to.  So a store that received only some of these partitions, before
 the store that committed them was lost, shows that others are missing.
@@ -37,7 +37,7 @@ _PREFIX: Final = 16
 whatever the number of its tasks and, where the topic comes from a column, in every topic."""
 
 _OWN_DIGITS: Final = 10
-"""The prefix after the digits of a key: as many are left for its topics and tasks."""
+"""The digits of the prefix after those of a key: 10 are left for its topics and tasks."""
 
 
 class Progress(NamedTuple):
@@ -52,7 +52,7 @@ class Progress(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all partitions of the version are known."""
+        """True if all partitions of the version are known."""
         return len(self.written) == self.partitions
 
     @property
@@ -66,7 +66,7 @@ class Application(NamedTuple):
 
     ``app_id`` is the id of a streaming query, or option ``txnAppId``; if it is empty, writes have
     no numbers.  As in Delta, where an application is of one table, it is of one topic.  An empty
-    ``topic`` stands for all topics that column ``topic`` names, together.
+    ``topic`` means all topics that column ``topic`` names, together.
     """
 
     app_id: str
@@ -87,7 +87,7 @@ class Application(NamedTuple):
         return cls(query_id, batch, options.topic, options.mesh_address.owner, is_query=True)
 
     def transaction_version(self, partitions: int) -> int:
-        """Return the version of the transactions that are written to so many partitions."""
+        """Return the version of transactions that are written to this number of partitions."""
         return self.version << COUNT_BITS | partitions if self.app_id else NO_VERSION
 
     def address(self, topic: str, task_number: int) -> str:
@@ -194,7 +194,7 @@ def check(options: SinkOptions, picked: PickedStore) -> None:
         raise application.outdated(last)
     if last.version < application.version and not last.is_whole:
         why = f"version {last.version}, the one before, is written in part only, to {last.found}"
-        cure = "run that one again, or start the store that has the rest, or go on under"
+        cure = "run it again, or start the store that has the rest, or write under"
         raise application.refused(f"{why}: {cure} another txnAppId")
 
 

@@ -1,4 +1,4 @@
-"""What the driver does for all tasks: it picks a store, and commits what they stage there."""
+"""The driver's part of a write: it picks a store, and commits the rows that tasks stage there."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def commit(
     ranges: Sequence[WrittenRange],
     application: Application,
 ) -> list[WrittenRange]:
-    """Make what tasks have staged at a store visible, all of it in one step, or nothing.
+    """Make all rows that tasks have staged at a store visible in one step.
 
     Rows of an application's version that are committed already are compared and not written
-    again.  Then waits until as many stores have all of it as must acknowledge.
+    again.  Then wait until the number of stores that must acknowledge have the rows.
 
     Returns:
         The ranges of the version, with the digests of those that were compared.
 
     Raises:
-        ConfigError: there are too many partitions for one step.
+        ConfigError: the write has too many partitions for one step.
         ApplicationError, TransactionChangedError: the version is committed with other rows.
-        FencedError, OffsetConflictError: another writer was there; nothing is visible.
-        StoreUnreachableError: the store does not answer; nothing may be visible, or all of it.
+        FencedError, OffsetConflictError: another writer took a partition; nothing is visible.
+        StoreUnreachableError: the store does not answer; nothing may be visible, or everything.
         NotAcknowledgedError: other stores do not have it in time; it is visible.
     """
     if len(ranges) > MAX_TRANSACTIONS:
@@ -108,10 +108,10 @@ def _compared(
     application: Application,
     deadline: Deadline,
 ) -> tuple[list[WrittenRange], list[WrittenRange]]:
-    """Return the ranges of a version that are committed already, and those that are to be.
+    """Return the ranges of a version that are committed already, and those left to commit.
 
-    A version is committed in one step at one store, so all of it is known, unless that store is
-    away and others received a part.  The rows are compared as a whole, as Spark may cut the same
+    A version is committed in one step at one store, so it is known as a whole, unless that store
+    is away and others received a part.  The rows are compared as a whole, as Spark may cut the same
     rows into other tasks.  Of a part, each partition must have the rows that are staged for it.
     """
     last = application.progress(session, deadline) if application.app_id else Progress()
