@@ -218,6 +218,7 @@ def test_streams_have_no_end() -> None:
         read(endingOffsets="latest").for_stream()
 
 
+@pytest.mark.usefixtures("no_spark")
 def test_tower_of_the_drivers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAFKA_TOWER", "example:1:2")
     assert read().tower == "example:1:2"
