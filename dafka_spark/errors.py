@@ -191,12 +191,6 @@ class BadValueError(PartitionError):
     why: str
 
 
-def other_rows(rows: int, now: int, where: str) -> str:
-    """Return the part of a sentence that compares a repeated write with what is committed."""
-    shown = f"{now} others" if now == rows else now
-    return f"{rows} rows of it are committed to {where}, and it has {shown} now"
-
-
 @dataclass(eq=False)
 class TransactionChangedError(DafkaError):
     """A repeated micro-batch that has other rows than those that are committed."""

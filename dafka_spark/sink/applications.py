@@ -20,12 +20,7 @@ from dafka_core.records import NO_VERSION, TopicPartition, Transaction
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.errors import (
-    ApplicationError,
-    OldCheckpointError,
-    TransactionChangedError,
-    other_rows,
-)
+from dafka_spark.errors import ApplicationError, OldCheckpointError, TransactionChangedError
 from dafka_spark.options import COUNT_BITS, SinkOptions
 from dafka_spark.sink.commit_messages import PickedStore
 from dafka_spark.sink.task_writer import partition_address
@@ -147,7 +142,8 @@ class Application(NamedTuple):
     def changed(self, last: Progress, rows: int, now: int) -> DafkaError:
         """Return the error for a repeated version that has ``now`` rows, and not the same."""
         topics = " and ".join(sorted({quoted(tp.topic) for tp in last.written}))
-        why = other_rows(rows, now, f"{last.found} of {topics}")
+        shown = f"{now} others" if now == rows else now
+        why = f"{rows} rows of it are committed to {last.found} of {topics}, and it has {shown} now"
         if not last.is_whole:
             why += (
                 ". The store that committed the rest is away: start it again, or repeat the write "

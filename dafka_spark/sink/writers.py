@@ -230,7 +230,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
                 self._options, picked, _ranges(messages), application
             )
             if self._options.audit:
-                audit.note(self._options, application, ranges, self._checkpoint, picked.locations)
+                audit.note(self._options, picked, application, ranges, self._checkpoint)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Gives up what tasks have staged, as far as they could say so (driver)."""

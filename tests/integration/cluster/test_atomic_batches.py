@@ -310,7 +310,7 @@ def test_a_task_does_not_wait_for_the_picked_store_when_it_is_gone(
 ) -> None:
     """Since another one is there, the next attempt of the batch need not wait either."""
     began = time.monotonic()
-    with transaction(own, topic, 0, own.stores[0]) as writer:
+    with transaction(own, topic, own.stores[0]) as writer:
         writer.write(numbers(0, 55))
         own.kill_store(0)
         with pytest.raises(NotAcknowledgedError) as caught:

@@ -173,7 +173,7 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
         assert held(own, topic, index, partition).values == texts_of(numbers(0, 10))
     own.kill_store(picked)
     tp = TopicPartition(topic, partition)
-    with WriterFactory(options(own), 0) as factory, factory.open(tp) as writer:
+    with WriterFactory(options(own)) as factory, factory.open(tp) as writer:
         writer.write(numbers(10, 20))
         writer.finish(soon())
     own.start_store(picked)
