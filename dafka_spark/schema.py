@@ -40,9 +40,6 @@ value itself; null beside good ones."""
 
 NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
-_BEFORE: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
-"""The columns of tables that were made with a version of before."""
-
 TABLE_OPTIONS: Final = "dafka.options"
 """Metadata of column ``value``: a SQL table's options.
 
@@ -81,7 +78,7 @@ def table_options(schema: types.StructType) -> dict[str, str]:
 def is_table(schema: types.StructType) -> bool:
     """Whether rows with this schema are inserted into a SQL table: Spark gives them its schema."""
     names = [name for name in schema.names if name not in ERRORS]
-    known = (list(_BEFORE), full().names, full(headers=True).names)
+    known = (full().names, full(headers=True).names)
     return names in known and bool(table_options(schema))
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from dafka_core.closing import Closing
 from dafka_core.console.snapshot import StoreState
-from dafka_core.errors import DafkaError, InvalidRequestError, NotAllowedError
+from dafka_core.errors import DafkaError, NotAllowedError
 from dafka_core.flight.json_messages import HeadsSince, PartitionFacts, SpaceUsed
 from dafka_core.flight.peers_request import Peers, PeersRequest
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
@@ -73,12 +73,10 @@ class StoreLink(Closing):
             self._took_s = time.monotonic() - began
             if began >= self._space_due:
                 self._space = self.client.space(timeout_s=ANSWER_S)
-                with suppress(InvalidRequestError, NotAllowedError):  # or a store of before
+                with suppress(NotAllowedError):
                     self._peers = self.client.ask(Peers, ANSWER_S, PeersRequest())[0].peers
-                with suppress(InvalidRequestError):
-                    self._rules = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())[
-                        0
-                    ].rules
+                found = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())
+                self._rules = found[0].rules
                 self._space_due = began + SPACE_EVERY_S
             self.heads, self._failure, self._since_us = heads, "", time.time_ns() // 1000
         except DafkaError as error:
@@ -106,11 +104,7 @@ class StoreLink(Closing):
         self.client.close()
 
     def _changes(self) -> HeadsSince:
-        try:
-            found = self.client.watch(None, self._cursor, wait_s=0, timeout_s=ANSWER_S)
-        except InvalidRequestError:  # a store of a version of before
-            heads = self.client.heads(None, timeout_s=ANSWER_S)
-            return HeadsSince("", True, tuple(heads))
+        found = self.client.watch(None, self._cursor, wait_s=0, timeout_s=ANSWER_S)
         self._cursor = found.cursor
         return found
 

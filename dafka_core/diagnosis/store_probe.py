@@ -74,9 +74,8 @@ def _asked(
     except DafkaError as error:
         why = error.why if isinstance(error, StoreUnreachableError) else str(error)
         return facts._replace(failure=why, stranger=_stranger(facts, timeout_s)), []
-    ahead_s = None if now_us is None else now_us / 1e6 - (began + ended) / 2
     facts = facts._replace(
-        ahead_s=ahead_s,
+        ahead_s=now_us / 1e6 - (began + ended) / 2,
         unsure_s=(ended - began) / 2,
         lacks=tuple(sorted(set(ACTIONS) - knows)),
         more=tuple(sorted(knows - set(ACTIONS))),

@@ -102,8 +102,8 @@ class Offsets(JsonMessage, frozen=True):
     """The offset for each time that was asked for; None where nothing was stored then or later."""
 
     offsets: tuple[int | None, ...]
-    now_us: int | None = None
-    """The store's clock, which stores of earlier versions do not tell."""
+    now_us: int
+    """The store's clock."""
 
 
 Sizes = tuple[Annotated[int, Meta(ge=0)], ...]

@@ -138,8 +138,8 @@ class StoreClient(ProcessBound):
         """About how many bytes the records of up to 1,000 ranges take, in their order."""
         return self.ask(RecordSizes, timeout_s, many_ranges.SizesRequest(tuple(ranges)))[0]
 
-    def clock_us(self, *, timeout_s: float) -> int | None:
-        """The store's clock, in microseconds since the epoch UTC; None: it is too old to tell."""
+    def clock_us(self, *, timeout_s: float) -> int:
+        """Return the store's clock, in microseconds since the epoch UTC."""
         return self.ask(Offsets, timeout_s, requests.OffsetsRequest(()))[0].now_us
 
     def wait(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
-from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.json_messages import PartitionFacts, furthest_facts
 from dafka_core.flight.limits import MAX_RANGES, parts
 from dafka_core.flight.many_ranges import AskedRange
@@ -128,15 +126,12 @@ def _ages_s(
         if not left:
             break
         now_us = client.clock_us(timeout_s=timeout_s)
-        if now_us is None:
-            continue
         for part in parts(left, MAX_RANGES):
             asked = [AskedRange(topic, name, at, at + 1) for topic, name, at in part]
-            with suppress(InvalidRequestError):  # a store of a version of before
-                for group in client.read_many(asked, times=True, timeout_s=timeout_s, **_BATCH):
-                    for number, batch in group:
-                        assert batch.times is not None  # they were asked for
-                        found[part[number]] = max(0.0, (now_us - int(batch.times[0, 1])) / 1e6)
+            for group in client.read_many(asked, times=True, timeout_s=timeout_s, **_BATCH):
+                for number, batch in group:
+                    assert batch.times is not None  # they were asked for
+                    found[part[number]] = max(0.0, (now_us - int(batch.times[0, 1])) / 1e6)
         left = [each for each in left if each not in found]
     return found
 

@@ -17,7 +17,6 @@ When a report came the store says, by its own clock.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
@@ -28,7 +27,6 @@ from msgspec import Meta
 
 from dafka_core.errors import (
     DafkaError,
-    InvalidRequestError,
     NoStoreError,
     OffsetConflictError,
 )
@@ -155,7 +153,7 @@ def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> 
             if holder is client
         ]
         if ranges:
-            now_us = _clock_us(client, timeout_s)
+            now_us = client.clock_us(timeout_s=timeout_s)
             for last in _read(client, ranges, timeout_s).values():
                 found += of_runs(last, now_us)
     return sorted(found, key=lambda each: (each.progress.query, each.age_s))
@@ -182,12 +180,8 @@ def _batches(
     client: StoreClient, ranges: Sequence[AskedRange], timeout_s: float
 ) -> Iterator[RecordBatch]:
     for part in parts(ranges, MAX_RANGES):
-        try:
-            for group in client.read_many(part, timeout_s=timeout_s, **_BATCH):
-                yield from (batch for _, batch in group)
-        except InvalidRequestError:  # a store of a version of before
-            for tp, start, end in ((each.tp, each.start, each.end) for each in part):
-                yield from client.read(tp, start, end, timeout_s=timeout_s, **_BATCH)
+        for group in client.read_many(part, timeout_s=timeout_s, **_BATCH):
+            yield from (batch for _, batch in group)
 
 
 def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:
@@ -205,8 +199,3 @@ def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Repo
         for number in newest.values()
         if not any(begin > number for begin in first.values())
     ]
-
-
-def _clock_us(client: StoreClient, timeout_s: float) -> int:
-    told = client.clock_us(timeout_s=timeout_s)
-    return time.time_ns() // 1_000 if told is None else told

@@ -26,11 +26,7 @@ format 2 there was no append area, and in format 3 no compressed block: a progra
 them would miss their records."""
 
 FORMAT_AT_FIRST: Final = 3
-"""A log becomes format 4 with its first compressed block; until then the version of Dafka before
-this one opens it, too."""
-
-FORMAT_BEFORE: Final = 2
-"""A store makes it format 3 by saying so: it has an empty append area."""
+"""A log becomes format 4 with its first compressed block."""
 
 _PREFIX: Final = b"cold of "
 _OFFSET: Final = struct.Struct(">Q")

@@ -17,7 +17,6 @@ from dafka_core.private_files import OWNERS_ALONE, mode_within
 from dafka_core.storage.cold_marks import (
     FORMAT,
     FORMAT_AT_FIRST,
-    FORMAT_BEFORE,
     FORMAT_KEY,
     FORMAT_VALUE,
 )
@@ -259,13 +258,10 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
             (found,) = FORMAT_VALUE.unpack(txn.get(FORMAT_KEY, b"", db=tables[0]))
     except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError, struct.error):
         raise foreign(directory, "it is another program's LMDB database") from None
-    if found == FORMAT_BEFORE:
-        with env.begin(write=True) as txn:
-            txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT_AT_FIRST), db=tables[0])
-    elif not FORMAT_BEFORE < found <= FORMAT:
+    if not FORMAT_AT_FIRST <= found <= FORMAT:
         raise StoreError(
             directory,
-            f"its format is {found}, this program reads formats {FORMAT_BEFORE} to {FORMAT}: "
-            "open it with the version of Dafka that made it, or a later one",
+            f"its format is {found}, this program reads formats {FORMAT_AT_FIRST} to {FORMAT}: "
+            "open it with the version of Dafka that made it",
         )
     return tables

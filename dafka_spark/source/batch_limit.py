@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
 )
 
-from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import MAX_RANGES
 from dafka_core.flight.many_ranges import AskedRange
 from dafka_core.flight.store_location import StoreLocation
@@ -32,7 +32,7 @@ UNASKED_BYTES: Final = 1 << 20
 small batch costs no request."""
 
 ASSUMED_BYTES: Final = 1_024
-"""The size of a record where no store can tell: those of C, and of versions of before."""
+"""The size of a record where no store can tell: those of C."""
 
 Waiting = Mapping[TopicPartition, int]
 Sizes = Mapping[TopicPartition, Sequence[float]]
@@ -71,7 +71,6 @@ class BatchLimit:
         self._last_s = -math.inf
         self._is_delayed = False
         self._is_said = False
-        self._untold: set[str] = set()
 
     @property
     def default(self) -> ReadLimit:
@@ -139,8 +138,7 @@ class BatchLimit:
         found: dict[TopicPartition, Sequence[float]] = {}
         stores: dict[StoreLocation, list[AskedRange]] = {}
         for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
-            held = [each.location for each in ranked(holders.get(tp, ()))]
-            for location in [each for each in held if each.store not in self._untold][:1]:
+            for location in [each.location for each in ranked(holders.get(tp, ()))][:1]:
                 asked = AskedRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
                 stores.setdefault(location, []).append(asked)
         timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
@@ -148,16 +146,6 @@ class BatchLimit:
             try:
                 with connections.lend_client(location, self._options.keys) as client:
                     sizes = client.record_sizes(ranges, timeout_s=timeout_s).sizes
-            except InvalidRequestError as error:
-                if error.member != "action":
-                    raise
-                self._untold.add(location.store)
-                text = (
-                    "store %s is of a version of before and does not tell the size of records: "
-                    "for maxBytesPerTrigger those that it alone has count for %d bytes each"
-                )
-                _log.warning(text, location.store, ASSUMED_BYTES)
-                continue
             except DafkaError as error:
                 _log.debug("the size of records is not known: %s", error)
                 continue

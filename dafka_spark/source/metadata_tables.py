@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import escape
@@ -173,15 +172,10 @@ def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, Par
 
 
 def _ask_of_itself(client: StoreClient) -> _StoreFacts:
-    """Stores of versions of before do not know all of it."""
-    space = ahead_s = None
-    with suppress(InvalidRequestError):
-        space = client.space(timeout_s=timing.ANSWER_S)
+    space = client.space(timeout_s=timing.ANSWER_S)
     asked_us = time.time_ns() // 1_000
     clock_us = client.clock_us(timeout_s=timing.ANSWER_S)
-    if clock_us is not None:
-        ahead_s = (clock_us - (asked_us + time.time_ns() // 1_000) / 2) / 1e6
-    return _StoreFacts(space, ahead_s)
+    return _StoreFacts(space, (clock_us - (asked_us + time.time_ns() // 1_000) / 2) / 1e6)
 
 
 def _by_column(kind: str, rows: Sequence[Mapping[str, Any]]) -> Columns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from dafka_core.errors import ConfigError, InvalidRequestError
+from dafka_core.errors import ConfigError
 from dafka_core.packed_offset import Positions
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import timing
@@ -82,14 +82,12 @@ def _told(
         answers.failures = now.failures
         answers.ahead_us = now.ahead_us if answers.ahead_us is None else answers.ahead_us
         waiting = {tp: each for tp, each in asked.items() if tp in now.failures}
-        if not waiting or any(isinstance(e, InvalidRequestError) for e in now.failures.values()):
+        if not waiting:
             break
     add_archived_times(answers, asked, snapshot)
     untold = sorted(asked.keys() - answers.found.keys())
     if untold and untold[0] in answers.failures:
-        error = answers.failures[untold[0]]
-        if not isinstance(error, InvalidRequestError):  # it knows no such request
-            raise error
+        raise answers.failures[untold[0]]
     if untold:
         raise ConfigError(bound.option, bound.limit.text, _UNTOLD.format(untold[0]))
     return answers

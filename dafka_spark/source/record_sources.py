@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dafka_core.epochs import NO_LIFE
-from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError, InvalidRequestError
+from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError
 from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -92,13 +92,8 @@ class FlightSource(_StoreSource):
         """See ``RecordSource``."""
         with connections.lend_client(self._location, self._options.keys) as client:
             if (where := self._options.where) is not None:
-                try:
-                    yield from self._kept(client, where, wanted)
-                except InvalidRequestError as error:
-                    # A store of a version of before: it sends all records.
-                    _log.debug("%s knows no conditions: %s", self.name, error)
-                else:
-                    return
+                yield from self._kept(client, where, wanted)
+                return
             yield from client.read(
                 **_asked(wanted),
                 times=self._times,

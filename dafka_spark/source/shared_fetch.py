@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dafka_core.epochs import NO_LIFE
-from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.errors import DafkaError
 from dafka_core.flight.many_ranges import AskedRange, Part
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -82,15 +82,11 @@ class SharedFetch:
         checks = [CompletenessCheck(self._left[number]) for number in numbers]
         try:
             with connections.lend_client(location, self._options.keys) as client:
-                try:
-                    for parts in self._parts(client, asked):
-                        for number, batch in parts:
-                            checks[number].take(batch.offset, batch.count)
-                            self._came(numbers[number], batch)
-                            yield batch
-                except InvalidRequestError as error:
-                    # Not the client's failure: a store of a version of before.
-                    _log.debug("store %s reads one range at a time: %s", location.store, error)
+                for parts in self._parts(client, asked):
+                    for number, batch in parts:
+                        checks[number].take(batch.offset, batch.count)
+                        self._came(numbers[number], batch)
+                        yield batch
         except DafkaError as error:
             self._failed.add(location)
             _log.warning("%s; going on elsewhere", error)

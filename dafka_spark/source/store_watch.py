@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.errors import DafkaError
 from dafka_core.flight import limits
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -63,10 +63,7 @@ class StoreWatch:
         """What a store holds: the same list as long as nothing has changed."""
         known = self._of(client.location)
         if known.tells_changes:
-            try:
-                return self._ask_changes(known, client, timeout_s)
-            except InvalidRequestError:  # an older store
-                known.tells_changes = False
+            return self._ask_changes(known, client, timeout_s)
         found = self._selection.of(client.heads(self._asked, timeout_s=timeout_s))
         known.infos = known.infos if found == known.infos else found
         return known.infos

@@ -92,9 +92,7 @@ def _ask(
     wanted: Sequence[tuple[TopicPartition, HeldRange]],
     timeout_s: float,
 ) -> list[int | None]:
-    own_us, clock_us = time.time_ns() // 1_000, client.clock_us(timeout_s=timeout_s)
-    # A store of before does not tell its clock: then this machine's counts.
-    now_us = own_us if clock_us is None else clock_us
+    own_us, now_us = time.time_ns() // 1_000, client.clock_us(timeout_s=timeout_s)
     answers.ahead_us = max(
         now_us - own_us, now_us - own_us if answers.ahead_us is None else answers.ahead_us
     )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dafka_core.errors import StoreUnreachableError
-from dafka_core.flight import server_actions
 from dafka_core.flight.json_messages import RecordSizes
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.records import TopicPartition
@@ -74,24 +72,17 @@ def test_the_default_takes_what_is_no_giant(one: Served, caplog: pytest.LogCaptu
     assert "maxBytesPerTrigger" not in caplog.text
 
 
-@pytest.mark.parametrize("is_old", [True, False])
-def test_stores_that_do_not_tell_sizes(
-    one: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_old: bool
+def test_a_store_that_does_not_answer_for_sizes_is_asked_each_time(
+    one: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of a version of before is asked once, and named; one that does not answer, each time."""
-    asked, ask = [], StoreClient.record_sizes
+    asked = []
 
     def counted(self: StoreClient, *given: Any, timeout_s: float) -> RecordSizes:
         asked.append(given)
-        if not is_old:
-            raise StoreUnreachableError("one", "no answer")
-        return ask(self, *given, timeout_s=timeout_s)
+        raise StoreUnreachableError("one", "no answer")
 
     monkeypatch.setattr(StoreClient, "record_sizes", counted)
-    monkeypatch.delitem(server_actions.ACTIONS, "dafka.sizes.v1")
     stream = reader(HeardOf([one]), maxbytespertrigger=str(1_024 * 1_000))
-    with caplog.at_level(logging.WARNING, "dafka_spark"):
-        found = batches(stream, json_round(stream.initialOffset()))
+    found = batches(stream, json_round(stream.initialOffset()))
     assert [count for count, _, _ in found] == [1_000] * 5 + [100]
-    assert len(asked) == (1 if is_old else 6)
-    assert ("does not tell the size of records" in caplog.text) is is_old
+    assert len(asked) == 6

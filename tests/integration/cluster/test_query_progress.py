@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.errors import DafkaError, StoreUnreachableError
-from dafka_core.flight import server_get
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.names import QUERIES_TOPIC
 from dafka_core.queries.query_progress import QueryProgress, partition_of, publish, reports
@@ -55,9 +54,8 @@ def test_the_last_report_of_each_query_is_read(serve: Serve) -> None:
         assert reports(asked, QUERIES_TOPIC, timeout_s=PATIENCE_S)[-1].is_late
 
 
-@pytest.mark.parametrize("knows_many", [True, False])
-def test_all_queries_are_read_with_one_request_if_the_store_knows_it(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, knows_many: bool
+def test_all_queries_are_read_with_one_request(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Counter[str]()
     for name in ("read", "read_many"):
@@ -68,14 +66,12 @@ def test_all_queries_are_read_with_one_request_if_the_store_knows_it(
             return own(*given, **named)
 
         monkeypatch.setattr(StoreClient, name, counted)
-    if not knows_many:
-        monkeypatch.setattr(server_get, "ticket_version", lambda _: 1)
     with ExitStack() as stack:
         at = clients(stack, serve("one"))
         for number in range(5):
             tell(at, report(f"q{number}", "run", number))
         assert [query for query, _, _ in told(at)] == [f"q{number}" for number in range(5)]
-    assert asked == {"read_many": 1} | ({} if knows_many else {"read": 5})
+    assert asked == {"read_many": 1}
 
 
 def test_a_run_that_another_one_has_followed_is_over(serve: Serve) -> None:

@@ -133,14 +133,6 @@ def test_a_lease_that_ends_is_not_relied_on(
     assert asked["lease"] == 41  # each range's own
 
 
-def test_a_file_of_a_store_of_before_is_read_range_by_range(
-    one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(server_actions.ACTIONS, "dafka.lease.v2")
-    assert rows(task(one), "local") == ALL
-    assert asked == {"lease_many": 1, "lease": 40}
-
-
 def test_each_store_is_asked_for_what_it_has(serve: Serve, asked: Counter[str]) -> None:
     one, two = filled(serve("one"), PARTITIONS[::2]), filled(serve("two"), PARTITIONS[1::2])
     source = HeardOf([one, two])
@@ -187,14 +179,6 @@ def test_a_store_that_goes_away_amid_its_answer(
     # The other one goes on after eight of twenty, in the middle of a range, and dies after eight.
     assert rows(task(two, one), maxrecordsperbatch="3") == ALL
     assert asked == {"read_many": 2, "read": 4}
-
-
-def test_a_store_of_before_is_asked_range_by_range(
-    one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_get, "ticket_version", lambda _: 1)
-    assert rows(task(one)) == ALL
-    assert asked == {"read_many": 1, "read": 20}
 
 
 def test_what_is_lost_is_said_as_of_one_range(one: Served, asked: Counter[str]) -> None:

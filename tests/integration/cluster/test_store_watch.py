@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from dafka_core.flight import limits, server_actions
+from dafka_core.flight import limits
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
@@ -221,18 +221,11 @@ def test_a_store_that_comes_meanwhile_is_noticed(
     assert stream.latestOffset(start, ALL)["topics"] == {"t": {"A": 9}}
 
 
-@pytest.mark.parametrize("full_house", [False, True])
-def test_a_store_that_cannot_tell_is_asked_now_and_then(
-    serve: Serve, later: Later, monkeypatch: pytest.MonkeyPatch, full_house: bool
-) -> None:
-    """An older store, and one at which as many clients wait as may."""
+def test_a_store_that_cannot_tell_is_asked_now_and_then(serve: Serve, later: Later) -> None:
+    """One at which the highest number of clients wait already."""
     store = serve("one")
     store.add(A, 5)
-    taken = []
-    if full_house:
-        taken = [store.service.context.watches.take() for _ in range(limits.MAX_WATCHES)]
-    else:
-        monkeypatch.delitem(server_actions.ACTIONS, "dafka.watch.v1")
+    taken = [store.service.context.watches.take() for _ in range(limits.MAX_WATCHES)]
     asked: list[float] = []
 
     class Counted(HeardOf):

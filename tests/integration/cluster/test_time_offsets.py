@@ -17,7 +17,6 @@ from pyspark.sql.datasource import (
 )
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
-from dafka_core.flight import server_actions
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
@@ -235,12 +234,6 @@ def test_stores_that_do_not_answer_are_waited_for_and_named(
     with pytest.raises(StoreUnreachableError, match="no answer"):
         batch(HeardOf([one]), startingTimestamp=T0_MS)
     assert len(asked) > 1
-
-
-def test_a_store_of_before_is_named(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(server_actions.ACTIONS, "dafka.offsets.v1")
-    with pytest.raises(ConfigError, match="no store can tell when the records of topic 't'"):
-        batch(HeardOf([one]), startingTimestamp=T0_MS)
 
 
 def test_ten_thousand_partitions_take_seconds(serve: Serve) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from dafka_core.envelope import closed
 from dafka_core.errors import ConfigError, HistoryChangedError
-from dafka_core.flight import server_get, server_where, where_get
+from dafka_core.flight import server_where, where_get
 from dafka_core.kept_records import KeptRecords
 from dafka_core.records import TopicPartition
 from dafka_core.values import Values
@@ -140,15 +139,6 @@ def test_a_stream_counts_what_was_looked_at(one: Served) -> None:
         start = end
     assert rows == 100
     assert json_round(stream.latestOffset(start, ALL)) == start
-
-
-def test_a_store_of_before_sends_all_and_the_task_keeps_what_fits(
-    one: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(server_get, "ticket_version", lambda _: 1)
-    with caplog.at_level(logging.DEBUG, "dafka_spark"):
-        assert batch(HeardOf([one]), "value = '00007'", fetch="flight") == [("A", 7)]
-    assert "knows no conditions" in caplog.text
 
 
 def test_a_task_goes_on_at_the_next_store(

@@ -69,11 +69,11 @@ def test_another_programs_database_is_refused(tmp_path: Path, name: bytes | None
         Log(tmp_path)
 
 
-@pytest.mark.parametrize("form", [1, 9])
+@pytest.mark.parametrize("form", [1, 2, 9])
 def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
     Log(tmp_path).close()
     change(tmp_path, b"meta", b"format", form.to_bytes(4, "little"))
-    why = rf"its format is {form}, this program reads formats 2 to 4: open it with the version"
+    why = rf"its format is {form}, this program reads formats 3 to 4: open it with the version"
     with pytest.raises(StoreError, match=why):
         Log(tmp_path)
 

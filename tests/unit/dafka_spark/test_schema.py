@@ -57,7 +57,5 @@ def test_a_table_keeps_its_options_in_its_schema() -> None:
     assert table_options(full()) == {}
     assert is_table(schema)
     assert is_table(full({"subscribe": "t"}, headers=True))
-    before = StructType([each for each in schema if each.name != "timestampType"])
-    assert is_table(before), "of a version of before"
     assert not is_table(full())
     assert not is_table(StructType([schema["value"]]))

@@ -35,7 +35,7 @@ def test_members_that_a_later_version_has_are_passed_over() -> None:
     "answer",
     [
         Heads((PartitionInfo("t", "\udcff", 3, 9), PartitionInfo("é", "P", 0, 0))),
-        Offsets((5, None)),
+        Offsets((5, None), 1),
         TransactionStates((TransactionState(9, 9, "A" * 32, Transaction(7, 3, 9)),)),
         TransactionStates((TransactionState(0, 0, "", None),)),
         Done(),
