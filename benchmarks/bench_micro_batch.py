@@ -1,6 +1,6 @@
 """Row 4: one micro-batch of a few rows from topic to topic, against stubs with nothing to do.
 
-And what delivering exactly once, appearing at once, and going to two stores costs it.
+And what delivering exactly once, and going to two stores, costs it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench, filled
 from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
-from dafka_spark.options import AT_LEAST_ONCE, BATCH, DELIVERY, EXACTLY_ONCE
+from dafka_spark.options import AT_LEAST_ONCE, DELIVERY, EXACTLY_ONCE
 
 LIMIT = 100
 """Rows in a micro-batch."""
 
 STUB_GOAL = 0.87
 DELIVERY_GOAL = 0.9
-COMMIT_GOAL = 0.9
 STORES_GOAL = 0.8
 
 BOTH_STORES = "acks=all of two stores"
@@ -58,8 +57,6 @@ def run(bench: Bench) -> Iterator[Figure]:
                 for delivery in DELIVERY:
                     sink = {"tower": cluster.tower, "delivery": delivery}
                     sides[delivery] = partial(trigger_ms, spark, "dafka", ours, sink, warm_up)
-                sink = {"tower": cluster.tower, "commit": BATCH}
-                sides[BATCH] = partial(trigger_ms, spark, "dafka", ours, sink, warm_up)
                 for name, acks in ((BOTH_STORES, "all"), (ONE_STORE, "1")):
                     sink = {"tower": two.tower, "acks": acks}
                     sides[name] = partial(trigger_ms, spark, "dafka", ours, sink, warm_up)
@@ -73,7 +70,6 @@ def compare(size_bytes: int, times: dict[str, list[float]]) -> Iterator[Figure]:
     for what, ours, reference, goal in (
         *((delivery, delivery, "stub", STUB_GOAL) for delivery in DELIVERY),
         ("exactly-once beside at-least-once", EXACTLY_ONCE, AT_LEAST_ONCE, DELIVERY_GOAL),
-        ("commit=batch beside commit=task", BATCH, EXACTLY_ONCE, COMMIT_GOAL),
         (BOTH_STORES, BOTH_STORES, ONE_STORE, STORES_GOAL),
     ):
         yield compared(

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from weakref import WeakSet
 
 from dafka_core.errors import ForkedError
+from dafka_core.native_threads import check_threads
 
 
 class Closing(ABC):
@@ -39,6 +40,7 @@ class ProcessBound(Closing):
 
     def __new__(cls, *_arguments: Any, **_options: Any) -> Self:
         """Notes what a forked child would inherit."""
+        check_threads()
         made = super().__new__(cls)
         _made_here.add(made)
         return made

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +30,8 @@ from dafka_core.retention_rules import RULES, RetentionRule, checked_rules
 from dafka_core.security_options import SecurityOptions
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
+_ONE_CLUSTER: Final = "Set it before the session starts, or name the tower with option 'tower'"
+_PROCESS: Final = os.getpid()
 
 AUTO_HOST = "auto"
 """For ``host``: the address from which this machine reaches the towers."""
@@ -96,13 +100,28 @@ def towers_of_environment() -> tuple[TowerAddress, ...]:
     """The towers that ``DAFKA_TOWER`` names, or the default.
 
     Raises:
-        ConfigError: it names none.
+        ConfigError: it names none, or a Spark session in this process has another value.
     """
     value = os.environ.get(TOWER_ENVIRONMENT) or DEFAULT_TOWER
     try:
-        return parse_towers(value)
+        towers = parse_towers(value)
     except ValueError as error:
         raise ConfigError(TOWER_ENVIRONMENT, value, str(error), "environment variable") from None
+    if (spark := _tower_in_spark(value)) != value:
+        why = f"the Spark session has {spark!r}, with which its JVM started. {_ONE_CLUSTER}"
+        raise ConfigError(TOWER_ENVIRONMENT, value, why, "environment variable")
+    return towers
+
+
+def _tower_in_spark(value: str) -> str:
+    """Return the tower that format ``dafka`` uses in this process; ``value`` without a session."""
+    context: Any = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
+    # A forked child must not use its parent's connection to the JVM.
+    if context and context._active_spark_context and os.getpid() == _PROCESS:  # noqa: SLF001
+        with contextlib.suppress(Exception):  # the JVM has ended, and with it the session
+            found = context._jvm.java.lang.System.getenv(TOWER_ENVIRONMENT)  # noqa: SLF001
+            return found or DEFAULT_TOWER
+    return value
 
 
 def _tower(word: str) -> TowerAddress:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
-import os
 import re
 import secrets
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from dafka_core.durable_files import open_new
 from dafka_core.errors import ConfigError
 from dafka_core.guesses import MOST_WRONG, Guesses, guesser
 from dafka_core.names import printable
@@ -55,9 +55,8 @@ def write_token(path: Path) -> None:
     Raises:
         OSError: it is there already, or cannot be made.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{new_token()}\n")
+    with open_new(path, 0o600, replaces=False) as file:
+        file.write(f"{new_token()}\n".encode())
 
 
 class Door:

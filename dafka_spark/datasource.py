@@ -90,7 +90,7 @@ class DafkaDataSource(DataSource):
         """The writer of a streaming query.
 
         ``overwrite`` says that the output mode is ``complete``: as with Spark's Kafka sink each
-        micro-batch's whole result is appended.
+        micro-batch's whole result is appended.  Spark 4.3 itself refuses mode ``update``.
         """
         from dafka_spark.sink.writers import DafkaStreamWriter
 

@@ -192,25 +192,17 @@ class BadValueError(PartitionError):
 
 
 @dataclass(eq=False)
-class TransactionChangedError(PartitionError):
-    """A repeated micro-batch that has other rows for a partition than before."""
+class TransactionChangedError(DafkaError):
+    """A repeated micro-batch that has other rows than those that are committed."""
 
     sentence = (
-        "batch {transaction.version} of this query has written {count} rows here, at offsets "
-        "{transaction.start} to {transaction.end} (exclusive), and has {now} now that it is run "
-        "again. Which rows would be missing or doubled cannot be known. If another query runs from "
-        "a copy of this checkpoint, let each have a checkpoint of its own. If it gives other rows "
-        "each time (rand() in a filter, a table that changes), or cuts a batch into other tasks, "
-        "let it do as it did before: the same options of its sources, the same "
-        "repartitioning (see docs/delivery.md)"
+        "batch {batch} of this query is repeated with other rows: {why}. Nothing was written, as "
+        "rows would be missing or doubled. If another query runs from a copy of this checkpoint, "
+        "give each a checkpoint of its own. If the query makes other rows each time (rand() in a "
+        "filter, a table that changes), make it repeatable (docs/delivery.md)"
     )
-    transaction: Transaction
-    rows: int
-
-    def _sentence(self, **facts: object) -> str:
-        count = self.transaction.end - self.transaction.start
-        now = self.rows if self.rows != count else f"{count} others"
-        return super()._sentence(count=count, now=now)
+    batch: int
+    why: str
 
 
 @dataclass(eq=False)

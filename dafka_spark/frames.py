@@ -71,10 +71,17 @@ def write_dafka(
 
 
 def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as Spark takes them; those that are None are left out."""
+    """Options as Spark takes them; those that are None are left out.
+
+    Raises ConfigError if none names a cluster, and Spark's ``DAFKA_TOWER`` is not Python's.
+    """
+    from dafka_core.node_options import towers_of_environment  # noqa: PLC0415 -- as below
     from dafka_spark.spark_options import camel  # noqa: PLC0415 -- sessions import this module
 
-    return {camel(name): _text(value) for name, value in options.items() if value is not None}
+    given = {camel(name): _text(value) for name, value in options.items() if value is not None}
+    if not given.keys() & {"tower", "stores"}:
+        towers_of_environment()
+    return given
 
 
 def _text(value: Any) -> str:

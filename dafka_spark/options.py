@@ -42,9 +42,7 @@ EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 DELIVERY: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
 
-TASK: Final = "task"
 BATCH: Final = "batch"
-COMMIT: Final = (TASK, BATCH)
 
 COUNT_BITS: Final = 14
 """Of the version that stores keep of a transaction with ``txnVersion``: to how many partitions that
@@ -285,13 +283,11 @@ class SinkOptions(ValueOptions, SparkOptions):
         unit="stores",
     )
     commit: str = option(
-        TASK,
-        "streaming queries only, what of a micro-batch appears at once: with `task` what one task "
-        "writes to one partition, as soon as the task is done; with `batch` all that the "
-        "micro-batch writes to all partitions and topics, at the store that takes it, when all "
-        "tasks are done. A batch write always appears at once",
-        choices=COMMIT,
-        parse=values.parse_word,
+        BATCH,
+        "with exactly-once all rows of a micro-batch, or of a batch write, appear at once, in all "
+        "partitions and topics of the store that takes them. No other value is left",
+        choices=(BATCH,),
+        parse=values.parse_commit,
     )
     audit: bool = option(
         False,
@@ -337,8 +333,6 @@ class SinkOptions(ValueOptions, SparkOptions):
         """Checks what concerns more than one option."""
         if why := self.why_not(self.topic):
             raise ConfigError("topic", escape(self.topic), why)
-        if self.commit == BATCH and not self.is_exact:
-            raise ConfigError("commit", BATCH, f"needs delivery = {EXACTLY_ONCE}")
         if self.audit and not self.is_exact:
             raise ConfigError("audit", "true", f"needs delivery = {EXACTLY_ONCE}")
         self.check_values()

@@ -17,8 +17,8 @@ from pyspark.sql.types import DataType
 from dafka_core.errors import DafkaError
 from dafka_core.names import escape
 from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.row_digest import RowDigest
 from dafka_core.queries.verification import Recompute
+from dafka_core.row_digest import RowDigest
 from dafka_core.values import Values
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.task_writer import by_topic, check_columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the plugin where the package is not installed, and no entry point names it."""
     if not config.pluginmanager.is_registered(pytest_plugin):
         config.pluginmanager.register(pytest_plugin, "dafka")
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the Spark session of tests that this process ran before."""
+    monkeypatch.delitem(sys.modules, "pyspark.core.context", raising=False)
 
 
 def unit_of(nodeid: str) -> str:

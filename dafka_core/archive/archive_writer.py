@@ -7,12 +7,13 @@ files that the archive's readers find where they are, and that its next writer p
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.archive.archive_errors import ArchiveError, translated
+from dafka_core.archive.archive_errors import ArchiveError
 from dafka_core.archive.layout import make_archive
 from dafka_core.archive.manifest import MAX_COMMIT_FILES, ArchivedFile, Manifest
 from dafka_core.archive.record_files import RecordFile, by_day, first_and_last_us
@@ -108,8 +109,8 @@ class ArchiveWriter:
         while missing := [part for part in self._missing(wanted) if part.tp not in failed]:
             with Staging(self.manifest) as staging:
                 files = _Stage(self.manifest, staging, read).written(missing, failed)
-                staging.sync()
-                added = added.and_then(self._commit(files))
+                staging.add(files)
+                added = added.and_then(self._commit([file for _, file in files]))
         return added._replace(failed=tuple(failed.items()))
 
     def _missing(self, wanted: Sequence[Wanted]) -> Iterator[Wanted]:
@@ -135,12 +136,12 @@ class _Stage:
         self._manifest = manifest
         self._staging = staging
         self._read = read
-        self._files: list[ArchivedFile] = []
+        self._files: list[tuple[Path, ArchivedFile]] = []
         self._size_bytes = 0
 
     def written(
         self, parts: Sequence[Wanted], failed: dict[TopicPartition, DafkaError]
-    ) -> list[ArchivedFile]:
+    ) -> list[tuple[Path, ArchivedFile]]:
         """The files of the first of these ranges, perhaps not all; adds to ``failed``."""
         for part in parts:
             if self._is_full:
@@ -210,8 +211,7 @@ class _OpenFile:
         self._day = day
         self._staging = staging
         self._first = self._last = first
-        self._path = staging.directory / f"open-{first.offset}"
-        self._directory = manifest.directory
+        self._path = staging.directory / f"open-{secrets.token_hex(8)}"
         self._file = RecordFile(manifest.directory, self._path)
 
     def takes(self, day: str | None) -> bool:
@@ -224,8 +224,8 @@ class _OpenFile:
         self._last = batch
         self.values_bytes += batch.values.size_bytes
 
-    def finished(self) -> ArchivedFile:
-        """The file, on the disk under its name where it is staged."""
+    def finished(self) -> tuple[Path, ArchivedFile]:
+        """Complete the file, which is staged later."""
         size_bytes = self._file.finish()
         made = ArchivedFile(
             self._part.tp.partition,
@@ -238,9 +238,7 @@ class _OpenFile:
             self._staging.id,
             self._part.life,
         )
-        with translated(self._directory):
-            self._path.rename(self._staging.path_of(made))
-        return made
+        return self._path, made
 
     def drop(self) -> None:
         """Removes what is not to be finished."""

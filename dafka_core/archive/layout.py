@@ -20,6 +20,7 @@ from typing import Final
 import xxhash
 
 from dafka_core.archive.archive_errors import ArchiveError, translated
+from dafka_core.durable_files import make_directory
 from dafka_core.names import escape, octets_of, quoted, unescape
 
 MANIFEST: Final = "_dafka"
@@ -51,8 +52,7 @@ def make_archive(directory: Path) -> None:
         why = "it is a file: name a directory, which is made if it is not there"
         raise ArchiveError(directory, why)
     with translated(directory):
-        directory.mkdir(exist_ok=True)
-        (directory / MANIFEST).mkdir(exist_ok=True)
+        make_directory(directory / MANIFEST, below=directory.absolute().parent)
 
 
 def topic_name(directory: Path | str, topic: str) -> str:

@@ -12,7 +12,6 @@ What is read here may come from anywhere.  It names no paths: they follow from w
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from msgspec import Meta
 
 from dafka_core.archive import layout
 from dafka_core.archive.archive_errors import ArchiveError, damaged, translated
+from dafka_core.durable_files import NO_LINKS, replace_file, sync
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.names import quoted
 from dafka_core.records import TopicPartition
@@ -50,7 +50,6 @@ Day = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 _NAME: Final = re.compile(r"(\d{20})\.json", re.ASCII)
 _START: Final = attrgetter("start")
 _END: Final = attrgetter("end")
-_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK)
 
 
 class LaterVersionError(ValueError):
@@ -210,9 +209,9 @@ class Manifest:
         target = self._commit(self.version + 1)
         written = self.commits / layout.STAGED / files[0].staged / "commit"
         with translated(self.directory):
-            write_synced(written, made.packed())
+            replace_file(written, made.packed())
             is_ours = self._link(written, target)
-            sync_directory(self.commits)
+            sync(self.commits)
         if is_ours:
             self._add(made)
             self.version += 1
@@ -229,9 +228,9 @@ class Manifest:
         made = Commit(self.topic, tuple(file for commit in commits for file in commit.files))
         packed = made.packed()
         if len(made.files) <= MAX_COMMIT_FILES and len(packed) <= MAX_COMMIT_BYTES:
-            write_synced(written, packed)
+            replace_file(written, packed)
             os.link(written, self._fold(first))
-            sync_directory(self.commits)
+            sync(self.commits)
 
     def _link(self, written: Path, target: Path) -> bool:
         try:
@@ -240,7 +239,7 @@ class Manifest:
             # NFS may say so of a link that it has made: its answer was lost, and it asked again.
             return written.stat().st_nlink > 1
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             why = (
                 f"its file system has no hard links ({error.strerror}), by which two writers are "
@@ -300,34 +299,3 @@ def manifests(directory: Path) -> Iterator[Manifest]:
     for name in names:
         if (topic := layout.topic_of(name)) is not None:
             yield Manifest(directory, topic)
-
-
-def write_synced(path: Path, octets: bytes) -> None:
-    """Writes a file, which is on the disk when this returns; its directory may not say so yet.
-
-    A file that was there is left as it is under the other names that it has.
-    """
-    path.unlink(missing_ok=True)
-    with path.open("wb") as file:
-        file.write(octets)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Has the names in a directory on the disk."""
-    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
-def make_synced(path: Path, below: Path) -> None:
-    """Makes a directory and those above it, up to ``below``, which is there; all synced.
-
-    Also where they are there: another writer may have made them just now.
-    """
-    for each in reversed([path, *path.parents][: len(path.relative_to(below).parts)]):
-        each.mkdir(exist_ok=True)
-        sync_directory(each.parent)

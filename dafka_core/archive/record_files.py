@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -68,14 +67,11 @@ class RecordFile:
             self._writer.write_batch(columns_of(batch))
 
     def finish(self) -> int:
-        """Ends it; it is on the disk when this returns.  Gives its size in bytes."""
+        """Complete the file, which is not synced yet, and return its size in bytes."""
         with translated(self._directory):
             self._writer.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            size = os.fstat(self._file.fileno()).st_size
             self._file.close()
-        return size
+            return self._path.stat().st_size
 
     def drop(self) -> None:
         """Removes what is not to be finished."""

@@ -19,7 +19,8 @@ from typing import Final, Self
 
 from dafka_core.archive import layout
 from dafka_core.archive.archive_errors import translated
-from dafka_core.archive.manifest import ArchivedFile, Manifest, make_synced, sync_directory
+from dafka_core.archive.manifest import ArchivedFile, Manifest
+from dafka_core.durable_files import make_directory, move
 
 _ID: Final = re.compile("[0-9a-f]{32}")
 
@@ -39,7 +40,7 @@ class Staging:
     def __enter__(self) -> Self:
         while self._lock < 0:
             with translated(self._manifest.directory):
-                make_synced(self.directory, self._manifest.directory)
+                make_directory(self.directory, below=self._manifest.directory)
                 try:
                     self._lock = _locked(self.directory)
                 except (FileNotFoundError, BlockingIOError):
@@ -59,14 +60,10 @@ class Staging:
         finally:
             os.close(self._lock)
 
-    def path_of(self, file: ArchivedFile) -> Path:
-        """Where one of the files is to be, before it is named in the manifest."""
-        return staged_path(self._manifest, file)
-
-    def sync(self) -> None:
-        """Has the files' names on the disk."""
+    def add(self, made: Sequence[tuple[Path, ArchivedFile]]) -> None:
+        """Stage finished files, synced; the manifest may name them then."""
         with translated(self._manifest.directory):
-            sync_directory(self.directory)
+            move(*((path, staged_path(self._manifest, file)) for path, file in made))
 
     def _settle(self) -> None:
         # A commit of which the disk said no may be there all the same.
@@ -96,14 +93,10 @@ def publish(manifest: Manifest, files: Sequence[ArchivedFile]) -> None:
         ArchiveError: the disk fails; who writes next to the archive does the rest.
     """
     with translated(manifest.directory):
-        days = sorted({path_of(manifest, file).parent for file in files})
-        for day in days:
-            make_synced(day, manifest.directory)
-        for file in files:
-            with contextlib.suppress(FileNotFoundError):
-                staged_path(manifest, file).rename(path_of(manifest, file))
-        for day in days:
-            sync_directory(day)
+        moves = [(staged_path(manifest, file), path_of(manifest, file)) for file in files]
+        for day in sorted({path.parent for _, path in moves}):
+            make_directory(day, below=manifest.directory)
+        move(*((staged, path) for staged, path in moves if staged.exists()))
 
 
 def recover(manifest: Manifest) -> None:

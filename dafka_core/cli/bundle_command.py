@@ -22,6 +22,7 @@ from dafka_core.cli.configuration import CONFIG, PREFIX, PROFILE
 from dafka_core.cli.flags import WithResult
 from dafka_core.cli.itself import versions
 from dafka_core.cli.list_commands import Timeout, Uris
+from dafka_core.durable_files import open_new
 from dafka_core.error_base import HIDDEN, is_secret
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape
@@ -59,7 +60,7 @@ def bundle(
     path = Path(file or f"dafka-bundle-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.tar.gz")
     told = _settings(ctx, {**options, "timeout_s": timeout_s, "stores": uris})
     try:
-        with path.open("xb") as made, tarfile.open(fileobj=made, mode="w:gz") as archive:
+        with open_new(path, replaces=False) as made, tarfile.open(None, "w:gz", made) as archive:
             for name, octets in _files(told, timeout_s):
                 entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
                 entry.size, entry.mtime = len(octets), int(time.time())

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from dafka_core.archive.record_files import SCHEMA, columns_of
 from dafka_core.cli.places import CSV, JSON, PARQUET, Place
 from dafka_core.cli.record_text import json_lines
+from dafka_core.durable_files import open_new
 from dafka_core.envelope_columns import HEADERS_TYPE
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, text_of
@@ -32,34 +33,29 @@ Write = Callable[[RecordBatch], None]
 
 @contextmanager
 def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
-    """Gives what writes records to a file, which is there when all are written, and not before.
+    """Gives what writes records to a file, which is there, and on disk, when all are written.
 
     Raises:
         ConfigError: it is there already, or cannot be written.
     """
-    path = Path(place.name)
-    if path.exists() and not overwrite:
-        why = "is there already: take another name, or --overwrite"
-        raise ConfigError("file", escape(place.name), why)
-    part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
+        with open_new(Path(place.name), replaces=overwrite) as file:
             writer = _WRITERS[place.kind](file)
             yield writer.write
             writer.close()
-        part.replace(path)
+    except FileExistsError:
+        why = "is there already: take another name, or --overwrite"
+        raise ConfigError("file", escape(place.name), why) from None
     except OSError as error:
         raise ConfigError(
             "file", escape(place.name), f"cannot be written: {error.strerror}"
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 class _Parquet:
     """The columns that Spark gives of a topic, and those of ``dafka archive``."""
 
-    def __init__(self, file: io.BufferedWriter) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._writer = pq.ParquetWriter(file, _SCHEMA, compression="zstd", compression_level=1)
 
     def write(self, batch: RecordBatch) -> None:
@@ -76,7 +72,7 @@ class _Parquet:
 class _Json:
     """Objects as ``dafka consume --json`` prints them."""
 
-    def __init__(self, file: io.BufferedWriter) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def write(self, batch: RecordBatch) -> None:
@@ -89,7 +85,7 @@ class _Json:
 class _Csv:
     """A line of names, and rows; octets are as they are, headers are left out."""
 
-    def __init__(self, file: io.BufferedWriter) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
         self._rows = csv.writer(self._text, lineterminator="\n")
         self._rows.writerow(CSV_COLUMNS)

@@ -56,10 +56,11 @@ def run_store(
     refuse_unused(listen, options)
     with (
         watching("store", options) as watch,
-        Store(directory, **of_table(StoreOptions, options)) as node,
+        Store(directory, announce=False, **of_table(StoreOptions, options)) as node,
         gateway(node, listen, options) as (nodes, facts),
     ):
         watch.add(node, *nodes)
+        node.announce()
         output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
         where = {"address": node.address, "dir": directory}
         serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)

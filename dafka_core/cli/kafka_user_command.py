@@ -14,10 +14,10 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.keys_command import DEFAULT_ROLES, Topics, patterns_of, topics_of
 from dafka_core.cli.list_commands import AsJson
+from dafka_core.durable_files import replace_file
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape, printable, unescape
 from dafka_core.permissions import ADMIN, CONSUME, PRODUCE, Permissions
-from dafka_core.private_files import replace_file
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)]
 File = Annotated[

@@ -221,11 +221,14 @@ def stores(
 ) -> None:
     """List the stores: their file's size, how much is free, and the leases readers have of it."""
     rows: list[tuple[Any, ...]] = []
-    for client in store_clients.clients(timeout_s, uris, options):
+    asked = store_clients.clients(timeout_s, uris, options)
+    for client in asked:
         try:
             with client:
                 rows.append((client.location.store, *astuple(client.space(timeout_s=timeout_s))))
         except DafkaError as error:
+            if client is asked[-1] and not rows:
+                raise
             output.complain(str(error))
     columns = ("store", "file_bytes", "free_bytes", "leases", "oldest_lease_s")
     output.table(columns, rows, as_json=as_json)

@@ -46,13 +46,16 @@ def up(
     if exit_with_parent:
         stop_when_input_ends()
     refuse_unused(kafka, options)
+    stored = of_table(StoreOptions, options) | {"announce": False}
     with (
         watching("tower and store", options) as watch,
-        Tower(**of_table(TowerOptions, options)) as hub,
-        Store(directory, **of_table(StoreOptions, options) | {"tower": hub.tower}) as node,
+        Tower(announce=False, **of_table(TowerOptions, options)) as hub,
+        Store(directory, **stored | {"tower": hub.tower}) as node,
         gateway(node, kafka, options) as (nodes, facts),
     ):
         watch.add(hub, node, *nodes)
+        node.announce()
+        hub.announce()
         output.say(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
         output.say("other terminals need this, when it is not the default:")
         output.say(f"  export DAFKA_TOWER={hub.tower}")

@@ -14,6 +14,7 @@ import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.list_commands import AsJson
+from dafka_core.durable_files import make_directory, open_new
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape
 from dafka_core.near_names import what_there_is
@@ -63,9 +64,9 @@ def notebooks(
         why = f"has {', '.join(there)} already; --force replaces what is there"
         raise ConfigError("dir", escape(directory), why, "argument")
     try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
+        make_directory(Path(directory))
         for name, path in paths.items():
-            with path.open("wb" if force else "xb") as file:
+            with open_new(path, replaces=force) as file:
                 file.write(found[name])
     except OSError as error:
         why = f"cannot be written to: {error.strerror}"

@@ -16,6 +16,7 @@ from dafka_core.cli import logs, output, streams
 from dafka_core.cli.malloc import keep_freed_memory
 from dafka_core.cli.service_manager import told_of
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.native_threads import check_threads
 from dafka_core.near_names import nearest_name
 from dafka_core.nodes.descriptors import raise_limit
 
@@ -60,8 +61,9 @@ def run(arguments: Sequence[str] | None) -> int:
     logs.begin()
     keep_freed_memory()
     raise_limit()  # each peer takes some descriptors
-    handle_stop_signals()
     try:
+        check_threads()
+        handle_stop_signals()
         return _run(arguments)
     except Stopped as stopped:
         return EXIT_SIGNAL + stopped.number

@@ -122,7 +122,7 @@ class Api:
         name = _name(request, "topic")
         found = windows.topic_row(self.snapshot, name)
         if found is None:
-            raise InvalidRequestError("topic", escape(name)[:300], "no store has records of it")
+            raise InvalidRequestError("topic", escape(name)[:300], browsing.UNKNOWN)
         return found
 
     def partitions(self, request: Request) -> Any:
@@ -275,13 +275,19 @@ class Api:
         """Asked for again when something was noted, and not at each look of each viewer."""
         found = self.snapshot
         ends = audit_trail.noted(found)
-        if ends != self._noted:
+        if ends != self._noted and found.live:
             self._audited = audit_trail.audited_queries(self.view.clients(), found)
             self._noted = ends
         return self._audited
 
     def _answering(self, answer: Answer) -> Callable[[Request], Response]:
-        return lambda request: _answered(lambda: answer(self, request))
+        def told(request: Request) -> Any:
+            found = answer(self, request)
+            if isinstance(found, Response):
+                return found
+            return found | windows.availability(self.snapshot)
+
+        return lambda request: _answered(lambda: told(request))
 
     def _one(self, request: Request) -> Record:
         tp = TopicPartition(_name(request, "topic"), _name(request, "partition"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from dafka_core.console.browsing import browsed
 from dafka_core.console.snapshot import Snapshot
 from dafka_core.flight.store_client import StoreClient
@@ -99,5 +101,7 @@ def trail(
 
 
 def _rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
-    tps = snapshot.partitions.tps
-    return [(tp, row) for row, tp in enumerate(tps) if tp.topic == AUDIT_TOPIC]
+    """The trails with records that can be read."""
+    columns = snapshot.partitions
+    rows = np.flatnonzero(columns.readable > columns.earliest).tolist()
+    return [(columns.tps[row], row) for row in rows if columns.tps[row].topic == AUDIT_TOPIC]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from dafka_core.envelope_columns import opened_columns
 from dafka_core.errors import DafkaError, InvalidRequestError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.kept_records import kept
-from dafka_core.names import escape, printable, text_of
+from dafka_core.names import escape, printable, quoted, text_of
 from dafka_core.opened_records import opened_records
 from dafka_core.records import UNKNOWN_US, Record, RecordBatch, TopicPartition
 from dafka_core.where import Where
@@ -41,6 +43,8 @@ MOST_AT_A_TIME: Final = 4
 
 MOST_MIXED: Final = 8
 """Partitions of a topic whose last records are shown together."""
+
+UNKNOWN: Final = "no store has records of it (of those that answer)"
 
 _turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)
 
@@ -110,15 +114,16 @@ def browsed(
         DafkaError: no store could be read from.
     """
     most, matcher = max(1, min(most, MOST_RECORDS)), search.matcher()
-    earliest, end = _bounds(snapshot, tp)
+    earliest, end = _bounds(snapshot, tp, start)
     begin = end - most if start is None else start
     begin = min(max(begin, earliest), end)
     with _turns:
         if matcher is None:
             stop = min(begin + most, end)
-            found = _read(clients, snapshot, tp, begin, stop) if begin < stop else []
+            read = _read_last if start is None else _read
+            found = read(clients, snapshot, tp, begin, stop) if begin < stop else []
             looked = found[-1].offset + 1 if found else begin
-            return Page(found, earliest, end, looked, looked - begin)
+            return Page(found, earliest, end, looked, len(found))
         return _searched(clients, snapshot, tp, (begin, end, earliest), most, matcher)
 
 
@@ -127,26 +132,32 @@ def latest(
 ) -> list[Record]:
     """The last records of the partitions of a topic that were written last, the newest first.
 
+    Those of a partition are in the order of their offsets, whatever times they have.
+
     Raises:
         InvalidRequestError: there is no such topic.
         DafkaError: no store could be read from.
     """
     columns = snapshot.partitions
     if topic not in columns.topics:
-        raise InvalidRequestError("topic", escape(topic)[:100], "no store has records of it")
-    own = np.flatnonzero(
-        (columns.topic == columns.topics.index(topic)) & (columns.end > columns.earliest)
-    )
+        raise InvalidRequestError("topic", escape(topic)[:100], UNKNOWN)
+    is_own = (columns.topic == columns.topics.index(topic)) & (columns.end > columns.earliest)
+    own = np.flatnonzero(is_own & (columns.readable > columns.earliest))
+    if not len(own) and is_own.any():
+        raise DafkaError(f"no store that has records of topic {quoted(topic)} answers")
     newest = own[np.argsort(-columns.last_us[own], kind="stable")][:MOST_MIXED]
-    found: list[Record] = []
     most = max(1, min(most, MOST_RECORDS))
+    found: list[Iterator[tuple[int, Record]]] = []
     with _turns:
         for row in newest.tolist():
-            end = int(columns.end[row])
-            start = max(int(columns.earliest[row]), end - most)
-            found += _read(clients, snapshot, columns.tps[row], start, end)
-    found.sort(key=lambda each: each.timestamp_us or 0, reverse=True)
-    return found[:most]
+            earliest, end = _bounds(snapshot, columns.tps[row])
+            start = max(earliest, end - most)
+            records = _read_last(clients, snapshot, columns.tps[row], start, end)
+            # A record comes after the one before it, also with an earlier time or none.
+            times = accumulate((each.timestamp_us or 0 for each in records), max)
+            found.append(reversed([*zip(times, records, strict=True)]))
+    newest_first = heapq.merge(*found, key=lambda each: each[0], reverse=True)
+    return [record for _, record in islice(newest_first, most)]
 
 
 def one(
@@ -158,7 +169,7 @@ def one(
         InvalidRequestError: it is not there.
         DafkaError: no store could be read from.
     """
-    earliest, end = _bounds(snapshot, tp)
+    earliest, end = _bounds(snapshot, tp, offset)
     if not earliest <= offset < end:
         why = f"the partition has offsets {earliest} to {end - 1}"
         raise InvalidRequestError("offset", offset, why)
@@ -213,13 +224,19 @@ def _time(record: Record) -> int | None:
     return None if record.timestamp_us in (None, UNKNOWN_US) else record.timestamp_us
 
 
-def _bounds(snapshot: Snapshot, tp: TopicPartition) -> tuple[int, int]:
+def _bounds(snapshot: Snapshot, tp: TopicPartition, start: int | None = None) -> tuple[int, int]:
+    """Where the records that can be read begin and end; a page is to begin at ``start``."""
     columns = snapshot.partitions
     row = columns.row_of(tp)
     if row is None:
         name = f"{escape(tp.topic)}/{escape(tp.partition)}"[:300]
-        raise InvalidRequestError("partition", name, "no store has records of it")
-    return int(columns.earliest[row]), int(columns.end[row])
+        raise InvalidRequestError("partition", name, UNKNOWN)
+    earliest, end = int(columns.earliest[row]), int(columns.end[row])
+    readable = max(earliest, int(columns.readable[row]))
+    is_beyond = start is not None and readable <= start < end
+    if readable < end and (is_beyond or readable == earliest):
+        raise DafkaError(f"{tp}: no store that has offsets {readable} to {end - 1} answers")
+    return earliest, min(end, readable)
 
 
 def _searched(
@@ -248,6 +265,15 @@ def _searched(
         if len(found) >= most or size >= MOST_PAGE_BYTES or time.monotonic() >= deadline:
             break
     return Page(found, earliest, end, at, at - begin)
+
+
+def _read_last(
+    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
+) -> list[Record]:
+    """Read a range; if it is too large for a page, as many of its last records as fit."""
+    found = _read(clients, snapshot, tp, start, end)
+    is_cut = found and found[-1].offset + 1 < end
+    return _read_last(clients, snapshot, tp, end - len(found), end) if is_cut else found
 
 
 def _read(

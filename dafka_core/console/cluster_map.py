@@ -90,16 +90,10 @@ def _links(snapshot: Snapshot, nodes: dict[str, dict[str, Any]]) -> list[dict[st
             if node == state.store or not found["here"]:
                 continue
             connected = None if told is None else told.get(node, False)
-            first, second = (
-                sorted((state.store, node))
-                if found["kind"] == STORE
-                else (
-                    state.store,
-                    node,
-                )
-            )
-            before = links.get((first, second), connected)
-            links[first, second] = connected and before
+            pair = state.store, node
+            if found["kind"] == STORE:
+                pair = min(pair), max(pair)
+            links[pair] = connected and links.get(pair, connected)
     return [
         {"store": escape(store), "node": escape(node), "connected": connected}
         for (store, node), connected in links.items()

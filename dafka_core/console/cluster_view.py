@@ -13,7 +13,7 @@ from typing import Any, Final
 from dafka_core.closing import ProcessBound
 from dafka_core.console.partition_table import PartitionTable
 from dafka_core.console.query_watch import QueryWatch
-from dafka_core.console.snapshot import NOTHING, Moment, Snapshot, StoreState
+from dafka_core.console.snapshot import NO_FLIGHT, NOTHING, Moment, Snapshot, StoreState
 from dafka_core.console.store_link import ANSWER_S, StoreLink
 from dafka_core.errors import ClosedError, DafkaError, NodeFailedError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
@@ -146,9 +146,8 @@ class ClusterView(ProcessBound):
         columns = self._table.columns()
         found: list[StoreState] = []
         for link in links:
-            ends = columns.stores.get(link.store)
-            held = 0 if ends is None else int((ends >= 0).sum())
-            found.append(link.state(held, 0 if ends is None else columns.behind(link.store)))
+            behind = columns.behind(link.store) if link.store in columns.stores else 0
+            found.append(link.state(self._table.held(link.store), behind))
         nodes, towers, own, missing = self._mesh(found)
         self._look_for_queries([link.client for link in links if link.heads is not None])
         return Snapshot(
@@ -220,9 +219,7 @@ class ClusterView(ProcessBound):
             return (), (), "", ()
         known = {each.store for each in found}
         found += [
-            StoreState(store, failure="it serves no Arrow Flight: what it has is not shown")
-            for store in reader.stores()
-            if store not in known
+            StoreState(store, failure=NO_FLIGHT) for store in reader.stores() if store not in known
         ]
         if (now := time.monotonic()) >= self._missing_due:
             self._missing = tuple(reader.missing_stores(timeout_s=0.01))

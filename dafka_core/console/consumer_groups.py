@@ -51,7 +51,7 @@ class ConsumerGroups:
     def _look(self, clients: Sequence[StoreClient]) -> Sequence[GroupLag]:
         with self._lock:
             began = time.monotonic()
-            if began >= self._due:
+            if clients and began >= self._due:  # without one it is as it was known last
                 self._found = group_lags(clients, timeout_s=ANSWER_S)
                 ended = time.monotonic()
                 self._due = ended + max(EVERY_S, (ended - began) / SHARE)

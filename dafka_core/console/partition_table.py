@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,12 +32,14 @@ class PartitionColumns:
     Attributes:
         tps: which partition each row is of.
         topic: the number of its topic, in ``topics``.
-        earliest, end: its offsets, of all stores together.
+        earliest, end: its offsets, of all stores together; ``end`` is the last known one.
+        readable: where the records that answering stores have end; -1 where they have none.
         bytes: about what its values take.
         first_us, last_us: when its first and last record were written; 0 where that is not known.
         rate: records per second.
         byte_rate: bytes per second.
-        stores: where each store's own records of it end, -1 where it has none, by its address.
+        stores: where each answering store's own records of it end, -1 where it has none, by its
+            address.
         topics: the topics' names.
         topic_rates: the last records per second of each topic, one row each, oldest first.
     """
@@ -46,6 +48,7 @@ class PartitionColumns:
     topic: Ints
     earliest: Ints
     end: Ints
+    readable: Ints
     bytes: Ints
     first_us: Ints
     last_us: Ints
@@ -91,7 +94,8 @@ class PartitionTable:
 
     def hear(self, store: str, heads: Iterable[PartitionInfo], *, complete: bool) -> None:
         """What a store holds: of all its partitions if ``complete``, else of those that changed."""
-        is_first = store not in self._held
+        is_first = store not in self._ends
+        self._ends.setdefault(store, np.full(len(self._tps), -1, np.int64))
         held = self._held.setdefault(store, {})
         found = {info.tp: info for info in heads}
         gone = held.keys() - found.keys() if complete else ()
@@ -102,10 +106,13 @@ class PartitionTable:
         self._note_ends(store, found, complete=complete)
 
     def drop(self, store: str) -> None:
-        """A store is gone, with what only it has."""
-        gone = self._held.pop(store, {})
-        self._ends.pop(store, None)
-        self._merge(gone.keys(), is_first=True)
+        """Keep what a store said last that no longer answers: none of it can be read."""
+        if self._ends.pop(store, None) is not None:
+            self._merge(self._held[store].keys(), is_first=True)
+
+    def held(self, store: str) -> int:
+        """Return how many partitions a store has, or had when it answered last."""
+        return len(self._held.get(store, ()))
 
     def learn(self, facts: Iterable[PartitionFacts]) -> None:
         """What partitions take, and when they were written."""
@@ -147,6 +154,7 @@ class PartitionTable:
             topic=ints["topic"].copy(),
             earliest=ints["earliest"].copy(),
             end=ints["end"].copy(),
+            readable=np.max([np.full(len(self._tps), -1), *self._ends.values()], axis=0),
             bytes=((ints["end"] - ints["earliest"]) * size).astype(np.int64),
             first_us=ints["first_us"].copy(),
             last_us=ints["last_us"].copy(),
@@ -161,14 +169,18 @@ class PartitionTable:
         """The mean size of each partition's records, as facts have said it last."""
         return self._ints["bytes"] / np.maximum(self._ints["records"], 1)
 
-    def _merge(self, changed: Iterable[TopicPartition], *, is_first: bool) -> None:
+    def _merge(self, changed: Set[TopicPartition], *, is_first: bool) -> None:
         """Takes what all stores together have of some partitions.
 
         What a store that has just been met has was written before; of other new partitions it is
-        what was just written.
+        what was just written.  A silent store does not say where a partition begins: its first
+        records may have been deleted since.
         """
-        heads = merge_heads(
-            held[tp] for tp in changed for held in self._held.values() if tp in held
+        heads, live = (
+            merge_heads(
+                self._held[each][tp] for each in stores for tp in changed & self._held[each].keys()
+            )
+            for stores in (self._held, self._ends)
         )
         self._remove({tp for tp in changed if tp not in heads})
         new = [tp for tp in heads if tp not in self._rows]
@@ -176,16 +188,20 @@ class PartitionTable:
         ints = self._ints
         for tp, info in heads.items():
             row = self._rows[tp]
-            ints["earliest"][row], ints["end"][row] = info.earliest, info.end
-        for tp in new:
+            here = live.get(tp) or info._replace(earliest=int(ints["earliest"][row]))
+            before, end = ints["end"][row], max(here.end, info.end)
+            ints["earliest"][row], ints["end"][row] = here.earliest, end
+            if is_first:
+                ints["before"][row] += end - before
+        for tp in () if is_first else new:
             row = self._rows[tp]
-            ints["before"][row] = ints["end" if is_first else "earliest"][row]
+            ints["before"][row] = ints["earliest"][row]
 
     def _note_ends(
         self, store: str, found: dict[TopicPartition, PartitionInfo], *, complete: bool
     ) -> None:
-        ends = self._ends.get(store)
-        if ends is None or complete:
+        ends = self._ends[store]
+        if complete:
             ends = np.full(len(self._tps), -1, np.int64)
         for tp, info in found.items():
             ends[self._rows[tp]] = info.end

@@ -16,6 +16,7 @@ from dafka_core.records import KnownStore, Neighbour
 
 TOWER: Final = "tower"
 STORE: Final = "store"
+NO_FLIGHT: Final = "it serves no Arrow Flight: what it has is not shown"
 
 
 class StoreState(NamedTuple):
@@ -32,6 +33,7 @@ class StoreState(NamedTuple):
         answered_s: how long it took to answer.
         peers: who is connected to it, as it says; None where it cannot say.
         rules: what it keeps (``retention_rules``); None where it cannot say.
+        since_us: when it said all this, in microseconds since 1970 UTC; 0 if it never did.
     """
 
     store: str
@@ -44,6 +46,7 @@ class StoreState(NamedTuple):
     answered_s: float = 0.0
     peers: tuple[Neighbour, ...] | None = None
     rules: tuple[str, ...] | None = None
+    since_us: int = 0
 
 
 class LagMoment(NamedTuple):
@@ -77,7 +80,7 @@ class Snapshot:
         number: the first one is 1.
         time_s: when it was made, in seconds since 1970 UTC.
         took_s: how long it took to ask everybody.
-        partitions: of all stores that answered, together.
+        partitions: of all stores together, as each said it last.
         stores: those that are there, and those that were.
         nodes: the nodes of the mesh but towers.
         towers: where towers are.
@@ -99,6 +102,11 @@ class Snapshot:
     queries: Sequence[QueryState] = ()
     history: Sequence[Moment] = field(default_factory=tuple)
 
+    @property
+    def live(self) -> bool:
+        """Whether a store answers."""
+        return any(each.here for each in self.stores)
+
     @cached_property
     def topics(self) -> TopicColumns:
         """The topics; made once, for whoever asks first."""
@@ -115,6 +123,7 @@ class TopicColumns(NamedTuple):
     byte_rate: Floats
     first_us: Ints
     last_us: Ints
+    stale: Ints
 
     @classmethod
     def of(cls, columns: PartitionColumns) -> TopicColumns:
@@ -141,6 +150,7 @@ class TopicColumns(NamedTuple):
             np.bincount(topic, columns.byte_rate, count).astype(np.float64),
             first,
             last,
+            total((columns.end > columns.readable).astype(np.int64)),
         )
 
 

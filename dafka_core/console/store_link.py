@@ -51,6 +51,7 @@ class StoreLink(Closing):
         self.heads: HeadsSince | None = None
         self.asking: Future[None] | None = None
         self.asking_facts: Future[Sequence[PartitionFacts]] | None = None
+        self._since_us = 0
         self._cursor = ""
         self._space: SpaceUsed | None = None
         self._peers: tuple[Neighbour, ...] | None = None
@@ -79,25 +80,25 @@ class StoreLink(Closing):
                         0
                     ].rules
                 self._space_due = began + SPACE_EVERY_S
-            self.heads, self._failure = heads, ""
+            self.heads, self._failure, self._since_us = heads, "", time.time_ns() // 1000
         except DafkaError as error:
             self.heads, self._failure, self._cursor = None, str(error), ""
             self._facts_due = self._new_facts_due = 0.0
 
     def state(self, partitions: int, behind: int) -> StoreState:
         """The store as it is by what it has said; how much it has is told by who has compared."""
-        here = self.heads is not None
         return StoreState(
             self.store,
             self.location.locations,
-            here,
+            self.heads is not None,
             self._failure,
             self._space,
-            partitions if here else 0,
-            behind if here else 0,
+            partitions,
+            behind,
             self._took_s,
-            self._peers if here else None,
-            self._rules if here else None,
+            self._peers,
+            self._rules,
+            self._since_us,
         )
 
     def close(self) -> None:

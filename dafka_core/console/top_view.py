@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -168,6 +169,8 @@ def _headline(snapshot: Snapshot) -> Text:
     text.append(f"   {size(found['bytes'])}")
     text.append(f"   {count(found['rate'])}", "bold cyan").append(" records/s", "dim")
     text.append(f"   {size(found['byte_rate'])}/s", "cyan")
+    if not found["live"]:
+        text.append("\nno store answers: this is what was known last", "bold red")
     return text
 
 
@@ -194,7 +197,9 @@ def _stores(snapshot: Snapshot) -> Table:
                 f"{each['answered_ms']:.0f} ms",
             )
         else:
-            why = Text(f"away: {printable(each['failure'])}", "red")
+            at = time.localtime((each["since_us"] or 0) / 1e6)
+            since = time.strftime(" since %F %T", at) if each["since_us"] else ""
+            why = Text(f"away{since}: {printable(each['failure'])}", "red")
             table.add_row(each["store"][:12], why)
     return table
 
@@ -210,6 +215,7 @@ def _topics(snapshot: Snapshot, choice: TopChoice) -> Table:
             Text(count(each["rate"]), "cyan"),
             f"{size(each['byte_rate'])}/s",
             Text(bars(each["spark"]), "cyan"),
+            style="dim" if each["stale"] == each["partitions"] else "",
         )
     return table
 
@@ -225,6 +231,7 @@ def _partitions(snapshot: Snapshot, choice: TopChoice) -> Table:
             size(row["bytes"]),
             Text(count(row["rate"]), "cyan"),
             str(len(row["holders"])),
+            style="dim" if row["stale"] else "",
         )
     return table
 

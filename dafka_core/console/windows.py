@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dafka_core.console.snapshot import Snapshot, TopicColumns
+from dafka_core.console.snapshot import NO_FLIGHT, Snapshot, TopicColumns
 from dafka_core.errors import InvalidRequestError
 from dafka_core.names import INTERNAL, escape
 from dafka_core.near_names import nearest_name
@@ -116,6 +116,7 @@ def totals(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "number": snapshot.number,
         "time_s": snapshot.time_s,
+        **availability(snapshot),
         "took_ms": round(snapshot.took_s * 1e3, 1),
         "topics": len(columns.topics),
         "partitions": len(columns.tps),
@@ -126,11 +127,18 @@ def totals(snapshot: Snapshot) -> dict[str, Any]:
         "now_rate": round(last.rate, 2) if last else 0,
         "now_byte_rate": round(last.byte_rate, 1) if last else 0,
         "stores": len(here),
-        "stores_known": len(snapshot.stores) + len(snapshot.missing),
+        "stores_known": len(store_rows(snapshot)),
         "nodes": len(snapshot.nodes),
         "towers": len(snapshot.towers),
-        "file_bytes": sum(each.space.file_bytes for each in here if each.space),
+        "file_bytes": sum(each.space.file_bytes for each in snapshot.stores if each.space),
     }
+
+
+def availability(snapshot: Snapshot) -> dict[str, Any]:
+    """Whether a store answers, and which stores do not, and since when (part of each answer)."""
+    away = (row for row in store_rows(snapshot) if row["failure"] not in ("", NO_FLIGHT))
+    named = [{name: row[name] for name in ("store", "since_us", "failure")} for row in away]
+    return {"live": snapshot.live, "away": named}
 
 
 def store_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -140,13 +148,14 @@ def store_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
             "store": escape(each.store),
             "here": each.here,
             "failure": each.failure,
+            "since_us": each.since_us or None,
             "locations": list(each.locations),
             "file_bytes": each.space.file_bytes if each.space else None,
             "free_bytes": each.space.free_bytes if each.space else None,
             "leases": each.space.leases if each.space else None,
             "oldest_lease_s": round(each.space.oldest_lease_s, 1) if each.space else None,
             "partitions": each.partitions,
-            "behind": each.behind,
+            "behind": each.behind if each.here else None,
             "rules": None if each.rules is None else list(each.rules),
             "answered_ms": round(each.answered_s * 1e3, 1),
         }
@@ -159,7 +168,7 @@ def store_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
             "here": False,
             "failure": "other stores have met it, and it is not there now",
             "locations": [each.endpoint] if each.endpoint else [],
-            "heard_us": each.heard_us or None,
+            "since_us": each.heard_us or None,
         }
         for each in snapshot.missing
         if each.store not in known
@@ -208,6 +217,7 @@ def _topic(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
         "byte_rate": round(float(topics.byte_rate[row]), 1),
         "first_us": int(topics.first_us[row]) or None,
         "last_us": int(topics.last_us[row]) or None,
+        "stale": int(topics.stale[row]),
         "spark": _rounded(snapshot.partitions.topic_rates[row][-SPARK_POINTS:]),
     }
 
@@ -228,6 +238,7 @@ def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
         "byte_rate": round(float(columns.byte_rate[row]), 1),
         "first_us": int(columns.first_us[row]) or None,
         "last_us": int(columns.last_us[row]) or None,
+        "stale": bool(columns.end[row] > columns.readable[row]),
         "holders": {
             escape(store): int(ends[row])
             for store, ends in columns.stores.items()

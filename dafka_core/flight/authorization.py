@@ -15,6 +15,7 @@ from dafka_core.flight.requests import (
     CommitRequest,
     Criteria,
     DescribeRequest,
+    DigestsRequest,
     DiscardRequest,
     ForgetRequest,
     GetRequest,
@@ -77,6 +78,10 @@ def _writes(owner: Permissions, request: Request) -> str:
     return ""
 
 
+def _reads_or_writes(owner: Permissions, request: Request) -> str:
+    return _reads(owner, request) and _writes(owner, request)
+
+
 def _discards(owner: Permissions, request: DiscardRequest) -> str:
     return "" if owner.is_admin else _writes(owner, request)
 
@@ -120,6 +125,7 @@ NEEDS: Final[dict[type[Request], Need]] = {
     LeaseManyRequest: _reads,
     PutRequest: _writes,
     CommitRequest: _writes,
+    DigestsRequest: _reads_or_writes,
     DiscardRequest: _discards,
     Criteria: _knows,
     InfoRequest: _knows,

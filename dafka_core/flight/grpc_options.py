@@ -10,6 +10,7 @@ CONNECT_TIMEOUT_MS: Final = 5_000
 """How long one attempt to connect may take; a store that is there answers at once."""
 
 GRPC_OPTIONS: Final = [
+    ("grpc.enable_http_proxy", 0),  # stores are contacted directly, as nodes of the mesh are
     # Whole blocks in few frames, and room for two of them: measured best on one machine.
     ("grpc.http2.max_frame_size", 16_777_215),
     ("grpc.http2.lookahead_bytes", 16 << 20),

@@ -124,6 +124,12 @@ class TransactionStates(JsonMessage, frozen=True):
     transactions: tuple[TransactionState, ...]
 
 
+class Digests(JsonMessage, frozen=True):
+    """The row digest of each range that was asked for."""
+
+    digests: tuple[str, ...]
+
+
 class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
     """Blocks to be read from the store's file: first offset, position and size of each.
 

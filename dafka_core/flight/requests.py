@@ -28,6 +28,7 @@ Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
 TimeUs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Attempt = Annotated[str, Meta(pattern=r"^(?!0{32})[0-9A-F]{32}\Z")]
+AttemptOrNone = Annotated[str, Meta(pattern=r"^((?!0{32})[0-9A-F]{32})?\Z")]
 Life = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
 LeaseId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 MaxRecords = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_RECORDS)]
@@ -292,6 +293,23 @@ class CommitRequest(ActionRequest, frozen=True):
                 why = "names a partition twice"
                 raise InvalidRequestError("transactions", short(list(row)), why)
             seen.add((topic, partition))
+
+
+class DigestsRequest(ActionRequest, frozen=True):
+    """Digests of rows, in any order: their number and the sum of their hashes.
+
+    {v, ranges: [[topic, partition, attempt, start, end], ...]} -> {v, digests: ["rows:sum", ...]}:
+    rows that the attempt has staged or committed; those that readers see if the attempt is empty
+    """
+
+    action: ClassVar[str] = "dafka.digests.v1"
+    rows: ClassVar[tuple[str, ...]] = ("ranges",)
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
+
+    ranges: Annotated[
+        tuple[tuple[str, str, AttemptOrNone, Offset, Offset], ...],
+        Meta(max_length=limits.MAX_TRANSACTIONS),
+    ]
 
 
 class StagedRequest(ActionRequest, frozen=True):

@@ -14,6 +14,7 @@ from dafka_core.flight.backup_requests import CheckRequest, LinksRequest
 from dafka_core.flight.flight_errors import BUSY, UnavailableError
 from dafka_core.flight.held_range import check_held, check_history
 from dafka_core.flight.json_messages import (
+    Digests,
     Done,
     DurableEnd,
     Heads,
@@ -35,6 +36,7 @@ from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
     DescribeRequest,
+    DigestsRequest,
     DiscardRequest,
     ForgetRequest,
     HeadsRequest,
@@ -61,6 +63,7 @@ from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.server_watch import watch
 from dafka_core.log_entries import Discard
 from dafka_core.records import StagedTransaction, TopicPartition, Transaction
+from dafka_core.row_digest import RowDigest
 from dafka_core.storage.leases import MAX_LEASES
 
 WAIT_STEP_S: Final = 0.5
@@ -157,6 +160,21 @@ def _commit(context: ServerContext, request: CommitRequest, caller: Caller) -> I
         yield _done(context, context.backend.commit(staged))
 
 
+def _digests(context: ServerContext, request: DigestsRequest, caller: Caller) -> Iterator[Digests]:
+    found: list[str] = []
+    with context.log.snapshot() as snapshot:
+        for topic, partition, attempt, start, end in request.ranges:
+            tp, digest = TopicPartition(topic, partition), RowDigest()
+            check_held(snapshot.held(tp, attempt)[0], tp, start, end)
+            for batch in snapshot.read(tp, start, end, attempt):
+                context.check_open()
+                if caller.is_gone():
+                    return
+                digest.add(batch.values)
+            found.append(str(digest))
+    yield Digests(tuple(found))
+
+
 def _discard(context: ServerContext, request: DiscardRequest, caller: Caller) -> Iterator[Done]:
     with context.commits.take(caller.is_gone):
         discards = [
@@ -234,6 +252,7 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(WatchRequest, watch),
         Action(TransactionsRequest, _transaction_states),
         Action(CommitRequest, _commit),
+        Action(DigestsRequest, _digests),
         Action(DiscardRequest, _discard),
         Action(ForgetRequest, _forget),
         Action(RetentionRequest, retention),

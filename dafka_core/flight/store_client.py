@@ -23,6 +23,7 @@ from dafka_core.flight.columns import VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated, translating
 from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
 from dafka_core.flight.json_messages import (
+    Digests,
     Done,
     DurableEnd,
     Heads,
@@ -50,6 +51,7 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
+from dafka_core.row_digest import RowDigest
 from dafka_core.security_options import NO_KEYS, KeyFiles
 
 WAIT_MARGIN_S: Final = 5.0
@@ -258,6 +260,22 @@ class StoreClient(ProcessBound):
             OffsetConflictError: a transaction does not begin at its partition's end.
         """
         self.ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
+
+    def digests(
+        self, ranges: Sequence[tuple[str, str, str, int, int]], *, timeout_s: float
+    ) -> list[RowDigest]:
+        """Return the digest of each range: topic, partition, attempt, start, end (exclusive).
+
+        Rows that the attempt has staged count; an empty attempt means those that readers see.
+
+        Raises:
+            DataLossError: the store does not hold all of a range, or not any more.
+            FencedError: another attempt has taken the place of the one that is named.
+        """
+        asked = map(requests.DigestsRequest, limits.parts(ranges, limits.MAX_TRANSACTIONS))
+        answers = self.ask(Digests, timeout_s, *asked)
+        found = [RowDigest.parse(text) for answer in answers for text in answer.digests]
+        return self._complete(found, ranges)
 
     def forget(self, store: str, *, timeout_s: float) -> None:
         """Has it forget another store, which is gone for ever, until that one comes again."""

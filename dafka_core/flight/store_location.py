@@ -12,8 +12,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from msgspec.structs import replace
 
+from dafka_core.durable_files import replace_file
 from dafka_core.errors import StoreError
 from dafka_core.flight.json_messages import JsonMessage
+from dafka_core.private_files import OTHERS_READ, mode_within
 
 SESSION_FILE: Final = "session"
 SOCKET_FILE: Final = "flight.sock"
@@ -56,11 +58,9 @@ class StoreLocation(JsonMessage, frozen=True):
         """
         directory = directory.resolve()
         session = secrets.token_hex(16)
-        path = directory / SESSION_FILE
         try:
-            written = path.with_suffix(".new")
-            written.write_text(f"{session}\n", "ascii")
-            written.replace(path)
+            mode = mode_within(directory) & OTHERS_READ
+            replace_file(directory / SESSION_FILE, f"{session}\n".encode(), mode)
         except OSError as error:
             raise StoreError(directory, f"file {SESSION_FILE}: {error}") from error
         return cls(store, tuple(locations), str(directory), this_machine(), session)

@@ -15,7 +15,7 @@ from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.partition_numbers import NumberedPartition
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.kafka.schemas import DescribeClusterResponse, MetadataResponse
-from dafka_core.kafka.topic_names import wrong_name
+from dafka_core.kafka.topic_names import KAFKAS_OWN, wrong_name
 
 CREATION_S: Final = 5.0
 """How long a client that asks for a topic waits until it is made: it asks again then."""
@@ -93,9 +93,9 @@ class Metadata(Feature):
             await self._try(numbers.refresh())
         made = []
         for name in missing():
-            if wrong_name(name):
+            if wrong_name(name) and name not in KAFKAS_OWN:
                 errors[name] = KafkaError.INVALID_TOPIC_EXCEPTION
-            elif not (creates and options.auto_create_topics):
+            elif name in KAFKAS_OWN or not (creates and options.auto_create_topics):
                 errors[name] = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
             elif not may_make(name):
                 errors[name] = KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -19,6 +19,7 @@ from zmq.auth import create_certificates, load_certificate
 from zmq.utils import z85
 
 from dafka_core.credentials import new_certificate, parsed, token, token_digest
+from dafka_core.durable_files import make_directory, move, replace_file
 from dafka_core.error_base import HIDDEN
 from dafka_core.errors import ConfigError
 from dafka_core.names import escape
@@ -29,7 +30,7 @@ from dafka_core.permissions import (
     parse_patterns,
     parse_roles,
 )
-from dafka_core.private_files import others_can_read, replace_file
+from dafka_core.private_files import others_can_read
 from dafka_core.security_options import SecurityOptions
 
 PUBLIC: Final = ".key"
@@ -111,9 +112,9 @@ def new_key(
         for pattern in filter(_UNREADABLE.search, each):
             why = "a key's file has no form for '\"', a line break, or what is no UTF-8: write '?'"
             raise ConfigError(option, escape(pattern), why)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(directory, 0o700)
     made: list[Path] = []
-    # Made where nobody else looks, and linked when it is whole: a link replaces nothing.
+    # Made where nobody else looks, and moved when it is whole.
     with tempfile.TemporaryDirectory(prefix=".new-", dir=directory) as hidden:
         public, secret = map(Path, create_certificates(hidden, name))
         secret.chmod(0o600)
@@ -126,7 +127,7 @@ def new_key(
         public.write_bytes(_told_anew(public.read_text(), told_of).encode())
         try:
             for path in (secret, public):
-                (directory / path.name).hardlink_to(path)
+                move((path, directory / path.name), replaces=False)
                 made.append(directory / path.name)
         except FileExistsError:
             for path in made:

@@ -127,8 +127,8 @@ class Mesh(ProcessBound):
                 is not set.
         """
         self.attend(weakly(on_round, False))
-        self._thread.start()
         try:
+            self._thread.start()
             self._wait_for_tower()
         except BaseException:
             self.close()

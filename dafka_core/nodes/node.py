@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import logging
 import os
 import warnings
+from _thread import start_new_thread  # the original, also if it is patched later
 from typing import Final
 
 from dafka_core.closing import ProcessBound
@@ -52,7 +52,7 @@ class Node(ProcessBound):
         _dropped.add(self)
         self.revive()
         try:
-            _thread.start_new_thread(_close, (self,))
+            start_new_thread(_close, (self,))
         except RuntimeError:  # the interpreter ends, and the threads with it
             _dropped.discard(self)
         name = type(self).__name__

@@ -143,6 +143,10 @@ class Peers:
         """When there is something to do here."""
         return min(self.beacon_due, self.rates.deadline())
 
+    def announce(self, now: float) -> None:
+        """Make this node known from now on."""
+        self.towers.is_announced, self.beacon_due = True, now
+
     def on_received(self, now: float, endpoint: str, node: str, size_bytes: int) -> None:
         """Counts what has come, and leaves a peer alone that has sent too much."""
         if self.rates.add(now, endpoint, node, size_bytes):
@@ -238,7 +242,7 @@ class Peers:
             self._renew(now, endpoint)
         # Not while ZeroMQ may have freed a connection that it remembers by its place in memory: a
         # new one may lie there, and be the one that is ended when the old one is.
-        while self._new and not self._doubtful:
+        while self._new and not self._doubtful and self.towers.is_announced:
             endpoint, _ = self._new.popitem()
             try:
                 self._connect(now, endpoint)

@@ -112,12 +112,18 @@ class Producer(Node):
         # Only sockets tell C stores' acknowledgements apart, and it matters for several acks only.
         self._mesh = Mesh("producer", self._role, config, tell_peers_apart=config.acks > 1)
         self._mesh.start(self._on_round)
-        if address is not None:
-            self._resume()
-        else:
-            # What is published earlier has to be fetched, and C nodes ask only once: without an
-            # answer they wait for the next record.
-            time.sleep(SETTLE_S)
+        try:
+            if address is not None:
+                # It takes the partition over from an earlier producer, and goes on where that ends.
+                resume(self._mesh, self._role, config)
+                self._next_offset = self._durable = self._role.next_offset
+            else:
+                # What is published earlier has to be fetched, and C nodes ask only once: without
+                # an answer they wait for the next record.
+                time.sleep(SETTLE_S)
+        except BaseException:
+            self._mesh.close()
+            raise
         self._is_open = True
         end_at_exit(self)
 
@@ -387,12 +393,3 @@ class Producer(Node):
             taking = self._mesh.limits.stores_taking(found[1]) if found else inf
             self._refused = found if taking < self._config.acks else None
         return False
-
-    def _resume(self) -> None:
-        """Takes the partition over from an earlier producer, and goes on where it ends."""
-        try:
-            resume(self._mesh, self._role, self._config)
-        except BaseException:
-            self._mesh.close()
-            raise
-        self._next_offset = self._durable = self._role.next_offset

@@ -16,10 +16,11 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta
 
+from dafka_core.durable_files import replace_file
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight import limits
 from dafka_core.nodes.store_backup import PART, opened
-from dafka_core.private_files import OTHERS_READ, mode_within, replace_file
+from dafka_core.private_files import OTHERS_READ, mode_within
 from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.storage.check_results import Checked, Damage
 from dafka_core.storage.link_check import PartitionLink, differences

@@ -70,6 +70,8 @@ class Store(Node):
 
     Args:
         directory: made if it does not exist; one store at a time may have it open.
+        announce: whether other nodes know it at once. With False it is known after ``announce``,
+            so that what fails in between, as its gateway, leaves no missing store behind.
         options: see ``StoreOptions``.
 
     Raises:
@@ -78,7 +80,7 @@ class Store(Node):
         TowerNotFoundError: no tower answered.
     """
 
-    def __init__(self, directory: str | Path, **options: Any) -> None:
+    def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
         """What it was started with."""
         check_directory(directory)
@@ -111,6 +113,7 @@ class Store(Node):
                 MergeThread(self.log, config.staged_hours, self.compressor, linker)
             )
             self._mesh = undo.enter_context(Mesh("store", self._role, config))
+            self._mesh.peers.towers.is_announced = announce
             tell = self._mesh.call_soon
             look = HeldLook(self.log, admitted.limits, self.compressor, admitted.on_held, tell)
             self._retention_thread = undo.enter_context(
@@ -166,6 +169,10 @@ class Store(Node):
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """Where Arrow Flight serves the records of the other stores that are there, by address."""
         return dict(self._role.known.endpoints)
+
+    def announce(self) -> None:
+        """Have the other nodes know this store from now on."""
+        self._mesh.call_soon(self._mesh.peers.announce)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the store has stopped; True if it has.

@@ -7,14 +7,14 @@ directory is another store, which has other records from the moment it runs.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from dafka_core.durable_files import replace_file
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.nodes.addresses import new_address
-from dafka_core.private_files import sync_directory
+from dafka_core.private_files import OTHERS_READ, mode_within
 from dafka_core.security_options import SecurityOptions
 from dafka_core.storage import Log
 from dafka_core.storage.storage_errors import DATA_FILE
@@ -146,13 +146,5 @@ def _read(path: Path) -> str | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replaces a file; neither half a text nor the old name survives a power cut."""
-    if _read(path) == text:
-        return
-    written = path.with_suffix(".new")
-    with written.open("w") as file:
-        file.write(f"{text}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    written.rename(path)
-    sync_directory(path.parent)
+    if _read(path) != text:
+        replace_file(path, f"{text}\n".encode(), mode_within(path.parent) & OTHERS_READ)

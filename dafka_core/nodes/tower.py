@@ -48,28 +48,30 @@ class Tower(Node):
     """A tower in a thread of its own, from construction until ``close``.
 
     Args:
+        announce: whether the towers that it joins know it at once, or after ``announce``.
         options: see ``TowerOptions``.
 
     Raises:
         ConfigError: an address cannot be bound to.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, announce: Any = True, **options: Any) -> None:
         config = TowerOptions.build(options)
         self._relay = _Relay(config)
+        self._relay.is_announced = announce
         try:
             sub_host, self.sub_port = _bind(self._relay.xsub, "sub_address", config)
             _, self.pub_port = _bind(self._relay.xpub, "pub_address", config)
             self.host = self._relay.host = _reachable(sub_host, config)
             ports = beacons.TowerPorts(self.host, self.sub_port, self.pub_port)
             self._relay.join(config.join, ports)
+            self._thread = NodeThread("dafka-tower", self._relay.run)
+            self._thread.start()
         except BaseException:
             self._relay.destroy()
             raise
         self.tower = f"{self.host}:{self.sub_port}:{self.pub_port}"
         """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
-        self._thread = NodeThread("dafka-tower", self._relay.run)
-        self._thread.start()
         self._is_open = True
         facts = {"tower": self.tower, "version": this_version()}
         text = "tower %(tower)s is started: version %(version)s"
@@ -94,6 +96,10 @@ class Tower(Node):
     def failure(self) -> BaseException | None:
         """What ended it, if it was an error."""
         return self._relay.failure
+
+    def announce(self) -> None:
+        """Have the towers that it joins know this one from now on."""
+        self._relay.is_announced = True
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the tower has stopped; True if it has.
@@ -124,6 +130,7 @@ class _Relay:
 
     def __init__(self, config: TowerOptions) -> None:
         self.host = ""
+        self.is_announced = True
         self.invalid_count = self.beacon_count = 0
         self.heard = HeardNodes()
         self.failure: BaseException | None = None
@@ -220,7 +227,7 @@ class _Relay:
 
     def _tell_of_towers(self) -> None:
         now = time.monotonic()
-        if self._joined and now >= self._told_at + JOIN_INTERVAL_MS / 1000:
+        if self._joined and self.is_announced and now >= self._told_at + JOIN_INTERVAL_MS / 1000:
             self._told_at = now
             for socket, frames in self._joined:
                 socket.send_multipart(frames)

@@ -66,6 +66,7 @@ class Towers:
 
     Attributes:
         refusals: why towers do not let this node in, by the tower.
+        is_announced: whether this node sends beacons, and connects to peers: both make it known.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Towers:
     ) -> None:
         self.invalid_count = 0
         self.refusals: dict[str, str] = {}
+        self.is_announced = True
         self._security = security
         self._beacon = beacons.encode_node_beacon(beacon)
         self._away_s = max(AWAY_S, 3 * config.beacon_interval_ms / 1000)
@@ -113,7 +115,7 @@ class Towers:
                     yield str(tower), frames
 
     def send(self, now: float) -> None:
-        """Sends the beacon, and connects anew to towers that are silent."""
+        """Sends the beacon to towers that answer, and connects anew to those that are silent."""
         for tower, link in self._links.items():
             link.made_at = link.made_at or now
             is_silent = now >= max(link.made_at, link.heard_at) + self._away_s
@@ -126,7 +128,8 @@ class Towers:
                     self._links[tower] = self._connected(tower, now, link.heard_at, attempt)
                 if self._links[tower] is not link or not is_trusted:
                     self._close(link)
-            if not self._links[tower].pub.closed:
+            # A node that no tower answers fails to start, and must not be known then.
+            if self.is_announced and link.heard_at and not self._links[tower].pub.closed:
                 self._links[tower].pub.send_multipart(self._beacon)
 
     def _learn(self, now: float, frames: list[bytes]) -> None:

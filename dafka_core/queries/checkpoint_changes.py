@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dafka_core.durable_files import make_directory, move
 from dafka_core.errors import DafkaError
 from dafka_core.queries.checkpoint import COMMITS, OFFSETS, STATE, Checkpoint
 from dafka_core.queries.checkpoint_copies import checksums, copied
@@ -84,8 +85,8 @@ def reset(checkpoint: Checkpoint, *, is_stopped: bool = False) -> Path:
     _check_quiet(checkpoint, is_stopped)
     own, backup = checkpoint.path.resolve(), _backup_path(checkpoint)
     try:
-        own.rename(backup)
-        own.mkdir(mode=backup.stat().st_mode & 0o777)
+        move((own, backup))
+        make_directory(own, backup.stat().st_mode & 0o777)
     except OSError as error:
         raise DafkaError(f"{own} cannot be reset: {error}") from error
     return backup

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from pathlib import Path
 from typing import Final
 
+from dafka_core.durable_files import make_directory, move
 from dafka_core.errors import DafkaError
 from dafka_core.queries.checkpoint import METADATA, Checkpoint, local_path, refused
 
@@ -31,12 +31,11 @@ def copied(checkpoint: Checkpoint, to: str, query_id: str = "") -> Checkpoint:
         raise refused(to, "is there already; name a directory that is not")
     part = target.resolve().parent / f".{target.name}.{uuid.uuid4().hex}"
     try:
-        target.resolve().parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.resolve().parent)
         _copy(own, part)
         if query_id:
             write_id(part, query_id)
-        os.sync()
-        part.rename(target.resolve())
+        move((part, target.resolve()))
     except OSError as error:
         raise DafkaError(f"checkpoint {own} cannot be copied to {target}: {error}") from error
     finally:
@@ -52,13 +51,11 @@ def fork(checkpoint: Checkpoint, to: str) -> Checkpoint:
 def write_id(directory: Path, query_id: str) -> None:
     """Gives the query of a checkpoint another id."""
     path = directory / METADATA
-    written = path.with_name(f".{METADATA}.{uuid.uuid4().hex}.tmp")
     content = json.loads(path.read_text(encoding="utf-8")) | {"id": query_id}
-    written.write_text(json.dumps(content), encoding="utf-8")
     # A file whose checksum is another one's cannot be read; one without is read as it is.
     for checksum in checksums(path):
         checksum.unlink(missing_ok=True)
-    written.replace(path)
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def checksums(path: Path) -> tuple[Path, ...]:

@@ -22,8 +22,8 @@ from dafka_core.queries.audit_record import (
     read_contents,
 )
 from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.row_digest import RowDigest, digest_at
-from dafka_core.records import NO_VERSION, PartitionInfo, TopicPartition, Transaction
+from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.row_digest import RowDigest
 
 PROVED: Final = "proved"
 TRIMMED: Final = "trimmed"
@@ -158,9 +158,8 @@ class _Stores:
         has_all = [client for client, info in held if info.earliest <= start and end <= info.end]
         found: list[RowDigest] = []
         for client in has_all:
-            transaction = Transaction(NO_VERSION, start, end)
             with suppress(DataLossError):
-                found.append(digest_at(client, tp, transaction, timeout_s=self._timeout_s))
+                found += client.digests([(*tp, "", start, end)], timeout_s=self._timeout_s)
         if not found:
             if any(info.earliest > start for _, info in held):
                 raise _Trimmed(f"{where}: offsets {start} to {end} are trimmed in part")

@@ -26,8 +26,9 @@ import lmdb
 import msgspec
 import xxhash
 
+from dafka_core.durable_files import make_directory, move
 from dafka_core.errors import StoreError
-from dafka_core.private_files import OWNERS_ALONE, sync_directory
+from dafka_core.private_files import OWNERS_ALONE
 from dafka_core.storage import log_copy
 from dafka_core.storage.block import peek_count
 from dafka_core.storage.cold_marks import FORMAT
@@ -169,7 +170,6 @@ def write_backup(
                 why = f"what the store sent is no backup ({error}): try again"
                 raise StoreError(directory, why) from error
         path = made / BACKUP_FILE
-        _sync(path)
         at = "" if previous is None else os.path.relpath(previous.directory, directory)
         now = dt.datetime.now(dt.UTC)
         manifest = Manifest(
@@ -188,7 +188,6 @@ def write_backup(
         )
         text = json.dumps(msgspec.to_builtins(manifest))
         (made / BACKUP_MANIFEST).write_text(f"{text}\n")
-        _sync(made / BACKUP_MANIFEST)
     return manifest
 
 
@@ -206,7 +205,6 @@ def restore_backup(chain: list[Backup], directory: Path, finish: Callable[[Path]
             with _opened(made / DATA_FILE) as opened:
                 for before, after in pairwise(chain):  # what is damaged each says by its own name
                     _go_on(opened, before.known(), after)
-            _sync(made / DATA_FILE)
         finish(made)
 
 
@@ -222,18 +220,16 @@ def made_whole(directory: Path) -> Iterator[Path]:
     with translated(directory):
         if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
             raise _taken(directory)
-        made.mkdir(OWNERS_ALONE, parents=True)
+        make_directory(made, OWNERS_ALONE)
     try:
         yield made
         with translated(directory):
-            sync_directory(made)
             try:
-                made.rename(directory)
+                move((made, directory))
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 raise _taken(directory) from None  # somebody else has made it meanwhile
-            sync_directory(directory.parent)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
@@ -367,11 +363,3 @@ def _checksum(path: Path) -> str:
         while size := file.readinto(buffer):
             checksum.update(buffer[:size])
     return checksum.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
@@ -12,8 +11,9 @@ from typing import Final, NamedTuple
 
 import lmdb
 
+from dafka_core.durable_files import make_directory, sync
 from dafka_core.errors import StoreError
-from dafka_core.private_files import OWNERS_ALONE, mode_within, sync_directory
+from dafka_core.private_files import OWNERS_ALONE, mode_within
 from dafka_core.storage.cold_marks import (
     FORMAT,
     FORMAT_AT_FIRST,
@@ -41,6 +41,10 @@ _READERS_BYTES: Final = MAX_READERS * 64 + 128
 
 OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, READERS_FILE, LEASE_FILE)
 """Those that a store keeps open."""
+
+_UNUSED: Final = struct.pack("=IqQQ", 0xBEEFC0DE, -1, 1, 0)
+"""In a header page (LMDB's ``MDB_meta``) before the first transaction: the mark of LMDB's files, no
+tables' root, the last page, and the transaction's number."""
 
 MIN_MAP_BYTES = 1 << 20
 """Less has no room for the empty tables."""
@@ -70,30 +74,40 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
     data = directory / DATA_FILE
     with translated(directory, opening=True):
         size_bytes = data.stat().st_size if data.exists() else 0
+        if 0 < size_bytes <= 2 * mmap.PAGESIZE and _is_unused(data.read_bytes()):
+            os.truncate(data, 0)
         _reserve_readers(directory)
-        try:
-            env = lmdb.Environment(
-                str(directory),
-                map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
-                max_dbs=len(_TABLES),
-                max_readers=MAX_READERS,
-                create=False,
-                mode=mode_within(directory),
-            )
-        except lmdb.Error:
-            if not size_bytes:  # half a header, as a full disk leaves it, would be no store's file
-                data.unlink(missing_ok=True)
-            raise
+        env = lmdb.Environment(
+            str(directory),
+            map_size=affordable_bytes(max(map_size_bytes, 2 * size_bytes)),
+            max_dbs=len(_TABLES),
+            max_readers=MAX_READERS,
+            create=False,
+            mode=mode_within(directory),
+        )
     try:
         with translated(directory, opening=True):
+            sync(data)  # a new one's header, before a transaction makes the file longer
             _complete(env, directory)
         with translated(directory):
             opened = open_tables(env, directory)
-            _sync_names(directory)
+            sync(directory)
     except BaseException:
         env.close()
         raise
     return opened
+
+
+def _is_unused(head: bytes) -> bool:
+    """Return whether a file's first two pages are LMDB's before its first transaction.
+
+    After a power cut before their sync, parts may be zeros or missing.  The header of a later
+    transaction is of a file that was cut short.
+    """
+    return all(
+        not any(page) or (page[16:20] + page[128:152] == _UNUSED and not any(page[152:]))
+        for page in (head[: mmap.PAGESIZE], head[mmap.PAGESIZE :])
+    )
 
 
 def affordable_bytes(wanted_bytes: int) -> int:
@@ -170,7 +184,7 @@ def lock_writer(directory: Path) -> int:
 
 def _make(directory: Path) -> None:
     try:
-        directory.mkdir(OWNERS_ALONE, parents=True, exist_ok=True)
+        make_directory(directory, OWNERS_ALONE)
     except OSError as error:
         why = f"it cannot be made ({error.strerror})"
         # ``Path.exists`` raises where a name is too long.
@@ -255,10 +269,3 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
             "open it with the version of Dafka that made it, or a later one",
         )
     return tables
-
-
-def _sync_names(directory: Path) -> None:
-    """Puts the names of new files on disk; syncing a file does not promise that of its name."""
-    sync_directory(directory)
-    with contextlib.suppress(PermissionError):  # the parent may be another user's; it stood before
-        sync_directory(directory.resolve().parent)

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 
 from dafka_core.closing import ProcessBound
 from dafka_core.epochs import History
+from dafka_core.errors import FencedError
+from dafka_core.log_entries import attempt_octets
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.partition_statistics import record_sizes
 from dafka_core.storage.retention_blocks import PartitionBlocks
+from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.storage_errors import translated
 from dafka_core.storage.tables import Tables
 
@@ -42,10 +45,16 @@ class Snapshot(ProcessBound):
         with translated(self._directory):
             return self._tables.infos(topic)
 
-    def held(self, tp: TopicPartition) -> tuple[PartitionInfo | None, History]:
-        """The same, and the lives whose records these are."""
+    def held(self, tp: TopicPartition, attempt: str = "") -> tuple[PartitionInfo | None, History]:
+        """Return what is held of a partition, and the lives whose records these are.
+
+        What ``attempt`` has staged counts as held.
+
+        Raises:
+            FencedError: another attempt has taken its place.
+        """
         with translated(self._directory):
-            row = self._tables.visible_row(tp)
+            row = self._row(tp, attempt)
             return (row.info(tp), self._tables.lives.history(tp, row)) if row else (None, ())
 
     def blocks(self, tp: TopicPartition) -> PartitionBlocks | None:
@@ -59,17 +68,21 @@ class Snapshot(ProcessBound):
         with translated(self._directory):
             return record_sizes(self._tables, tp, start, end)
 
-    def read(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+    def read(
+        self, tp: TopicPartition, start: int, end: int, attempt: str = ""
+    ) -> Iterator[RecordBatch]:
         """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.
 
         One batch per block, each looked up, copied and checked when it is asked for.  The first
-        one begins above ``start`` only when the records before it have been trimmed.
+        one begins above ``start`` only when the records before it have been trimmed.  Records
+        that ``attempt`` has staged are read, too.
 
         Raises:
+            FencedError: another attempt has taken its place.
             StoreError: a block is damaged (topic, partition and offset are named).
         """
         with translated(self._directory):
-            row = self._tables.visible_row(tp)
+            row = self._row(tp, attempt)
             if row is None:
                 return
             at = max(start, row.earliest)
@@ -78,6 +91,16 @@ class Snapshot(ProcessBound):
                 batch = RecordBatch(tp, found.first, block.values, times=block.times)
                 yield batch.between(at, min(batch.end, end))
                 at = batch.end
+
+    def _row(self, tp: TopicPartition, attempt: str) -> PartitionRow | None:
+        if not attempt:
+            return self._tables.visible_row(tp)
+        row, own = self._tables.row(tp), attempt_octets(attempt)
+        if row is not None and row.staged is not None and row.staged.attempt == own:
+            return row.with_staged_visible()
+        if row is not None and row.committed is not None and row.committed.attempt == own:
+            return row
+        raise FencedError(*tp, attempt)
 
     def close(self) -> None:
         """Ends reading; what has been handed out stays valid.  A second call does nothing."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR
 from typing import ClassVar, Final
 
+from dafka_core.durable_files import replace_file
 from dafka_core.errors import DafkaError, InvalidRequestError, TowerNotFoundError
 from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.store_client import StoreClient
@@ -57,10 +58,8 @@ def remember(tower: str, stores: Collection[StoreLocation]) -> None:
         return
     with suppress(OSError):
         directory = _directory()
-        path = directory / _name(tower)
-        written = path.with_suffix(f".{os.getpid()}")
-        written.write_bytes(KnownStores(tuple(sorted(said, key=lambda each: each.store))).packed())
-        written.replace(path)
+        packed = KnownStores(tuple(sorted(said, key=lambda each: each.store))).packed()
+        replace_file(directory / _name(tower), packed, 0o600)
         files = sorted(directory.iterdir(), key=lambda each: each.stat().st_mtime)
         for old in files[:-MAX_FILES]:
             old.unlink()

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
+from dafka_core.names import AUDIT_TOPIC
 from dafka_core.queries.audit_record import (
     AuditedRange,
     AuditRecord,
@@ -21,40 +21,47 @@ from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_messages import TaskCommit
+from dafka_spark.sink import commit_coordinator
+from dafka_spark.sink.applications import Application
+from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
 from dafka_spark.sink.writer_factory import WriterFactory
 
 _LAST = 2
-"""Records to look at: that of the batch, where it is run again, and the one before."""
+"""Records to read: that of the batch, if it is repeated, and the one before."""
+
+
+class _AuditTrail(Application):
+    """A query's records, which are versions of one partition."""
+
+    @property
+    def _prefixes(self) -> tuple[str, str]:
+        partition = partition_of(self.app_id).partition
+        return partition, partition
 
 
 def note(
     options: SinkOptions,
-    batch: int,
-    written: Sequence[TaskCommit],
+    picked: PickedStore,
+    application: Application,
+    written: Sequence[WrittenRange],
     checkpoint: str,
-    hints: Sequence[StoreLocation] = (),
 ) -> None:
-    """Writes the record of a batch whose rows are visible, exactly once: it is a transaction, too.
+    """Write the record of a batch whose rows are visible, exactly once, as the rows themselves.
 
     Args:
         options: the sink's.
-        batch: its number.
-        written: what its tasks have said; at least one, as Spark always has one task.
-        checkpoint: where it is, if the sink was told.
-        hints: where stores may be, for a process that knows nothing.
+        picked: the store where the batch is committed.
+        application: the query, at the batch.
+        written: where its rows are, with their digests.
+        checkpoint: where it is, if Spark has given that to the sink.
 
-    Raises what writing a transaction raises (``TransactionalWriter``).
+    Raises what writing a transaction raises (``TransactionalWriter``), and committing one.
     """
-    query_id = written[0].query
+    query_id, batch = application.app_id, application.version
     tp = partition_of(query_id)
-    ranges = sorted(
-        AuditedRange(*each.tp, each.start, each.end, each.digest)
-        for task in written
-        for each in task.ranges
-    )
+    ranges = sorted(AuditedRange(*each.tp, each.start, each.end, each.digest) for each in written)
     deadline = Deadline(options.delivery_timeout_s)
-    with WriterFactory(options, batch, hints=hints) as factory, factory.open(tp) as writer:
+    with WriterFactory(options, picked=picked, goes_on=True) as factory, factory.open(tp) as writer:
 
         def last_at(client: StoreClient) -> tuple[int, list[bytes]]:
             ((end, *_),) = client.transaction_states([tp], timeout_s=timing.ANSWER_S)
@@ -64,12 +71,14 @@ def note(
         _, last = factory.largest(last_at, deadline)
         before, own = split(last, batch)
         source = _source_digest(checkpoint, batch)
-        if own and not (own.source and source):  # where it is may be told in one run only
+        if own and not (own.source and source):  # one run only may have been given the checkpoint
             source = own.source
-        rows = sum(task.rows for task in written)
+        rows = sum(each.end - each.start for each in written)
         record = AuditRecord(query_id, batch, rows, tuple(ranges), source, chained(before))
         writer.write(pa.array([record.packed()], pa.binary()))
-        writer.finish(deadline)
+        staged = writer.finish(deadline)
+    trail = _AuditTrail(query_id, batch, AUDIT_TOPIC, application.owner, is_query=True)
+    commit_coordinator.commit(options, picked, [staged], trail)
 
 
 def _source_digest(checkpoint: str, batch: int) -> str:

@@ -1,21 +1,26 @@
-"""What the driver does for all tasks: it picks a store, and commits what they stage there."""
+"""The driver's part of a write: it picks a store, and commits the rows that tasks stage there."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.errors import ConfigError, DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import Discard
-from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition
+from dafka_core.records import StagedTransaction, TopicPartition
+from dafka_core.row_digest import RowDigest
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.options import AT_LEAST_ONCE, BATCH, TASK, SinkOptions
+from dafka_spark.options import AT_LEAST_ONCE, SinkOptions
+from dafka_spark.sink.applications import Application, Progress
 from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
 from dafka_spark.sink.task_writer import partition_address
+
+_log = logging.getLogger("dafka_spark")
 
 
 def pick_store(options: SinkOptions) -> PickedStore:
@@ -48,49 +53,133 @@ def commit(
     options: SinkOptions,
     picked: PickedStore,
     ranges: Sequence[WrittenRange],
-    version: int = NO_VERSION,
-) -> None:
-    """Makes what tasks have staged at a store visible, all of it in one step, or nothing.
+    application: Application,
+) -> list[WrittenRange]:
+    """Make all rows that tasks have staged at a store visible in one step.
 
-    Then waits until as many stores have it as must acknowledge, and what was visible before.
+    Rows of an application's version that are committed already are compared and not written
+    again.  Then wait until the number of stores that must acknowledge have the rows.
+
+    Returns:
+        The ranges of the version, with the digests of those that were compared.
 
     Raises:
-        ConfigError: there are too many partitions for one step.
-        FencedError, OffsetConflictError: another writer was there; nothing is visible.
-        StoreUnreachableError: the store does not answer; nothing may be visible, or all of it.
+        ConfigError: the write has too many partitions for one step.
+        ApplicationError, TransactionChangedError: the version is committed with other rows.
+        FencedError, OffsetConflictError: another writer took a partition; nothing is visible.
+        StoreUnreachableError: the store does not answer; nothing may be visible, or everything.
         NotAcknowledgedError: other stores do not have it in time; it is visible.
     """
-    if not ranges:
-        return
-    written = [
-        StagedTransaction(*each.tp, each.attempt, each.start, each.end, version) for each in ranges
-    ]
-    staged = [each for each in written if each.attempt]
-    if len(staged) > MAX_TRANSACTIONS:
-        what, name, other = "a job", "delivery", AT_LEAST_ONCE
-        if options.commit == BATCH:
-            what, name, other = "a micro-batch", "commit", TASK
-        why = f"{what} that writes to {len(staged)} partitions cannot appear at once"
-        cure = f"{MAX_TRANSACTIONS} can: write with fewer tasks, or set {name} = {other}"
-        raise ConfigError(name, getattr(options, name), f"{why}; {cure}")
+    if len(ranges) > MAX_TRANSACTIONS:
+        why = f"a write to {len(ranges)} partitions cannot appear at once; {MAX_TRANSACTIONS} can"
+        cure = f"write with fewer tasks, or set delivery = {AT_LEAST_ONCE}"
+        raise ConfigError("delivery", options.delivery, f"{why}: {cure}")
     deadline = Deadline(options.delivery_timeout_s)
-
-    def commit_at(client: StoreClient) -> None:
-        client.commit(staged, timeout_s=deadline.left_s)
-
     with StoreSession(options.mesh_address, picked.locations) as session:
-        if staged:
+        there, rest = _compared(session, picked, ranges, application, deadline)
+        version = application.transaction_version(len(there) + len(rest))
+        written = [
+            StagedTransaction(*each.tp, each.attempt, each.start, each.end, version)
+            for each in (*there, *rest)
+        ]
+
+        def commit_at(client: StoreClient) -> None:
+            client.commit(written[len(there) :], timeout_s=deadline.left_s)
+
+        if rest:
             _at_store(session, picked.store, commit_at, deadline)
-        if options.acks_needed == 1:
-            return
-        # Not those of when the job began: other stores may have come, or come back.
-        session.wait_for_all_acks(
-            [(each.tp, each.transaction) for each in written],
-            session.current(),
-            options.acks_needed,
-            {picked.store},
-            deadline,
-        )
+        if written and options.acks_needed != 1:
+            session.wait_for_all_acks(
+                [(each.tp, each.transaction) for each in written],
+                session.current(),  # other stores may have come since the job began
+                options.acks_needed,
+                () if there else {picked.store},
+                deadline,
+            )
+    if there:
+        discard(options, picked, ranges, ())
+    return [*there, *rest]
+
+
+def _compared(
+    session: StoreSession,
+    picked: PickedStore,
+    ranges: Sequence[WrittenRange],
+    application: Application,
+    deadline: Deadline,
+) -> tuple[list[WrittenRange], list[WrittenRange]]:
+    """Return the ranges of a version that are committed already, and those left to commit.
+
+    A version is committed in one step at one store, so it is known as a whole, unless that store
+    is away and others received a part.  The rows are compared as a whole, as Spark may cut the same
+    rows into other tasks.  Of a part, each partition must have the rows that are staged for it.
+    """
+    last = application.progress(session, deadline) if application.app_id else Progress()
+    if last.version < application.version or not application.app_id:
+        return [], [*ranges]
+    if last.version > application.version:
+        raise application.outdated(last)
+    committed, staged = _digests(session, picked, ranges, last, deadline)
+    if last.is_whole and _by_topic(committed) == _by_topic(staged):
+        rest = []
+    elif (
+        len(ranges) == last.partitions
+        and committed.keys() <= staged.keys()
+        and all(staged[tp] == digest for tp, digest in committed.items())
+    ):
+        rest = [each for each in ranges if each.tp not in committed]
+    else:
+        rows, now = (sum(each.count for each in some.values()) for some in (committed, staged))
+        raise application.changed(last, rows, now)
+    text = (
+        "version %d of application %r is committed already, to %s: %d partitions are left to write"
+    )
+    _log.warning(text, application.version, application.app_id, last.found, len(rest))
+    there = last.written.items()
+    return [
+        WrittenRange(tp, start, end, digest=str(committed[tp])) for tp, (_, start, end) in there
+    ], rest
+
+
+_Digests = dict[TopicPartition, RowDigest]
+
+
+def _digests(
+    session: StoreSession,
+    picked: PickedStore,
+    ranges: Sequence[WrittenRange],
+    last: Progress,
+    deadline: Deadline,
+) -> tuple[_Digests, _Digests]:
+    """Return the digests of committed and of staged rows; only their counts if some are trimmed."""
+    staged: _Digests = {}
+
+    def digests_at(client: StoreClient) -> None:
+        asked = [(*each.tp, each.attempt, each.start, each.end) for each in ranges]
+        found = client.digests(asked, timeout_s=deadline.left_s)
+        staged.update(zip([each.tp for each in ranges], found, strict=True))
+
+    committed: _Digests = {}
+    try:
+        for client in set(last.holders.values()):
+            held = [tp for tp in last.written if last.holders[tp] is client]
+            asked = [(*tp, "", *last.written[tp][1:]) for tp in held]
+            found = client.digests(asked, timeout_s=deadline.left_s)
+            committed.update(zip(held, found, strict=True))
+        if ranges:
+            _at_store(session, picked.store, digests_at, deadline)
+    except DataLossError as error:
+        _log.warning("rows of a write that is repeated are only counted: %s", error)
+        committed = {tp: RowDigest(each.end - each.start) for tp, each in last.written.items()}
+        staged = {each.tp: RowDigest(each.end - each.start) for each in ranges}
+    return committed, staged
+
+
+def _by_topic(digests: _Digests) -> dict[str, RowDigest]:
+    found: dict[str, RowDigest] = {}
+    for tp, digest in digests.items():
+        found[tp.topic] = found.get(tp.topic, RowDigest()) + digest
+    return found
 
 
 def discard(

@@ -16,7 +16,6 @@ from dafka_core.errors import DafkaError, FencedError
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.queries.row_digest import RowDigest
 from dafka_core.records import RecordBatch, TopicPartition, TransactionState
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
@@ -91,7 +90,6 @@ class StagedRows:
     def __init__(
         self,
         tp: TopicPartition,
-        version: int,
         streams: Streams,
         pause: Callable[[], None],
         *,
@@ -104,7 +102,6 @@ class StagedRows:
         self.is_whole = True
         self.waited_s = 0.0
         self._tp = tp
-        self._version = version
         self._streams = streams
         self._pause = pause
         self._timeout_s = timeout_s
@@ -181,19 +178,6 @@ class StagedRows:
                 return True
         return False
 
-    def digest(self) -> RowDigest:
-        """Of all rows so far.
-
-        Raises:
-            FencedError: some are no longer retained, and another attempt may have committed them.
-        """
-        if not self.is_whole:
-            raise FencedError(*self._tp, self.attempt)
-        digest = RowDigest()
-        for batch in self._retained:
-            digest.add(batch.values)
-        return digest
-
     def is_fenced_by(self, state: TransactionState) -> bool:
         """Whether a store has staged rows of another attempt, which has taken over."""
         return state.staged_end > state.end and state.attempt not in self.attempts
@@ -244,7 +228,6 @@ class StagedRows:
                 self._tp,
                 batch.offset,
                 attempt=self.attempt,
-                version=self._version,
                 waited_s=self.waited_s,
                 timeout_s=self._timeout_s,
             )

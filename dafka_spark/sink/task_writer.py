@@ -22,8 +22,8 @@ from dafka_core.errors import ConfigError
 from dafka_core.names import octets_of, quoted, unescape
 from dafka_core.node_options import parse_topic
 from dafka_core.permissions import Permissions
-from dafka_core.queries.row_digest import RowDigest
 from dafka_core.records import TopicPartition
+from dafka_core.row_digest import RowDigest
 from dafka_core.values import Values
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError

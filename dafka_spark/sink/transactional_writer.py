@@ -1,8 +1,7 @@
 """Writing a transaction: all rows of one task for one partition, once, or none of them.
 
 The rows are staged at a store, where no reader sees them, and become visible in one step when the
-task has all of them there.  With exactly-once this step leaves the transaction's version in the
-partition, where a task that writes the transaction again finds it, and compares its rows with it.
+driver, or the writer itself, commits them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import pyarrow as pa
 
 from dafka_core.errors import (
     DafkaError,
-    DataLossError,
     FencedError,
     NotAcknowledgedError,
     OffsetConflictError,
@@ -27,7 +25,6 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.log_entries import Discard
-from dafka_core.queries.row_digest import RowDigest, digest_at
 from dafka_core.records import (
     NO_VERSION,
     StagedTransaction,
@@ -35,13 +32,10 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.values import Values
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.applications import CHANGED, Application
 from dafka_spark.sink.commit_messages import WrittenRange
 from dafka_spark.sink.staged_rows import Found, RowBuffer, StagedRows, Streams
 from dafka_spark.sink.task_writer import PartitionWriter
@@ -57,9 +51,6 @@ class TaskSetup(NamedTuple):
 
     Attributes:
         session: finds stores anew when they fail.
-        version: the transactions', ascending in each partition: the micro-batch's number, or the
-            first version of an application's.  With ``NO_VERSION``, as of other batch writes and
-            at-least-once, a task that writes a transaction again does not find it.
         picked: the only store to write to, where the driver commits what is staged.  If it is
             empty, a writer takes any store, and commits itself.
     """
@@ -67,7 +58,6 @@ class TaskSetup(NamedTuple):
     options: SinkOptions
     session: StoreSession
     streams: Streams
-    version: int
     picked: str
 
 
@@ -83,7 +73,6 @@ class TransactionalWriter(PartitionWriter):
 
     Raises:
         StoreUnreachableError: no store answers, or one that may come back does not.
-        OldCheckpointError: the partition has a newer transaction.
     """
 
     def __init__(
@@ -95,12 +84,9 @@ class TransactionalWriter(PartitionWriter):
         self._timeout_s = task.options.delivery_timeout_s
         self._row_count = 0
         self._buffer = RowBuffer()
-        self.rows = StagedRows(
-            tp, task.version, task.streams, self.pause, timeout_s=self._timeout_s
-        )
+        self.rows = StagedRows(tp, task.streams, self.pause, timeout_s=self._timeout_s)
         self._may_be_committed = False
         self._transaction: Transaction | None = None
-        self._digest: RowDigest | None = None  # of rows that another attempt may have committed
         self._have: set[str] = set()
         self._find(known, deadline)
 
@@ -118,7 +104,6 @@ class TransactionalWriter(PartitionWriter):
         Raises:
             NotAcknowledgedError: it is not until the deadline.
             FencedError: another attempt has taken over.
-            TransactionChangedError: it was written before, with other rows.
         """
         for block in self._buffer.rest():
             self._send(block, deadline)
@@ -129,9 +114,6 @@ class TransactionalWriter(PartitionWriter):
         written = self._transaction
         if written is None:
             return WrittenRange(self._tp, rows.start, rows.end, rows.attempt)
-        changed = written.end - written.start != self._row_count
-        if changed or (self._digest is not None and self._has_other_rows(written)):
-            raise self._changed(written)
         acks, have = self._task.options.acks_needed, self._have
         self._task.session.wait_for_acks(self._tp, written, self._known, acks, have, deadline)
         return WrittenRange(self._tp, written.start, written.end)
@@ -156,9 +138,7 @@ class TransactionalWriter(PartitionWriter):
     # -- the rows' way to a store's disk ---------------------------------------------------------
 
     def _send(self, values: pa.Array, deadline: Deadline) -> None:
-        if self._digest is not None:
-            self._digest.add(Values.from_arrow(values))
-        elif self._transaction is None:
+        if self._transaction is None:
             try:
                 self.rows.add(values)
             except _LOST as error:
@@ -172,8 +152,7 @@ class TransactionalWriter(PartitionWriter):
         rows.wait_staged(deadline)
         assert rows.host is not None
         self._may_be_committed = True
-        version = self._task.version
-        staged = StagedTransaction(*self._tp, rows.attempt, rows.start, rows.end, version)
+        staged = StagedTransaction(*self._tp, rows.attempt, rows.start, rows.end, NO_VERSION)
         rows.host.commit([staged], timeout_s=deadline.left_s)
         self._set_transaction(staged.transaction, {rows.host.location.store})
 
@@ -255,12 +234,10 @@ class TransactionalWriter(PartitionWriter):
             return True
         if not rows.is_whole:
             return rows.resume(found)
-        version = self._task.version
         if self._may_be_committed:
             # It may be at the lost host: the same rows at the same offsets are the same records.
-            same = [each for each in found if each[1].end == rows.start]
-            # Without a version another store may have all of them, and gets them once more.
-            found = same if same or version != NO_VERSION else found
+            # If no other store ends there, one may have all of them, and gets them once more.
+            found = [each for each in found if each[1].end == rows.start] or found
         if not found:
             return False
         ends = [(client, state.end) for client, state in found]
@@ -268,7 +245,7 @@ class TransactionalWriter(PartitionWriter):
         if end < rows.start:
             return False
         if rows.host is None:
-            fence(self._tp, version, found, host, end)
+            fence(self._tp, found, host, end)
             rows.attempts.update(state.attempt for _, state in found)
         else:
             state = dict(found)[host]
@@ -279,70 +256,20 @@ class TransactionalWriter(PartitionWriter):
         return True
 
     def _is_there(self, found: Found) -> bool:
-        """Whether a store has the transaction already, as its last one.
-
-        Without a version only the store shows it that has committed this very attempt, when its
-        answer was lost.
-        """
-        version, rows = self._task.version, self.rows
-        if version == NO_VERSION:
-            for client, state in found if self._may_be_committed else ():
-                if state.attempt == rows.attempt and state.staged_end == state.end:
-                    transaction = Transaction(version, rows.start, rows.end)
-                    self._set_transaction(transaction, {client.location.store})
-            return self._transaction is not None
-        last = [(client.location.store, state.transaction) for client, state in found]
-        newest = max((each for _, each in last if each is not None), default=None)
-        application = Application.of(self._task.options)
-        number = application.number_of(version)
-        if newest is None or application.number_of(newest.version) < number:
-            return False
-        if application.number_of(newest.version) > number:
-            if application.app_id:
-                raise application.refused(f"a newer one is written meanwhile, to {self._tp}")
-            raise OldCheckpointError(*self._tp, version, newest)
-        own = [state for _, state in found if state.attempt == rows.attempt != ""]
-        if not any(state.transaction == newest and state.end == state.staged_end for state in own):
-            self._digest = rows.digest()
-        self._set_transaction(newest, {store for store, each in last if each == newest})
-        return True
-
-    def _changed(self, written: Transaction) -> DafkaError:
-        """The error for a transaction that was written before with other rows."""
-        application = Application.of(self._task.options)
-        if not application.app_id:
-            return TransactionChangedError(*self._tp, written, self._row_count)
-        count = written.end - written.start
-        now = f"{count} others" if self._row_count == count else self._row_count
-        why = f"it was written before, {count} rows of it to {self._tp}, and has {now} now"
-        return application.refused(f"{why}. {CHANGED}")
-
-    def _has_other_rows(self, written: Transaction) -> bool:
-        """Whether the task's rows are not those that the transaction has at a store.
-
-        Raises:
-            StoreUnreachableError: no store that has it answers.
-        """
-        errors: list[DafkaError] = []
-        for client in (each for each in self._known if each.location.store in self._have):
-            try:
-                found = digest_at(client, self._tp, written, timeout_s=self._timeout_s)
-            except (StoreUnreachableError, DataLossError) as error:
-                errors.append(error)
-            else:
-                return self._digest != found
-        for lost in errors:
-            if isinstance(lost, StoreUnreachableError):
-                raise lost
-        _log.warning("rows of a batch that is run again are only counted: %s", errors[0])
-        return False
+        """Return whether a store has committed this very attempt, and its answer was lost."""
+        rows = self.rows
+        for client, state in found if self._may_be_committed else ():
+            if state.attempt == rows.attempt and state.staged_end == state.end:
+                transaction = Transaction(NO_VERSION, rows.start, rows.end)
+                self._set_transaction(transaction, {client.location.store})
+        return self._transaction is not None
 
     def _set_transaction(self, transaction: Transaction, have: set[str]) -> None:
         self._transaction, self._have = transaction, have
         self.rows.clear()
 
 
-def fence(tp: TopicPartition, version: int, found: Found, host: StoreClient, end: int) -> None:
+def fence(tp: TopicPartition, found: Found, host: StoreClient, end: int) -> None:
     """Discards what earlier attempts have staged at the stores, as far as they answer.
 
     Not at ``host``, where the transaction's first rows do that.  And not what a store has got in
@@ -353,18 +280,18 @@ def fence(tp: TopicPartition, version: int, found: Found, host: StoreClient, end
         is_older = not state.attempt and state.end != end
         if client is not host and state.staged_end > state.end and not is_older:
             with suppress(DafkaError):
-                attempt = state.attempt or _take_over(client, tp, state.end, version)
+                attempt = state.attempt or _take_over(client, tp, state.end)
                 client.discard([Discard(tp, attempt)], timeout_s=timing.DISCARD_S)
 
 
-def _take_over(client: StoreClient, tp: TopicPartition, end: int, version: int) -> str:
+def _take_over(client: StoreClient, tp: TopicPartition, end: int) -> str:
     """An attempt that takes the place of a transaction which came to a store only in part.
 
     The store it came from is lost.  What is left of it must not be joined with the transaction's
     rows that come now: they have the same offsets, and perhaps another order.
     """
     attempt = uuid.uuid4().hex.upper()
-    with client.put(tp, end, attempt=attempt, version=version, timeout_s=timing.DISCARD_S) as put:
+    with client.put(tp, end, attempt=attempt, timeout_s=timing.DISCARD_S) as put:
         put.write(pa.array([b""], pa.binary()))
         put.wait_durable(end + 1, timeout_s=timing.DISCARD_S)
     return attempt

@@ -16,7 +16,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.missing_stores import ALL
 from dafka_core.node_options import ProducerOptions
-from dafka_core.records import NO_VERSION, TopicPartition, TransactionState
+from dafka_core.records import TopicPartition, TransactionState
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
@@ -34,7 +34,7 @@ class WriterFactory(Closing):
     """Opens the writers of one task; to be closed.
 
     Args:
-        version, picked: see ``TaskSetup``.
+        picked: see ``TaskSetup``.
         goes_on: whether other stores may have more of the partitions than the picked one.
         hints: where stores may be, for a process that knows nothing.
     """
@@ -42,14 +42,13 @@ class WriterFactory(Closing):
     def __init__(
         self,
         options: SinkOptions,
-        version: int = NO_VERSION,
         *,
         picked: PickedStore = NOT_PICKED,
         goes_on: bool = False,
         hints: Sequence[StoreLocation] = (),
     ) -> None:
         session = StoreSession(options.mesh_address, picked.locations, hints)
-        self._task = TaskSetup(options, session, {}, version, picked.store)
+        self._task = TaskSetup(options, session, {}, picked.store)
         self._goes_on = goes_on
 
     @property
@@ -123,12 +122,10 @@ class WriterFactory(Closing):
             picked = [each for each in heard if each[0].location.store == store]
             if picked and lost is None:
                 (client, state), end = picked[0], max(each.end for _, each in heard)
-                noted = [each.transaction for _, each in heard if each.transaction]
-                last = max(noted, default=None) if self._task.version != NO_VERSION else None
                 with suppress(StoreUnreachableError):
                     has = state.end
-                    if has < end or last not in (None, state.transaction):
-                        has = client.wait(tp, end, transaction=last, timeout_s=deadline.left_s)
+                    if has < end:
+                        has = client.wait(tp, end, timeout_s=deadline.left_s)
                     if has >= end:
                         return [each for each, _ in heard]
                     why = f"it has the partition up to {has}, another store up to {end}"

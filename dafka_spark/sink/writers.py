@@ -25,10 +25,10 @@ from dafka_core.errors import (
     ProducerFencedError,
     TransactionExistsError,
 )
-from dafka_core.records import NO_VERSION, TopicPartition
+from dafka_core.records import TopicPartition
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.worker_process import settle
-from dafka_spark.options import BATCH, SinkOptions
+from dafka_spark.options import SinkOptions
 from dafka_spark.sink import applications, audit, commit_coordinator
 from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, TaskCommit, WrittenRange
@@ -67,7 +67,7 @@ class _Writer:
             written = write_rows(
                 rows, self._options, lambda topic: address(topic, task_number), factory.open
             )
-            stores = factory.stores
+            stores = factory.stores or self._picked.locations
         settle()
         return replace(written, stores=stores, picked=self._picked.store)
 
@@ -106,23 +106,19 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         if options.audit:
             raise ConfigError("audit", "true", "is for streaming queries: it notes micro-batches")
         self._write_id = uuid.uuid4().hex
-        self._is_written = False
 
     def begin(self) -> None:
         """Picks the store where all tasks stage their rows, or refuses (driver)."""
         if self._options.is_exact:
             self._picked = commit_coordinator.pick_store(self._options)
-            self._is_written = applications.is_written(self._options, self._picked)
+            applications.check(self._options, self._picked)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""
-        if self._is_written:
-            return TaskCommit(0, ())
         application = Application.of(self._options)
         lasting_id = self._lasting_id or _task().getLocalProperty(QUERY_ID)
         factory = WriterFactory(
             self._options,
-            application.first_version,
             picked=self._picked,
             goes_on=bool(lasting_id or application.app_id),
         )
@@ -134,11 +130,12 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes everything visible at once (driver)."""
-        if self._options.is_exact and not self._is_written:
-            ranges = _ranges(messages)
+        if self._options.is_exact:
+            application = Application.of(self._options)
             with self._naming():
-                version = applications.version_of(self._options, self._picked, ranges)
-                commit_coordinator.commit(self._options, self._picked, ranges, version)
+                commit_coordinator.commit(
+                    self._options, self._picked, _ranges(messages), application
+                )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Gives up what tasks have staged, also those that were killed (driver)."""
@@ -186,7 +183,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     ``checkpoint`` is where the query's checkpoint is, if Spark has told it.
 
-    Each task commits what it has written, or with ``commit`` = ``batch`` the driver does for all.
+    The driver commits what all tasks of a batch have staged; with at-least-once tasks commit it.
     Spark makes a writer for each batch and sends it to the tasks; and others, in another process of
     the driver, which it sends nobody, to commit and to abort.
     """
@@ -210,14 +207,12 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         batch_id = task.getLocalProperty(BATCH_ID)
         if not query_id or not batch_id:
             raise RuntimeError("Spark did not tell the task which query and batch it belongs to")
-        version = int(batch_id) if self._options.is_exact else NO_VERSION
         picked = self._picked
         factory = WriterFactory(
-            self._options, version, picked=picked, goes_on=bool(picked.store), hints=self.hints
+            self._options, picked=picked, goes_on=bool(picked.store), hints=self.hints
         )
-        written = self._write(
-            iterator, partial(own_address, self._options.mesh_address.owner, query_id), factory
-        )
+        application = Application.of_query(self._options, query_id, int(batch_id))
+        written = self._write(iterator, application.address, factory)
         return replace(written, query=query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
@@ -228,11 +223,14 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         picked = _picked_by(messages)
         if picked.locations:
             remember(self._options.mesh_address.name, picked.locations)
-        if picked.store:
-            commit_coordinator.commit(self._options, picked, _ranges(messages), batchId)
         tasks = [each for each in messages if isinstance(each, TaskCommit)]
-        if self._options.audit and tasks:
-            audit.note(self._options, batchId, tasks, self._checkpoint, picked.locations)
+        if picked.store:
+            application = Application.of_query(self._options, tasks[0].query, batchId)
+            ranges = commit_coordinator.commit(
+                self._options, picked, _ranges(messages), application
+            )
+            if self._options.audit:
+                audit.note(self._options, picked, application, ranges, self._checkpoint)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Gives up what tasks have staged, as far as they could say so (driver)."""
@@ -246,14 +244,14 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         Nothing else tells this writer from the one that commits or aborts, which must not look for
         stores anew: a batch whose stores are away is to be given up at once.
         """
-        if self._options.commit == BATCH and not self._picked.store:
+        if self._options.is_exact and not self._picked.store:
             self._picked = commit_coordinator.pick_store(self._options)
         return vars(self)
 
 
 def _picked_by(messages: Sequence[WriterCommitMessage | None]) -> PickedStore:
     """The store where the tasks have staged their rows, if they have; and where the stores were."""
-    found = [each for each in messages if isinstance(each, TaskCommit) and each.stores]
+    found = [each for each in messages if isinstance(each, TaskCommit)]
     return PickedStore(found[-1].picked, found[-1].stores) if found else NOT_PICKED
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dafka_core.errors import ConfigError
 from dafka_core.where import Comparison
+from dafka_spark.cluster.worker_process import warn_if_reused
 from dafka_spark.positions import AT_EARLIEST
 from dafka_spark.source.archived_offsets import ArchiveLook
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
@@ -17,6 +19,7 @@ from dafka_spark.source.narrowing import Narrowing
 from dafka_spark.source.offset_range_limit import resolved
 from dafka_spark.source.range_planner import OffsetRange, plan_tasks
 from dafka_spark.source.range_reader import RangeReader
+from dafka_spark.source.reported_lag import described
 
 
 class DafkaBatchReader(RangeReader, DataSourceReader):
@@ -24,6 +27,11 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
 
     _pushed: Sequence[Comparison] = ()
     """What Spark's filters say of columns by which stores find records."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task, as ``RangeReader`` reads them."""
+        warn_if_reused(self._planned_ns, described(self._options))
+        return super().read(partition)
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, each with the ranges that it reads; none when there is nothing to read.

@@ -9,8 +9,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from dafka_spark.cluster.worker_process import warn_if_reused
 from dafka_spark.source.metadata_tables import TABLES
 from dafka_spark.source.range_reader import QueryReader
+from dafka_spark.source.reported_lag import described
 
 
 @dataclass
@@ -41,5 +43,6 @@ class MetadataReader(QueryReader, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows."""
+        warn_if_reused(self._planned_ns, described(self._options))
         assert isinstance(partition, MetadataRows)
         yield from pa.ipc.open_stream(partition.packed)

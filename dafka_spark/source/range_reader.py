@@ -6,6 +6,7 @@ Python, and what is the same in every batch is made once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -41,6 +42,7 @@ class QueryReader:
         self._schema = schema
         self._options = options
         self._connect = connect
+        self._planned_ns = time.time_ns()
 
 
 class RangeReader(QueryReader):

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dafka_core import EmbeddedCluster
+from dafka_spark.options import SinkOptions
+from dafka_spark.sink.commit_coordinator import pick_store
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import seen
 from tests.spark.faults import Gate, changed, shuffled
@@ -117,7 +119,7 @@ def test_a_batch_that_appears_at_once(
     columns = ["value", f"concat('{topic}-', cast(cast(value AS string) AS int) % 2) AS topic"]
     frame = changed(stream(spark, cluster, **options).selectExpr(*columns), gate)
     sinks = [f"{topic}-0", f"{topic}-1"]
-    written = {"commit": "batch", "audit": True}
+    written = {"audit": True}
     query = started(frame, cluster, tmp_path / "checkpoint", **written)
     gate.wait_reached()
     assert [seen(cluster, sink) for sink in sinks] == [5, 5]
@@ -140,11 +142,11 @@ def test_a_batch_with_other_rows_than_before_is_refused(
     send(frame, cluster, tmp_path, topic=sink)
     forget_commit(tmp_path, 0)
     for where in ("cast(value AS string) <> '3'", "value IS NULL"):
-        with pytest.raises(StreamingQueryException, match="has written 10 rows here"):
+        with pytest.raises(StreamingQueryException, match="10 rows of it are committed"):
             send(frame.where(where), cluster, tmp_path, topic=sink)
     copied = tmp_path.with_suffix(".copy")
     shutil.copytree(tmp_path, copied)
-    with pytest.raises(StreamingQueryException, match="has 10 others now"):
+    with pytest.raises(StreamingQueryException, match="it has 10 others now"):
         send(frame.selectExpr("hex(value) AS value"), cluster, copied, topic=sink)
     assert texts(batch(spark, cluster, subscribe=sink).collect()) == sorted(map(str, range(10)))
 
@@ -208,9 +210,12 @@ def test_the_store_dies_for_good_and_another_goes_on(
     checkpoint = tmp_path / "checkpoint"
     query = started(changed(frame, gate), sinks, checkpoint, topic=topic, acks="all")
     gate.wait_reached()
-    sinks.kill_store(0)
+    picked = pick_store(SinkOptions.of({"tower": sinks.tower, "topic": topic})).store
+    sinks.kill_store(sinks.stores.index(picked))
     gate.open()
-    finish(query)
+    with pytest.raises(StreamingQueryException, match="are not acknowledged"):
+        finish(query)
+    send(changed(frame, gate), sinks, checkpoint, topic=topic, acks="all")
     whole = sorted(map(str, range(3000)))
     assert texts(batch(spark, sinks, subscribe=topic).collect()) == whole
     forget_commit(checkpoint, 2)

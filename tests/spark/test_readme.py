@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster, Producer, Reader
+from dafka_spark import read_dafka, write_dafka
 from scripts import options
 from tests.integration.archive.records import A, archived
 from tests.pages import PAGES, ROOT, example
@@ -112,6 +113,32 @@ def test_the_example_of_reading(
     names["query"].awaitTermination()  # type: ignore[attr-defined]
     counted = {row["partition"]: row["count"] for row in spark.table("counts").collect()}
     assert counted[producer.address] == 2
+
+
+def test_the_example_of_one_load(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
+    text = example("docs/spark.md", "One `load()` for each query").replace('"flights"', repr(topic))
+    keyed = "string(id) AS key, string(id) AS value"
+    rows = spark.range(4).selectExpr(*keyed.split(", "))
+    write_dafka(rows, topic, tower=cluster.tower)
+    names: dict[str, Any] = {"spark": spark, "tower": cluster.tower}
+    exec(text, names)
+    assert names["before"] == names["after"] == 4
+    write_dafka(rows, topic, tower=cluster.tower)
+    assert names["flights"]().count() == 8
+    names["join"](rows, 0)
+    assert read_dafka(spark, "joined", tower=cluster.tower).count() == 8
+
+
+def test_the_example_of_output_modes(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    address = produce(cluster, topic, range(3))
+    counts = stream(spark, cluster, subscribe=topic).groupBy("partition").count()
+    names = {"tower": cluster.tower, "counts": counts, "checkpoint": str(tmp_path)}
+    exec(example("docs/spark.md", "Output modes"), names)
+    names["query"].awaitTermination()  # type: ignore[attr-defined]
+    (row,) = read_dafka(spark, "counts", tower=cluster.tower).select("key", "value").collect()
+    assert (bytes(row["key"]), bytes(row["value"])) == (address.encode(), b"3")
 
 
 def test_the_example_of_an_archive(

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import window
 
 from dafka_core import EmbeddedCluster
-from tests.spark.topics import batch, produce, send, stream, texts
+from tests.spark.topics import batch, finish, produce, send, stream, texts
 
 
 def save(frame: DataFrame, cluster: EmbeddedCluster, mode: str = "append", **options: Any) -> None:
@@ -167,6 +168,37 @@ def test_a_complete_result_is_appended_each_time(
     )
     assert query.awaitTermination(120)
     assert texts(batch(spark, cluster, subscribe=topic + "-out").collect()) == ["2", "4"]
+
+
+def test_output_mode_update_is_refused_by_spark_and_open_to_foreach_batch(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """Spark 4.3 has no such sink in Python, whether the query aggregates or not."""
+    produce(cluster, topic, range(4))
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=2)
+    counts = frame.groupBy().count().selectExpr("cast(count AS string) AS value")
+    for number, rows in enumerate([frame.select("value"), counts]):
+        query = rows.writeStream.format("dafka").outputMode("update")
+        with pytest.raises(PySparkException, match="dafka does not support Update mode"):
+            finish(query.options(tower=cluster.tower, topic=topic + "-out"), tmp_path / str(number))
+    assert batch(spark, cluster, subscribe=topic + "-out", failOnMissingTopic="false").count() == 0
+
+    def write(rows: DataFrame, number: int) -> None:
+        save(rows, cluster, topic=topic + "-out", txnAppId="counts", txnVersion=number)
+
+    finish(counts.writeStream.outputMode("update").foreachBatch(write), tmp_path / "each")
+    assert texts(batch(spark, cluster, subscribe=topic + "-out").collect()) == ["2", "4"]
+
+
+def test_output_mode_append_writes_what_the_watermark_has_passed(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    produce(cluster, topic, (0, 5, 10, 40))
+    rows = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=2)
+    times = rows.selectExpr("timestamp_seconds(int(string(value))) AS time")
+    counts = times.withWatermark("time", "1 second").groupBy(window("time", "10 seconds")).count()
+    send(counts.selectExpr("string(count) AS value"), cluster, tmp_path, topic=topic + "-out")
+    assert texts(batch(spark, cluster, subscribe=topic + "-out").collect()) == ["1", "2"]
 
 
 def test_a_streams_columns_are_checked_before_anything_is_sent(

@@ -1,7 +1,7 @@
 // The frame around the pages: which one is shown, what the keyboard does, and news.
 
 import { h, put } from "./dom.js";
-import { byteRate, count, rate } from "./format.js";
+import { byteRate, count, moment, rate, short } from "./format.js";
 import * as groups from "./page_groups.js";
 import * as health from "./page_health.js";
 import * as overview from "./page_overview.js";
@@ -21,10 +21,14 @@ const PAGES = [
 ];
 const OTHERS = { topic: { page: topic, within: "topics" }, records: { page: records, within: "topics" } };
 
-const [nav, bar, main, help] = ["nav", "bar", "page", "help"].map((id) => document.getElementById(id));
+const [nav, bar, away, main, help] = ["nav", "bar", "away", "page", "help"].map((id) => document.getElementById(id));
 let shown = null;
 let paused = false;
 let news = null;
+let [broken, heard, gap] = [false, Date.now(), 0]; // when news came last, and how long after those before
+
+const lost = () => broken || Date.now() - heard > Math.max(15000, 3 * gap);
+const since = (us) => `since ${moment(us).slice(0, -4)}`;
 
 /** Goes to a page; names are parts of its path. */
 export function go(path, ...names) {
@@ -49,7 +53,17 @@ function frame(path) {
       h("span", {}, each.name), h("kbd", {}, each.key))));
 }
 
+/** A sentence on what does not answer; empty if all do. */
+function silent() {
+  if (lost()) return `The console does not answer${news ? ` ${since(heard * 1000)}. This is what it showed last` : ""}.`;
+  if (!news || (news.live && !news.away.length)) return "";
+  const named = news.away.slice(0, 5).map((each) => `${short(each.store)} ${each.since_us ? since(each.since_us) : `(${each.failure})`}`).join(", ") + (news.away.length > 5 ? ", …" : "");
+  if (news.live) return `${news.away.length} of ${news.stores_known} stores away: ${named}. What no other store has is grey, and cannot be read.`;
+  return `No store answers${named && `; away: ${named}`}.${news.partitions ? " This is what was known last." : ""}`;
+}
+
 function tell() {
+  const live = news && news.live && !lost();
   const stores = news && h("span", { class: news.stores < news.stores_known ? "stat bad" : "stat" },
     h("b", {}, news.stores < news.stores_known ? `${news.stores} of ${news.stores_known}` : String(news.stores)), news.stores_known === 1 ? " store" : " stores");
   put(bar,
@@ -61,10 +75,12 @@ function tell() {
       h("span", { class: "stat wide" }, byteRate(news.byte_rate)),
     ] : h("span", { class: "stat" }, "connecting …")),
     h("div", { class: "tools" },
-      h("button", { class: "live", title: "space", "aria-pressed": String(!paused), onclick: pause }, paused ? "paused" : "live"),
+      h("button", { class: "live", title: "space", "aria-pressed": String(!paused), onclick: pause }, paused ? "paused" : lost() ? "no console" : !news ? "connecting …" : live ? "live" : "no store"),
       h("button", { title: "light or dark (d)", "aria-label": "light or dark", onclick: theme }, "◐"),
       h("button", { title: "keys (?)", "aria-label": "keys", onclick: keys }, "?")));
-  bar.dataset.live = !paused && news ? "yes" : "no";
+  bar.dataset.live = !paused && live ? "yes" : "no";
+  main.classList.toggle("stale", Boolean(news) && !live);
+  if (away.textContent !== silent()) away.textContent = silent();
 }
 
 function pause() {
@@ -107,14 +123,16 @@ document.addEventListener("keydown", (event) => {
 function listen() {
   const source = new EventSource("/events");
   source.onmessage = (event) => {
+    [broken, heard, gap] = [false, Date.now(), Date.now() - heard];
     news = JSON.parse(event.data);
     if (paused) return;
     tell();
     if (!document.hidden) shown?.tick?.(news);
   };
   source.onerror = () => {
-    news = null;
+    broken = true;
     tell();
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
   };
 }
 
@@ -124,3 +142,4 @@ window.addEventListener("hashchange", route);
 tell();
 route();
 listen();
+setInterval(() => lost() && tell(), 1000);

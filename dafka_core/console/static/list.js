@@ -58,6 +58,7 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
       const found = await load({ start, most, sort: state.sort, down: state.down ? 1 : 0 }, asking.signal);
       if (asking.signal.aborted) return;
       state.total = found.total;
+      state.live = found.live;
       state.rows = new Map(found.rows.map((row, n) => [start + n, row]));
       if (start && start >= found.total) scroller.scrollTop = 0;
       draw();
@@ -71,10 +72,10 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
     body.style.height = `${Math.max(state.total * height, 1)}px`;
     if (!state.total) {
       body.style.height = "auto";
-      put(body, nothing());
+      put(body, nothing(state.live));
     } else {
       put(body, [...state.rows].map(([number, row]) => {
-        const made = h("div", { class: "list-row", role: "row", "aria-rowindex": number + 1, "data-row": number },
+        const made = h("div", { class: row.stale && row.stale === (row.partitions ?? true) ? "list-row stale" : "list-row", role: "row", "aria-rowindex": number + 1, "data-row": number },
           columns.map((each) => h("div", { class: `cell ${each.kind || ""}`, role: "cell" }, each.cell(row))));
         made.style.transform = `translateY(${number * height}px)`;
         made.classList.toggle("chosen", number === state.chosen);
@@ -126,4 +127,4 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
 }
 
 /** What a list shows where there is nothing. */
-export const none = (title, ...more) => () => empty(title, ...more);
+export const none = (title, ...more) => (live = true) => (live ? empty(title, ...more) : empty("No store answers", "What there is is not known yet"));

@@ -14,8 +14,8 @@ export function show(main, { go, names }) {
     label: "groups",
     sort: "records_behind",
     down: true,
-    nothing: () => (find.value ? none("No group has this in its name")() : nothing()),
-    load: async (window, signal) => part((await get("groups", {}, signal)).rows, window),
+    nothing: (live) => (find.value ? none("No group has this in its name")() : nothing(live)),
+    load: async (window, signal) => { const found = await get("groups", {}, signal); return { ...part(found.rows, window), live: found.live }; },
     open: (row) => go("groups", row.name),
     columns: [
       { key: "name", title: "group", width: "minmax(110px, 2.4fr)", cell: (row) => h("span", { class: "name" }, row.name) },

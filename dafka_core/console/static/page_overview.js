@@ -30,7 +30,7 @@ export function show(main) {
   function draw(overview, found) {
     put(tiles, [
       ["records", count(overview.records), `${count(overview.topics)} topics, ${count(overview.partitions)} partitions`],
-      ["size", size(overview.bytes), `${size(overview.file_bytes)} in ${overview.stores} stores' files`],
+      ["size", size(overview.bytes), `${size(overview.file_bytes)} in ${overview.stores_listed.filter((each) => each.file_bytes).length} stores' files`],
       ["written now", rate(overview.rate), byteRate(overview.byte_rate), "accent"],
       ["nodes", count(overview.nodes), plural(overview.towers, "tower")],
     ].map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));

@@ -19,11 +19,11 @@ export function show(main) {
       const found = await get("queries");
       if (!main.contains(queries)) return;
       put(queries, found.queries.length ? found.queries.map(card)
-        : empty("No query has said how far it is", "Spark's queries with option queryName report to topic __dafka.queries"));
-      const text = JSON.stringify(found.audited);
+        : found.live ? empty("No query has said how far it is", "Spark's queries with option queryName report to topic __dafka.queries") : empty("No store answers"));
+      const text = JSON.stringify([found.audited, found.live]);
       if (text !== state.last) {
         state.last = text;
-        drawAudited(found.audited);
+        drawAudited(found.audited, found.live);
       }
     } catch (error) {
       put(queries, failed(error));
@@ -60,14 +60,14 @@ export function show(main) {
     }
   }
 
-  function drawAudited(found) {
+  function drawAudited(found, live) {
     put(audited, found.length ? found.map((each) => {
       const trail = h("div", {});
       const more = h("details", { class: "card", open: state.trail === each.partition, ontoggle: () => { if (more.open) { state.trail = each.partition; draw(each, trail); } else if (state.trail === each.partition) state.trail = null; } },
         h("summary", {}, h("code", {}, each.query), ` · batch ${whole(each.batch)} · ${whole(each.batches)} noted · ${ago(each.time_us)}`), trail);
       if (state.trail === each.partition) draw(each, trail);
       return more;
-    }) : empty("No query notes its batches", "Spark's sink does so with option audit; dafka checkpoint verify proves the rows by it"));
+    }) : !live ? empty("No store answers") : empty("No query notes its batches", "Spark's sink does so with option audit; dafka checkpoint verify proves the rows by it"));
   }
 
   async function draw(query, element) {

@@ -40,7 +40,8 @@ export function show(main, { go, names, news }) {
     if (asking) return;
     asking = true;
     try {
-      const [found, records] = await Promise.all([get("topic", { topic }), get("records", { topic, most: 12 })]);
+      const found = await get("topic", { topic });
+      const records = found.stale < found.partitions && (await get("records", { topic, most: 12 })).rows;
       if (!main.contains(tiles)) return;
       put(tiles, [
         ["records", count(found.records), plural(found.partitions, "partition")],
@@ -51,7 +52,7 @@ export function show(main, { go, names, news }) {
       ].filter(Boolean).map(([name, value, more, kind]) => h("div", { class: `tile ${kind || ""}` }, h("span", {}, name), h("b", {}, value), h("small", {}, more))));
       const nowS = Date.now() / 1000;
       put(graph, chart(found.rates.map((each, n) => [nowS - found.rates.length + n + 1, each]), { shown: count, label: "records per second", width: Math.max(320, graph.clientWidth - 34), height: 130 }));
-      put(last, records.rows.length ? recordRows(records.rows, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty("No records"));
+      put(last, !records ? empty("No store that has them answers") : records.length ? recordRows(records, topic, (row) => go("records", topic, row.partition, String(row.offset)), true) : empty("No records"));
     } catch (error) {
       put(tiles, failed(error));
     } finally {
@@ -65,6 +66,7 @@ export function show(main, { go, names, news }) {
 }
 
 function stores(row, news) {
+  if (row.stale) return badge("away", "bad");
   const held = Object.entries(row.holders);
   const behind = held.filter(([, end]) => end < row.end).length;
   const title = held.map(([store, end]) => `${short(store)} has it up to ${whole(end)}`).join("\n");

@@ -13,11 +13,11 @@ export function show(main, { go }) {
     label: "topics",
     sort: "rate",
     down: true,
-    nothing: () => (find.value ? none("No topic has this in its name")() : none("No topics yet", "dafka produce TOPIC writes to one, or this page: Produce")()),
+    nothing: (live) => (find.value ? none("No topic has this in its name") : none("No topics yet", "dafka produce TOPIC writes to one, or this page: Produce"))(find.value || live),
     load: (window, signal) => get("topics", { ...window, find: find.value, internal: internal.checked ? 1 : 0 }, signal),
     open: (row) => go("topic", row.name),
     columns: [
-      { key: "name", title: "topic", width: "minmax(120px, 2.4fr)", cell: (row) => [h("span", { class: "name" }, row.name), row.internal && badge("internal")] },
+      { key: "name", title: "topic", width: "minmax(120px, 2.4fr)", cell: (row) => [h("span", { class: "name" }, row.name), row.internal && badge("internal"), row.stale > 0 && badge(row.stale < row.partitions ? `${row.stale} of ${row.partitions} away` : "away", "bad")] },
       { key: "partitions", title: "partitions", kind: "number wide", width: "100px", cell: (row) => whole(row.partitions) },
       { key: "records", title: "records", kind: "number", width: "90px", cell: (row) => count(row.records) },
       { key: "bytes", title: "size", kind: "number wide", width: "100px", cell: (row) => size(row.bytes) },

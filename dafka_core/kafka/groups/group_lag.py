@@ -30,8 +30,8 @@ TRIES: Final = 3
 class GroupPartition(NamedTuple):
     """A partition that a group has committed, or that one of its members reads.
 
-    ``lag`` is None where it has not committed, or stores do not hold the partition; ``member``
-    where nobody reads it.
+    ``lag`` is None where it has not committed, or a negative offset, or stores do not hold the
+    partition; ``member`` where nobody reads it.
     """
 
     topic: str
@@ -78,7 +78,7 @@ def _positions(offsets: Offsets, numbers: NumberTable, group: str) -> dict[Topic
     found = {}
     for place, committed in offsets.committed(group).items():
         numbered = numbers.get(*place)
-        if numbered is not None:
+        if numbered is not None and committed.offset >= 0:
             found[numbered.tp] = committed.offset
     return found
 

@@ -6,9 +6,9 @@ Each gateway writes to one partition, which has its store's address.  A record i
      "offsets": [["flights", 0, 1000, -1, "metadata", 1700000000000]]}
 
 ``offsets`` are what was committed: topic, number of the partition, offset, leader epoch, metadata,
-and when (ms since 1970 UTC).  Offset -1 deletes what was committed.  ``generation`` is what the
-group has become instead, when, and with which members; ``deleted`` gives up all of the group that
-is older.
+and when (ms since 1970 UTC).  Clients may commit negative offsets; offset -1 at time 0 deletes what
+was committed.  ``generation`` is what the group has become instead, when, and with which members;
+``deleted`` gives up all of the group that is older.
 
 What is newer the counter tells (Lamport's): who writes gives one higher than the largest that it
 has seen in any partition of the topic.  Of two with the same counter that of the higher store's
@@ -31,7 +31,7 @@ from dafka_core.names import INTERNAL
 OFFSETS_TOPIC: Final = f"{INTERNAL}kafka.offsets"
 
 DELETED: Final = -1
-"""In place of a committed offset."""
+"""In place of a committed offset, with time 0."""
 
 
 class Committed(NamedTuple):
@@ -39,10 +39,15 @@ class Committed(NamedTuple):
 
     topic: str
     number: Annotated[int, Meta(ge=0, lt=2**31)]
-    offset: Annotated[int, Meta(ge=DELETED)]
+    offset: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
     leader_epoch: int = -1
     metadata: str = ""
     time_ms: int = 0
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether this deletes an earlier commit."""
+        return (self.offset, self.time_ms) == (DELETED, 0)
 
 
 class KeptMember(msgspec.Struct, frozen=True, omit_defaults=True):

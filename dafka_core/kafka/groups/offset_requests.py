@@ -86,13 +86,11 @@ class OffsetRequests:
         return error
 
     def _refusal(self, place: Place, asked: Any) -> KafkaError:
-        if len((asked.committed_metadata or "").encode()) > (
-            self._node.options.offset_metadata_max_bytes
-        ):
-            return KafkaError.OFFSET_METADATA_TOO_LARGE
         if self._node.numbers.get(*place) is None:
             return KafkaError.UNKNOWN_TOPIC_OR_PARTITION
-        return KafkaError.NONE if asked.committed_offset >= 0 else KafkaError.OFFSET_OUT_OF_RANGE
+        size_bytes = len((asked.committed_metadata or "").encode())
+        is_too_large = size_bytes > self._node.options.offset_metadata_max_bytes
+        return KafkaError.OFFSET_METADATA_TOO_LARGE if is_too_large else KafkaError.NONE
 
     async def _written(self, group_id: str, commits: list[Committed]) -> KafkaError:
         """Writes what a group has committed; the error to answer if it is not on disk."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dafka_core.kafka.groups.group_records import DELETED, Committed, Generation, GroupRecord
+from dafka_core.kafka.groups.group_records import Committed, Generation, GroupRecord
 
 MAX_RECORD_OFFSETS: Final = 500
 """Of one record: with metadata of the usual size it stays small, whatever a store's limit is."""
@@ -60,19 +60,13 @@ class Offsets:
         has_members = generation is not None and bool(generation.members)
         kept = self._groups.get(group)
         found = kept.offsets.values() if kept else ()
-        return has_members or any(each.offset != DELETED for _, each in found)
+        return has_members or any(not each.is_deleted for _, each in found)
 
     def committed(self, group: str) -> dict[Place, Committed]:
         """What a group has committed, in order."""
         kept = self._groups.get(group)
         found = kept.offsets if kept else {}
-        return {place: each for place, (_, each) in sorted(found.items()) if each.offset != DELETED}
-
-    def of(self, group: str, topic: str, number: int) -> Committed | None:
-        """What a group has committed of one partition."""
-        kept = self._groups.get(group)
-        found = kept.offsets.get((topic, number)) if kept else None
-        return None if found is None or found[1].offset == DELETED else found[1]
+        return {place: each for place, (_, each) in sorted(found.items()) if not each.is_deleted}
 
     def generation(self, group: str) -> Generation | None:
         """What a group was when it last became stable or empty."""
@@ -131,9 +125,8 @@ class Offsets:
             kept.writers = left
             if not left:
                 kept.deleted = _NEVER
-                kept.offsets = {
-                    at: each for at, each in kept.offsets.items() if each[1].offset != DELETED
-                }
+                found = kept.offsets.items()
+                kept.offsets = {at: each for at, each in found if not each[1].is_deleted}
             # What a writer has deleted is behind what it has written of it before.
             if left.keys() <= {kept.deleted.writer} and not self.is_there(name):
                 del self._groups[name]

@@ -16,6 +16,7 @@ import xxhash
 
 from dafka_core.kafka.records.errors import (
     INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE,
     CorruptRecordsError,
 )
@@ -115,10 +116,8 @@ def decompressed(
 
 
 def _too_large(max_bytes: int) -> CorruptRecordsError:
-    return CorruptRecordsError(
-        INVALID_RECORD,
-        f"compressed records have more than {max_bytes} bytes: send fewer of them in a batch",
-    )
+    why = f"compressed records have more than {max_bytes} bytes: send fewer of them in a batch"
+    return CorruptRecordsError(MESSAGE_TOO_LARGE, why)
 
 
 def _gunzipped(octets: Bytes, max_bytes: int) -> bytes:
@@ -162,7 +161,10 @@ def _unsnapped(octets: Bytes, max_bytes: int) -> bytes:
 
 
 def _unsnapped_block(octets: Bytes, left: int, max_bytes: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(octets) > left:
+    size_bytes = cramjam.snappy.decompress_raw_len(octets)
+    if size_bytes > 22 * len(octets):  # an element of 3 bytes copies at most 64
+        raise cramjam.DecompressionError(f"{len(octets)} bytes cannot become {size_bytes}")
+    if size_bytes > left:
         raise _too_large(max_bytes)
     return bytes(cramjam.snappy.decompress_raw(octets))
 

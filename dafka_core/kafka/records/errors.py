@@ -13,6 +13,9 @@ CORRUPT_MESSAGE: Final = "CORRUPT_MESSAGE"
 INVALID_RECORD: Final = "INVALID_RECORD"
 """They are as they were sent, and wrong: they would be so again."""
 
+MESSAGE_TOO_LARGE: Final = "MESSAGE_TOO_LARGE"
+"""They are valid, and too large together: Java's producer splits the batch and sends its parts."""
+
 UNSUPPORTED_COMPRESSION_TYPE: Final = "UNSUPPORTED_COMPRESSION_TYPE"
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dafka_core.envelope_columns import close_columns
 from dafka_core.kafka.records.compression import Codec
-from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
+from dafka_core.kafka.records.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_core.records import UNKNOWN_US
 from dafka_core.values import Longs, Values
 
@@ -75,7 +75,7 @@ def contents_of(values: pa.Array, keys: pa.Array | None, headers: pa.Array | Non
     try:
         return Values.from_arrow(close_columns(values, keys, headers))
     except ValueError as error:
-        raise CorruptRecordsError(INVALID_RECORD, str(error)) from error
+        raise CorruptRecordsError(MESSAGE_TOO_LARGE, str(error)) from error
 
 
 def times_of(stamps_ms: Longs) -> Longs | None:

@@ -33,7 +33,12 @@ from dafka_core.kafka.records.compression import (
     codec_of,
     decompressed,
 )
-from dafka_core.kafka.records.errors import CORRUPT_MESSAGE, INVALID_RECORD, CorruptRecordsError
+from dafka_core.kafka.records.errors import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
+    CorruptRecordsError,
+)
 from dafka_core.kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds
 from dafka_core.records import RecordBatch
 from dafka_core.values import Bytes
@@ -103,9 +108,7 @@ def _messages(octets: memoryview) -> Iterator[_Message]:
     while at < len(octets):
         count += 1
         if count > MAX_MESSAGES:
-            raise CorruptRecordsError(
-                INVALID_RECORD, f"a set has more than {MAX_MESSAGES} messages"
-            )
+            raise CorruptRecordsError(MESSAGE_TOO_LARGE, f"more than {MAX_MESSAGES} messages")
         if len(octets) - at < ENTRY.size + MIN_SIZE:
             raise CorruptRecordsError(CORRUPT_MESSAGE, "a message ends early")
         offset, size = ENTRY.unpack_from(octets, at)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dafka_core.envelope import MAX_LENGTHS_BYTES
 from dafka_core.envelope_columns import HEADERS_TYPE, as_binary, put_varints, texts
 from dafka_core.envelope_heads import MAX_INT32, Octets, Runs, before
-from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
+from dafka_core.kafka.records.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_core.kafka.records.record_boundaries import Boundaries, boundaries_of, boundaries_of_each
 from dafka_core.kafka.records.varint_columns import (
     INT_OCTETS,
@@ -49,7 +49,7 @@ _MAX_HEADER_COLUMNS: Final = 64
 more than the headers one by one."""
 
 _NUMBERS: Final = 7
-"""The numbers of a record without headers."""
+"""The numbers of a record without headers, each of a byte or more."""
 
 
 class RecordColumns(NamedTuple):
@@ -88,10 +88,10 @@ def decode_together(batches: Sequence[Bytes], counts: Sequence[int]) -> RecordCo
     What is done for small ones takes as long as for one that is as large as all of them.
     """
     total = sum(counts)
-    if total > MAX_RECORDS:
-        raise _wrong(f"a batch has at most {MAX_RECORDS} records, not {total}")
     data = batches[0] if len(batches) == 1 else b"".join(batches)
     octets = np.frombuffer(data, np.uint8)
+    if MAX_RECORDS < total <= len(octets) // _NUMBERS:
+        raise CorruptRecordsError(MESSAGE_TOO_LARGE, f"{total} records, of {MAX_RECORDS} at most")
     boundaries = None
     sizes = [len(each) for each in batches]
     if len(batches) > 1 and len({*sizes}) == len({*counts}) == 1:
@@ -141,7 +141,7 @@ def _decoded(
     headers = None
     if np.count_nonzero(counts):
         if counts.max() > _MAX_HEADERS_OF_ONE or counts.sum() > max_headers:
-            raise _wrong("a record, or all records of a batch, have too many headers")
+            raise CorruptRecordsError(MESSAGE_TOO_LARGE, "a record or a batch has too many headers")
         headers, at = _headers(octets, data, Runs(counts), at, ends)
     if np.count_nonzero(at != ends):
         raise _wrong("the parts of a record do not end where it ends")

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from dafka_core.archive.archive_errors import ArchiveError, reading, translated
 from dafka_core.archive.layout import day_name, topic_name
 from dafka_core.archive.record_files import SCHEMA
+from dafka_core.durable_files import make_directory, move
 
 NAME: Final = "records.parquet"
 _TEMPORARY: Final = ".records-{}.tmp"
@@ -51,7 +52,7 @@ class DayFile:
 
     def __enter__(self) -> Self:
         with translated(self._directory):
-            self._day.mkdir(parents=True, exist_ok=True)
+            make_directory(self._day)
             self._lock = os.open(self._day, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with translated(self._directory):
@@ -105,10 +106,7 @@ class DayFile:
             self._flush()
             self._writer.add_key_value_metadata({_ENDS.decode(): json.dumps(self._ends)})
             self._writer.close()
-            with self._temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            self._temporary.replace(self._path)
-            os.fsync(self._lock)
+            move((self._temporary, self._path))
         self._writer = None
         return self._count
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from dafka_core.archive import manifest, record_files
 from tests.integration.archive.records import A, archived
 
-CHANGES: Final = ("fsync", "link", "rename", "mkdir", "unlink", "rmdir", "write")
+CHANGES: Final = ("fsync", "link", "rename", "replace", "mkdir", "unlink", "rmdir", "write")
 
 
 def main(directory: Path) -> None:

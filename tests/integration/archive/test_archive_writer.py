@@ -133,7 +133,7 @@ def test_a_full_disk_leaves_the_archive_as_it_was(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifest, "write_synced", full)
+        patch.setattr(manifest, "replace_file", full)
         with pytest.raises(ArchiveError, match="the disk is full: No space left on device"):
             archived(tmp_path, A, 60)
     assert offsets_in_manifest(tmp_path, A) == offsets_in_files(tmp_path, A) == list(range(30))

@@ -12,8 +12,9 @@ import pytest
 
 from dafka_core.archive import staging
 from dafka_core.archive.archive_errors import ArchiveError
-from dafka_core.archive.manifest import ArchivedFile, Manifest, make_synced
+from dafka_core.archive.manifest import ArchivedFile, Manifest
 from dafka_core.archive.staging import Staging, recover
+from dafka_core.durable_files import make_directory
 from tests.integration.archive.records import A, archived, offsets_in_files
 
 
@@ -26,9 +27,15 @@ def file(of: Staging) -> ArchivedFile:
     return ArchivedFile("P", 0, 5, "2026-01-31", 1, None, None, of.id)
 
 
+def stage(of: Staging) -> None:
+    made = of.directory / "open-0"
+    made.write_text("x")
+    of.add([(made, file(of))])
+
+
 def test_what_is_committed_is_published_and_the_rest_removed(manifest: Manifest) -> None:
     with Staging(manifest) as staged:
-        staged.path_of(file(staged)).write_text("x")
+        stage(staged)
         (staged.directory / "open-5").write_text("y")
         assert manifest.commit([file(staged)])
         assert not staging.path_of(manifest, file(staged)).exists()
@@ -38,15 +45,15 @@ def test_what_is_committed_is_published_and_the_rest_removed(manifest: Manifest)
 
 def test_a_living_writer_s_files_are_left_alone(manifest: Manifest) -> None:
     with Staging(manifest) as staged:
-        staged.path_of(file(staged)).write_text("x")
+        stage(staged)
         recover(Manifest(manifest.directory, "flights"))
-        assert staged.path_of(file(staged)).exists()
+        assert staging.staged_path(manifest, file(staged)).exists()
 
 
 def test_after_an_error_what_is_committed_is_there(manifest: Manifest) -> None:
     staged = Staging(manifest)
     with suppress(ZeroDivisionError), staged:
-        staged.path_of(file(staged)).write_text("x")
+        stage(staged)
         Manifest(manifest.directory, "flights").commit([file(staged)])  # the answer was lost
         raise ZeroDivisionError
     assert staging.path_of(manifest, file(staged)).read_text() == "x"
@@ -58,12 +65,12 @@ def test_a_directory_that_another_writer_took_for_a_dead_one_s(
     lock: list[int] = []
 
     def make(path: Path, below: Path) -> None:
-        make_synced(path, below)
+        make_directory(path, below=below)
         if not lock:
             lock.append(os.open(path, os.O_RDONLY))
             fcntl.flock(lock[0], fcntl.LOCK_EX)
 
-    monkeypatch.setattr(staging, "make_synced", make)
+    monkeypatch.setattr(staging, "make_directory", make)
     with Staging(manifest) as staged:
         assert staged.directory.is_dir()
     os.close(lock[0])
@@ -74,7 +81,7 @@ def test_a_directory_that_another_writer_took_for_a_dead_one_s(
 def test_a_directory_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archived(tmp_path, A, 30)
 
-    def mkdir(path: Path, **_options: object) -> None:
+    def mkdir(path: Path, *_: object, **_options: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(Path, "mkdir", mkdir)  # this user may be root, who may write anywhere

@@ -1,10 +1,11 @@
-"""With ``commit`` = ``batch`` a micro-batch is seen as a whole, and once, whoever dies."""
+"""A micro-batch appears as a whole, and once, whatever dies and however it is cut into tasks."""
 
 from __future__ import annotations
 
 import pickle
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -13,14 +14,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
-from dafka_core.records import TopicPartition, Transaction
+from dafka_core.records import StagedTransaction, TopicPartition, Transaction
+from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
+from dafka_spark.options import COUNT_BITS
 from dafka_spark.sink import commit_coordinator
+from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.task_writer import partition_address
 from dafka_spark.sink.writers import BATCH_ID, QUERY_ID, DafkaStreamWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import seen
@@ -47,11 +50,12 @@ class MicroBatch:
         monkeypatch: pytest.MonkeyPatch,
         cluster: EmbeddedCluster,
         number: int,
+        query: str = QUERY,
         **given: object,
     ) -> None:
-        self.number = number
+        self.number, self.query = number, query
         self._monkeypatch = monkeypatch
-        self._options = options(cluster, commit="batch", **given)
+        self._options = options(cluster, **given)
         self._sent = pickle.dumps(self.writer())
 
     def writer(self) -> DafkaStreamWriter:
@@ -59,9 +63,9 @@ class MicroBatch:
         return DafkaStreamWriter(SCHEMA, self._options)
 
     def task(self, number: int, rows: pa.Array, *topics: str) -> TaskCommit:
-        """Runs a task; its rows go to the topics in turn."""
-        Task(number, {QUERY_ID: QUERY, BATCH_ID: str(self.number)}).begin(self._monkeypatch)
-        names = [topics[index % len(topics)] for index in range(len(rows))]
+        """Runs a task; a row's number says to which of the topics it goes."""
+        Task(number, {QUERY_ID: self.query, BATCH_ID: str(self.number)}).begin(self._monkeypatch)
+        names = [topics[int(row) % len(topics)] for row in rows.to_pylist()]
         batch = pa.record_batch({"value": rows, "topic": pa.array(names, pa.string())})
         writer: DafkaStreamWriter = pickle.loads(self._sent)
         told: TaskCommit = pickle.loads(pickle.dumps(writer.write(iter([batch]))))
@@ -74,8 +78,17 @@ class MicroBatch:
         self.writer().abort(messages, self.number)
 
 
-def address(topic: str, task_number: int = 0) -> str:
-    return partition_address(QUERY, topic, task_number)
+def run(batch: MicroBatch, tasks: Sequence[pa.Array], *topics: str) -> list[TaskCommit]:
+    """Runs and commits a batch; returns what its tasks said."""
+    messages = [batch.task(number, rows, *topics) for number, rows in enumerate(tasks)]
+    batch.commit(messages)
+    return messages
+
+
+def partition(message: TaskCommit) -> str:
+    """The address of the only partition that a task has written."""
+    (only,) = message.ranges
+    return only.tp.partition
 
 
 def test_a_batch_appears_at_once_in_all_partitions_and_topics(
@@ -83,7 +96,7 @@ def test_a_batch_appears_at_once_in_all_partitions_and_topics(
 ) -> None:
     topics = [topic, topic + "-2"]
     for number, start in enumerate((0, 30)):
-        batch = MicroBatch(monkeypatch, shared, number)
+        batch = MicroBatch(monkeypatch, shared, number, topic)
         messages = [
             batch.task(0, numbers(start, start + 10), *topics),
             batch.task(1, numbers(start + 10, start + 30), *topics),
@@ -93,8 +106,10 @@ def test_a_batch_appears_at_once_in_all_partitions_and_topics(
         for _ in range(2):  # the second time Spark has not heard of the first
             batch.commit(messages)
             assert [seen(shared, each) for each in topics] == [start // 2 + 15] * 2
-    found = held(shared, topic, 0, address(topic, 1))
-    assert found.info.transaction == Transaction(1, 10, 20)
+    ranges = [each for each in messages[1].ranges if each.tp.topic == topic]
+    assert [(each.start, each.end) for each in ranges] == [(10, 20)]
+    last = held(shared, topic, 0, ranges[0].tp.partition).info.transaction
+    assert last == Transaction(1 << COUNT_BITS | 4, 10, 20)
 
 
 def test_who_looks_all_the_time_sees_no_half_of_a_batch(
@@ -122,7 +137,7 @@ def test_who_looks_all_the_time_sees_no_half_of_a_batch(
     for thread in threads:
         thread.start()
     for number in range(30):
-        batch = MicroBatch(monkeypatch, shared, number)
+        batch = MicroBatch(monkeypatch, shared, number, topic)
         batch.commit([batch.task(task, numbers(0, 3), *topics) for task in range(2)])
     is_over.set()
     for thread in threads:
@@ -133,26 +148,93 @@ def test_who_looks_all_the_time_sees_no_half_of_a_batch(
     assert len(set(looks)) > 10
 
 
-def test_a_batch_that_is_run_again_is_not_written_again(
+CUTS: dict[str, list[tuple[int, int]]] = {
+    "same": [(0, 10), (10, 10), (10, 30)],
+    "more": [(0, 5), (5, 6), (6, 12), (12, 30)],
+    "fewer": [(0, 12), (12, 30)],
+    "one": [(0, 30)],
+    "without the first": [(0, 0), (0, 0), (0, 0), (0, 30)],
+}
+"""Ways to cut 30 rows into tasks: the first and the last row of each, exclusive."""
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("first", CUTS)
+def test_a_repeated_batch_is_recognised_however_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str, first: str, cut: str
+) -> None:
+    topics = [topic, topic + "-2"]
+    given = {"topic": topic} if cut == "one" else {}  # or column topic names two
+    if given:
+        topics = topics[:1]
+    run(MicroBatch(monkeypatch, shared, 3, topic, **given), [numbers(0, 4)], *topics)
+    run(
+        MicroBatch(monkeypatch, shared, 4, topic, **given),
+        [numbers(*x) for x in CUTS[first]],
+        *topics,
+    )
+    for _ in range(2):
+        again = MicroBatch(monkeypatch, shared, 4, topic, **given)
+        messages = run(again, [numbers(*each)[::-1] for each in CUTS[cut]], *topics)
+        assert sum(seen(shared, each) for each in topics) == 34
+        for written in (each for message in messages for each in message.ranges):
+            info = held(shared, written.tp.topic, 0, written.tp.partition).info
+            assert info.staged_end == info.end
+    run(MicroBatch(monkeypatch, shared, 5, topic, **given), [numbers(0, 2)] * 4, *topics)
+    assert sum(seen(shared, each) for each in topics) == 42
+
+
+@pytest.mark.parametrize("rows", [[(0, 29)], [(0, 30), (0, 1)], [(1, 31)], [(0, 0)], []])
+def test_a_repeated_batch_with_other_rows_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    shared: EmbeddedCluster,
+    topic: str,
+    rows: list[tuple[int, int]],
+) -> None:
+    run(MicroBatch(monkeypatch, shared, 4, topic), [numbers(0, 10), numbers(10, 30)], topic)
+    tasks = [numbers(*each) for each in rows] or [numbers(0, 30)]
+    to = topic if rows else topic + "-2"  # the same rows, of another topic
+    again = MicroBatch(monkeypatch, shared, 4, topic)
+    messages = [again.task(number, each, to) for number, each in enumerate(tasks)]
+    with pytest.raises(TransactionChangedError, match="30 rows of it are committed to 2 of 2 part"):
+        again.commit(messages)
+    again.abort(messages)
+    assert seen(shared, topic) == 30
+    assert seen(shared, topic + "-2") == 0
+
+
+def test_rows_of_a_repeated_batch_that_are_trimmed_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ForkedCluster() as own:
+        (done, _) = run(MicroBatch(monkeypatch, own, 0, "t"), [numbers(0, 10), numbers(0, 5)], "t")
+        own.kill_store(0)
+        with Log(own.store_directory()) as log:
+            log.trim(TopicPartition("t", partition(done)), 5)
+        own.start_store(0)
+        run(MicroBatch(monkeypatch, own, 0, "t"), [numbers(0, 15)], "t")
+        assert "rows of a write that is repeated are only counted" in caplog.text
+        with pytest.raises(TransactionChangedError, match="it has 14 now"):
+            run(MicroBatch(monkeypatch, own, 0, "t"), [numbers(0, 14)], "t")
+
+
+def test_a_batch_older_than_the_last_one_is_refused(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
-    rows = numbers(0, 10), numbers(10, 30)
-    for values in (rows, (rows[0][::-1], rows[1])):
-        batch = MicroBatch(monkeypatch, shared, 4)
-        messages = [batch.task(number, each, topic) for number, each in enumerate(values)]
-        batch.commit(messages)
-        assert seen(shared, topic) == 30
-    assert {each.attempt for message in messages for each in message.ranges} == {""}
-    with pytest.raises(TransactionChangedError, match="has written 10 rows here"):
-        MicroBatch(monkeypatch, shared, 4).task(0, numbers(0, 9), topic)
-    with pytest.raises(OldCheckpointError):
-        MicroBatch(monkeypatch, shared, 3).task(0, rows[0], topic)
+    run(MicroBatch(monkeypatch, shared, 4, topic), [numbers(0, 10)] * 3, topic)
+    for task in (0, 5):
+        older = MicroBatch(monkeypatch, shared, 3, topic)
+        messages = [older.task(task, numbers(0, 10), topic)]
+        with pytest.raises(OldCheckpointError, match="batch 4 of this query has been"):
+            older.commit(messages)
+        older.abort(messages)
+    assert seen(shared, topic) == 30
 
 
 def test_an_older_driver_commits_nothing(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
-    old, new = (MicroBatch(monkeypatch, shared, 0) for _ in range(2))
+    old, new = (MicroBatch(monkeypatch, shared, 0, topic) for _ in range(2))
     of_old = [old.task(number, numbers(0, 10), topic) for number in range(2)]
     of_new = [new.task(0, numbers(0, 10), topic)]
     with pytest.raises(FencedError):
@@ -167,45 +249,25 @@ def test_more_partitions_than_can_appear_at_once_name_the_option(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
     monkeypatch.setattr(commit_coordinator, "MAX_TRANSACTIONS", 2)
-    batch = MicroBatch(monkeypatch, shared, 0)
+    batch = MicroBatch(monkeypatch, shared, 0, topic)
     messages = [batch.task(number, numbers(0, 10), topic) for number in range(3)]
-    why = (
-        r"option 'commit' = 'batch': a micro-batch that writes to 3 partitions .*set commit = task"
-    )
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match="a write to 3 partitions cannot appear at once; 2 can"):
         batch.commit(messages)
     batch.abort(messages)
-    infos = [held(shared, topic, 0, address(topic, number)).info for number in range(3)]
+    infos = [held(shared, topic, 0, partition(message)).info for message in messages]
     assert [(info.end, info.staged_end) for info in infos] == [(0, 0)] * 3
 
 
 def test_what_a_batch_that_fails_has_staged_is_discarded(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
-    batch = MicroBatch(monkeypatch, shared, 0)
+    batch = MicroBatch(monkeypatch, shared, 0, topic)
     done = batch.task(0, numbers(0, 10), topic)
-    assert held(shared, topic, 0, address(topic)).info.staged_end == 10
+    assert held(shared, topic, 0, partition(done)).info.staged_end == 10
     batch.abort([done, None])
-    assert held(shared, topic, 0, address(topic)).info.staged_end == 0
+    assert held(shared, topic, 0, partition(done)).info.staged_end == 0
     batch.abort([None])
     batch.commit([])
-
-
-def test_it_takes_turns_with_tasks_that_commit(
-    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
-) -> None:
-    """A query's option may be changed between two runs, also of an unfinished batch."""
-    with transaction(shared, topic, 0, partition=address(topic)) as writer:
-        writer.write(numbers(0, 10))
-        writer.finish(soon())
-    rows = numbers(0, 10), numbers(10, 30)
-    batch = MicroBatch(monkeypatch, shared, 0)
-    batch.commit([batch.task(number, each, topic) for number, each in enumerate(rows)])
-    assert seen(shared, topic) == 30
-    with transaction(shared, topic, 0, partition=address(topic, 1)) as writer:
-        writer.write(rows[1])
-        writer.finish(soon())
-    assert seen(shared, topic) == 30
 
 
 @pytest.mark.parametrize("moment", ["staged", "committed"])
@@ -213,9 +275,9 @@ def test_another_store_takes_over(monkeypatch: pytest.MonkeyPatch, topic: str, m
     monkeypatch.setattr(timing, "SILENT_S", 5.0)
     rows = numbers(0, 10), numbers(10, 30)
     with ForkedCluster(stores=2) as own:
-        first = MicroBatch(monkeypatch, own, 0)
+        first = MicroBatch(monkeypatch, own, 0, topic)
         first.commit([first.task(0, numbers(0, 10), topic)])
-        batch = MicroBatch(monkeypatch, own, 1)
+        batch = MicroBatch(monkeypatch, own, 1, topic)
         messages = [batch.task(number, each, topic) for number, each in enumerate(rows)]
         picked = own.stores.index(messages[0].picked)
         if moment == "committed":
@@ -224,22 +286,22 @@ def test_another_store_takes_over(monkeypatch: pytest.MonkeyPatch, topic: str, m
         if moment == "staged":
             with pytest.raises(StoreUnreachableError):  # a task that is tried again, meanwhile
                 batch.task(0, rows[0], topic)
-        again = MicroBatch(monkeypatch, own, 1)
+        again = MicroBatch(monkeypatch, own, 1, topic)
         messages = [again.task(number, each, topic) for number, each in enumerate(rows)]
         again.commit(messages)
         assert seen(own, topic) == 40
         own.start_store(picked)
-        last = MicroBatch(monkeypatch, own, 2)
+        last = MicroBatch(monkeypatch, own, 2, topic)
         last.commit([last.task(0, numbers(10, 20), topic)])
         wanted = texts_of(pa.concat_arrays([numbers(0, 10), numbers(0, 10), numbers(10, 20)]))
         for index in (0, 1):
 
             def has_all(at: int = index) -> bool:
-                return held(own, topic, at, address(topic)).values == wanted
+                return held(own, topic, at, partition(messages[0])).values == wanted
 
             # Who commits may not have heard yet that it is back: the other gives them to it.
             wait_until(has_all, f"store {index} has all records")
-            assert held(own, topic, index, address(topic, 1)).values == texts_of(rows[1])
+            assert held(own, topic, index, partition(messages[1])).values == texts_of(rows[1])
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -248,7 +310,7 @@ def test_a_task_does_not_wait_for_the_picked_store_when_it_is_gone(
 ) -> None:
     """Since another one is there, the next attempt of the batch need not wait either."""
     began = time.monotonic()
-    with transaction(own, topic, 0, own.stores[0]) as writer:
+    with transaction(own, topic, own.stores[0]) as writer:
         writer.write(numbers(0, 55))
         own.kill_store(0)
         with pytest.raises(NotAcknowledgedError) as caught:
@@ -257,13 +319,38 @@ def test_a_task_does_not_wait_for_the_picked_store_when_it_is_gone(
     assert time.monotonic() - began < PATIENCE_S / 2
 
 
-def test_what_another_store_got_in_part_is_completed(
+def leave_part(
+    cluster: EmbeddedCluster, query: str, batch: int, rows: pa.Array, *, task: int = 0, of: int = 2
+) -> None:
+    """Leaves one of several partitions, as at a store that got no more from one that is lost."""
+    application = Application.of_query(options(cluster), query, batch)
+    tp = TopicPartition(query, application.address(query, task))
+    version, attempt = application.transaction_version(of), uuid.uuid4().hex.upper()
+    with StoreSession(options(cluster).mesh_address) as session:
+        (client,) = session.refresh()
+        with client.put(tp, 0, attempt=attempt, timeout_s=PATIENCE_S) as put:
+            put.write(rows)
+            put.finish(PATIENCE_S)
+        staged = StagedTransaction(*tp, attempt, 0, len(rows), version)
+        client.commit([staged], timeout_s=PATIENCE_S)
+
+
+def test_a_part_that_another_store_got_is_completed(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
-    part = MicroBatch(monkeypatch, shared, 0)
-    part.commit([part.task(0, numbers(0, 10), topic)])  # the other task's did not come here
-    batch = MicroBatch(monkeypatch, shared, 0)
-    messages = [batch.task(0, numbers(0, 10)[::-1], topic), batch.task(1, numbers(0, 5), topic)]
-    assert [bool(message.ranges[0].attempt) for message in messages] == [False, True]
-    batch.commit(messages)
+    leave_part(shared, topic, 0, numbers(0, 10))
+    run(MicroBatch(monkeypatch, shared, 0, topic), [numbers(0, 10)[::-1], numbers(10, 15)], topic)
     assert seen(shared, topic) == 15
+
+
+@pytest.mark.parametrize("rows", [[(0, 15)], [(0, 9), (9, 15)], [(0, 10), (10, 12), (12, 15)]])
+def test_a_part_is_not_completed_by_other_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+    shared: EmbeddedCluster,
+    topic: str,
+    rows: list[tuple[int, int]],
+) -> None:
+    leave_part(shared, topic, 0, numbers(0, 10))
+    with pytest.raises(TransactionChangedError, match=r"1 of 2 partitions .*adaptive execution"):
+        run(MicroBatch(monkeypatch, shared, 0, topic), [numbers(*each) for each in rows], topic)
+    assert seen(shared, topic) == 10

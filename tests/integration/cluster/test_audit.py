@@ -13,7 +13,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError
 from dafka_core.queries.audit_record import AuditRecord, chained, partition_of
 from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.row_digest import RowDigest
+from dafka_core.row_digest import RowDigest
 from dafka_core.values import Values
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.sink.commit_messages import TaskCommit
@@ -71,16 +71,14 @@ def digest(start: int, stop: int, step: int = 1) -> str:
     return str(RowDigest().add(Values.of([b"%d" % row for row in range(start, stop, step)])))
 
 
-@pytest.mark.parametrize("commit", ["task", "batch"])
 def test_each_batch_is_noted(
     monkeypatch: pytest.MonkeyPatch,
     shared: EmbeddedCluster,
     topic: str,
     tmp_path: Path,
-    commit: str,
 ) -> None:
     own = Checkpoint.read(str(checkpoint(tmp_path / "c")))
-    query = Query(monkeypatch, shared, topic, f"file:{tmp_path}/c", commit=commit)
+    query = Query(monkeypatch, shared, topic, f"file:{tmp_path}/c")
     topics = [topic, topic + "-2"]
     query.run(0, 0, 10, *topics)
     query.run(1, 10, 20, *topics)
@@ -108,6 +106,9 @@ def test_a_batch_that_is_run_again_is_noted_once(
     checkpoint(tmp_path / "c")  # now the sink is told where it is
     for where in ("", str(tmp_path / "c"), "hdfs://host/c"):
         Query(monkeypatch, shared, topic, where).run(0, 0, 10, topic)
+    assert query.noted() == before
+    cut = [query.task(0, number, numbers(2 * number, 2 * number + 2), topic) for number in range(5)]
+    query.writer().commit(cut, 0)  # the same rows by other tasks
     assert query.noted() == before
     query.run(1, 10, 11, topic)
     assert [each.batch for each in query.records()] == [0, 1]

@@ -15,6 +15,7 @@ from dafka_core.records import TopicPartition, TransactionState
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.options import DELIVERY
 from dafka_spark.sink import commit_coordinator
+from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_coordinator import pick_store
 from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.task_writer import partition_address
@@ -172,7 +173,7 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
         assert held(own, topic, index, partition).values == texts_of(numbers(0, 10))
     own.kill_store(picked)
     tp = TopicPartition(topic, partition)
-    with WriterFactory(options(own), 0) as factory, factory.open(tp) as writer:
+    with WriterFactory(options(own)) as factory, factory.open(tp) as writer:
         writer.write(numbers(10, 20))
         writer.finish(soon())
     own.start_store(picked)
@@ -238,7 +239,7 @@ def test_a_commit_waits_for_stores_that_came_after_the_job_began(own: EmbeddedCl
         staged = writer.finish(soon())
     # By another name of this mesh nothing is known of it, as in another process that commits.
     elsewhere = options(own, acks="all", topic="t", host="127.0.0.1")
-    commit_coordinator.commit(elsewhere, picked, [staged])
+    commit_coordinator.commit(elsewhere, picked, [staged], Application.of(elsewhere))
     for index in range(2):
         assert len(held(own, "t", index).values) == len(MUCH)
 

@@ -7,18 +7,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.envelope import closed
 from dafka_core.envelope_columns import HEADERS_TYPE
-from dafka_core.records import NO_VERSION, TopicPartition
-from dafka_spark.errors import TransactionChangedError
+from dafka_core.records import TopicPartition
+from dafka_spark.errors import ApplicationError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink.task_writer import write_rows
 from dafka_spark.sink.writer_factory import MeshWriter, WriterFactory
+from dafka_spark.sink.writers import DafkaBatchWriter
 from dafka_spark.source.batch_reader import DafkaBatchReader
+from tests.integration.cluster.batch_job import seen
 from tests.integration.cluster.transactions import PARTITION, PATIENCE_S, held, options, soon
+from tests.unit.dafka_spark.tasks import Task
 
 HEADERS = [[("trace", b"\x01"), ("trace", None)], None, [], [("", b"")]]
 ROWS: dict[str, list[Any]] = {
@@ -41,11 +45,10 @@ def write(
     cluster: EmbeddedCluster,
     topic: str,
     rows: dict[str, list[Any]],
-    version: int = NO_VERSION,
     **given: Any,
 ) -> None:
     """As a task does."""
-    with WriterFactory(options(cluster, topic=topic, **given), version) as factory:
+    with WriterFactory(options(cluster, topic=topic, **given)) as factory:
         write_rows(
             iter([batch(rows)]),
             options(cluster, topic=topic, **given),
@@ -69,7 +72,7 @@ def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[A
 def test_what_is_written_is_read_by_each_way(
     shared: EmbeddedCluster, topic: str, fetch: str
 ) -> None:
-    write(shared, topic, ROWS, 0)
+    write(shared, topic, ROWS)
     assert held(shared, topic).values == CONTENTS
     assert read(shared, topic, fetch=fetch) == ROWS
     assert read(shared, topic, fetch=fetch, envelope="none")["value"] == CONTENTS
@@ -85,13 +88,22 @@ def test_rows_that_are_published_have_one_envelope(shared: EmbeddedCluster, topi
 
 @pytest.mark.parametrize("column", ["key", "headers", "value"])
 def test_a_batch_that_is_run_again_with_another_key_or_header_is_refused(
-    shared: EmbeddedCluster, topic: str, column: str
+    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str, column: str
 ) -> None:
-    write(shared, topic, ROWS, 3)
-    write(shared, topic, {name: rows[::-1] for name, rows in ROWS.items()}, 3)
-    with pytest.raises(TransactionChangedError):
-        write(shared, topic, {**ROWS, column: [*ROWS[column][:3], ROWS[column][0]]}, 3)
-    assert held(shared, topic).values == CONTENTS
+    Task(0).begin(monkeypatch)
+    schema = StructType([each for each in full(headers=True) if each.name in ROWS])
+
+    def run(rows: dict[str, list[Any]]) -> None:
+        given = options(shared, topic=topic, txnAppId="envelopes", txnVersion=3)
+        writer = DafkaBatchWriter(schema, given)
+        writer.begin()
+        writer.commit([writer.write(iter([batch(rows)]))])
+
+    run(ROWS)
+    run({name: rows[::-1] for name, rows in ROWS.items()})
+    with pytest.raises(ApplicationError, match="it has 4 others now"):
+        run({**ROWS, column: [*ROWS[column][:3], ROWS[column][0]]})
+    assert seen(shared, topic) == len(ROWS["key"])
 
 
 def test_a_c_producers_record_that_begins_as_an_envelope_does(

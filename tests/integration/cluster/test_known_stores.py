@@ -70,7 +70,7 @@ def write(
 ) -> TaskCommit:
     """Ten rows of one task, as a micro-batch's."""
     given = options(cluster, topic=TOPIC)
-    with WriterFactory(given, version, hints=hints or []) as factory:
+    with WriterFactory(given, hints=hints or []) as factory:
         writer = factory.open(TP)
         writer.write(numbers(10 * version, 10 * version + 10))
         return TaskCommit(10, (writer.finish(soon()),), factory.stores)

@@ -35,7 +35,7 @@ def uri(cluster: EmbeddedCluster, index: int = 0) -> str:
 def write(stores: str, version: int, **given: str) -> int:
     """Ten rows of one task; how many stores have taken them."""
     options = SinkOptions.of({"stores": stores, "topic": TOPIC, **given})
-    with WriterFactory(options, version) as factory:
+    with WriterFactory(options) as factory:
         writer = factory.open(TP)
         writer.write(numbers(10 * version, 10 * version + 10))
         assert writer.finish(soon()).end == 10 * version + 10

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import EmbeddedCluster, Reader
 from dafka_core.names import escape
-from dafka_core.records import NO_VERSION, TopicPartition
+from dafka_core.records import TopicPartition
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
@@ -28,12 +28,12 @@ def names(topic: str) -> list[str]:
     return [form.format(topic) for form in FORMS]
 
 
-def write(cluster: EmbeddedCluster, topic: str, version: int = 0, **given: object) -> TaskCommit:
+def write(cluster: EmbeddedCluster, topic: str, **given: object) -> TaskCommit:
     """A task's rows, one for each topic, with the topics in a column as they are shown."""
     shown = [escape(name) for name in names(topic)]
     rows = pa.record_batch({"value": pa.array(shown).cast(pa.binary()), "topic": pa.array(shown)})
     chosen = options(cluster, **given)
-    with WriterFactory(chosen, version) as factory:
+    with WriterFactory(chosen) as factory:
 
         def address_of(name: str) -> str:
             return partition_address("query", name, 0)
@@ -55,8 +55,7 @@ def test_what_is_written_is_read_each_way(
 ) -> None:
     with pytest.raises(ColumnError, match="option allowControlCharacters"):
         write(shared, topic)
-    version = 0 if delivery == "exactly-once" else NO_VERSION
-    done = write(shared, topic, version, delivery=delivery, allowControlCharacters=True)
+    done = write(shared, topic, delivery=delivery, allowControlCharacters=True)
     assert {each.tp.topic for each in done.ranges} == set(names(topic))
     with Reader(tower=shared.tower) as reader:
         held = {info.topic for info in reader.partitions(names(topic), timeout_s=PATIENCE_S)}
@@ -66,13 +65,6 @@ def test_what_is_written_is_read_each_way(
         assert rows_of(shared, subscribePattern=f"{topic}-.*", fetch=fetch) == expected
     for pair in expected:
         assert rows_of(shared, subscribe=pair[0]) == [pair]
-
-
-def test_a_transaction_of_such_a_topic_is_written_once(shared: EmbeddedCluster, topic: str) -> None:
-    first = write(shared, topic, 3, allowControlCharacters=True)
-    again = write(shared, topic, 3, allowControlCharacters=True)
-    assert (first.rows, again.rows) == (len(FORMS), len(FORMS))
-    assert len(rows_of(shared, subscribePattern=f"{topic}-.*")) == len(FORMS)
 
 
 def test_the_mesh_takes_them_too(shared: EmbeddedCluster, topic: str) -> None:
@@ -85,7 +77,7 @@ def test_the_mesh_takes_them_too(shared: EmbeddedCluster, topic: str) -> None:
 
 
 def test_a_stream_goes_on_from_its_checkpoint(shared: EmbeddedCluster, topic: str) -> None:
-    write(shared, topic, NO_VERSION, delivery="at-least-once", allowControlCharacters=True)
+    write(shared, topic, delivery="at-least-once", allowControlCharacters=True)
     given = {"tower": shared.tower, "startingOffsets": "earliest"}
     chosen = SourceOptions.of({**given, "subscribePattern": f"{topic}-.*"})
     begin = end = None
@@ -99,4 +91,4 @@ def test_a_stream_goes_on_from_its_checkpoint(shared: EmbeddedCluster, topic: st
         found = sorted(name for batch in batches for name in batch["topic"].to_pylist())
         assert found == sorted(map(escape, names(topic)))
         if count == 1:
-            write(shared, topic, NO_VERSION, delivery="at-least-once", allowControlCharacters=True)
+            write(shared, topic, delivery="at-least-once", allowControlCharacters=True)

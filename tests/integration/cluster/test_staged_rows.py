@@ -104,7 +104,7 @@ def test_many_topics_share_few_streams(
 
     monkeypatch.setattr(StoreClient, "put", opened)
     monkeypatch.setattr(PutStream, "close", closed)
-    with WriterFactory(options(shared), 0) as factory, ExitStack() as stack:
+    with WriterFactory(options(shared)) as factory, ExitStack() as stack:
         writers = [
             stack.enter_context(factory.open(TopicPartition(name, PARTITION))) for name in names
         ]
@@ -134,7 +134,7 @@ def test_the_host_is_lost_again_while_rows_are_staged_anew(
             raise StoreUnreachableError(shared.stores[0], "the connection was lost")
 
     monkeypatch.setattr(PutStream, "write", broken)
-    with transaction(shared, topic, 0) as writer:
+    with transaction(shared, topic) as writer:
         write(writer, 0, 100)
     assert held(shared, topic).values == texts_of(numbers(0, 100))
 
@@ -145,7 +145,7 @@ def test_a_large_transaction_goes_on_at_the_same_host(
 ) -> None:
     monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 300)
     own.kill_store(1)
-    with transaction(own, topic, 0) as writer:
+    with transaction(own, topic) as writer:
         writer.write(numbers(0, 155))
         assert not writer.rows.is_whole
         assert writer.rows.retained_bytes <= 300
@@ -160,7 +160,7 @@ def test_a_large_transaction_whose_host_is_gone_fails(
     own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 300)
-    with transaction(own, topic, 0, deliveryTimeoutMs=1500) as writer:
+    with transaction(own, topic, deliveryTimeoutMs=1500) as writer:
         writer.write(numbers(0, 155))
         own.kill_store(host_of(own, writer))
         with pytest.raises((NotAcknowledgedError, StoreUnreachableError)):
@@ -176,7 +176,7 @@ def test_a_large_transaction_whose_host_is_given_up_fails_at_once(
     """And not after two minutes: what waits is Spark's next attempt."""
     monkeypatch.setattr(staged_rows, "RETAINED_BYTES", 300)
     monkeypatch.setattr(timing, "SILENT_S", 1.0)
-    with ForkedCluster(stores=1 + others) as cluster, transaction(cluster, topic, 0) as writer:
+    with ForkedCluster(stores=1 + others) as cluster, transaction(cluster, topic) as writer:
         writer.write(numbers(0, 155))
         cluster.kill_store(host_of(cluster, writer))
         with pytest.raises(NotAcknowledgedError, match="after 1 s") as caught:
@@ -196,7 +196,7 @@ def test_two_hundred_slow_writers_share_the_places_of_a_store(
     all_staged = threading.Barrier(200)
 
     def work(number: int) -> int:
-        with transaction(shared, topic, 0, partition=f"{number:032X}") as writer:
+        with transaction(shared, topic, partition=f"{number:032X}") as writer:
             writer.write(numbers(0, 10))
             writer.rows.wait_staged(soon())
             all_staged.wait(PATIENCE_S)
@@ -221,7 +221,7 @@ def test_a_busy_store_is_waited_for_as_long_as_it_serves_others(
 
     monkeypatch.setattr(StoreClient, "put", busy)
     anew = restarts(monkeypatch)
-    with transaction(shared, topic, 0, deliveryTimeoutMs=500) as writer:
+    with transaction(shared, topic, deliveryTimeoutMs=500) as writer:
         writer.write(numbers(0, 10))
         if moves:
             assert writer.finish(soon()).end == 10

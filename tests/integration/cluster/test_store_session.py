@@ -48,11 +48,9 @@ MUCH = pa.array([b"x" * 1000] * 30_000)
 """Enough for a store to be stopped while another one has sent it only a part."""
 
 
-def written(
-    cluster: EmbeddedCluster, partition: str, version: int, values: pa.Array, **given: Any
-) -> int:
+def written(cluster: EmbeddedCluster, partition: str, values: pa.Array, **given: Any) -> int:
     """Writes one transaction; the index of the store that took it."""
-    writer = transaction(cluster, "t", version, partition=partition, **given)
+    writer = transaction(cluster, "t", partition=partition, **given)
     writer.write(values)
     writer.finish(soon())
     return host_of(cluster, writer)
@@ -91,9 +89,9 @@ def test_a_store_that_may_come_back_is_waited_for_at_the_first_look(
 ) -> None:
     # On a busy machine a store does not start in what they give it.
     monkeypatch.setattr(timing, "SILENT_S", PATIENCE_S)
-    host = written(own, partition, 0, numbers(0, 10), acks="all")
+    host = written(own, partition, numbers(0, 10), acks="all")
     store = own.stores[host]
-    writer = transaction(own, "t", 1, partition=partition)
+    writer = transaction(own, "t", partition=partition)
     assert host_of(own, writer) == host
     with own.paused_store(1 - host):
         writer.write(MUCH)
@@ -108,13 +106,12 @@ def test_a_store_that_may_come_back_is_waited_for_at_the_first_look(
     coming = threading.Thread(target=come_back)
     coming.start()
     try:
-        written(own, partition, 2, numbers(10, 20), acks="all")
+        written(own, partition, numbers(10, 20), acks="all")
     finally:
         coming.join()
     for index in range(2):
         has = held(own, "t", index, partition)
         assert has.values == texts_of(pa.concat_arrays([numbers(0, 10), MUCH, numbers(10, 20)]))
-        assert has.info.transaction == Transaction(2, 10 + len(MUCH), 20 + len(MUCH))
 
 
 def wall_before(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +227,7 @@ def test_a_transaction_goes_on_where_a_part_of_it_has_come_from_the_lost_host(
     both_have_hosted(own)
     first, second = sorted(own.stores)
     host, other = own.stores.index(first), own.stores.index(second)
-    writer = transaction(own, "t", 2, acks="all", partition=FIRST)
+    writer = transaction(own, "t", acks="all", partition=FIRST)
     assert host_of(own, writer) == host
     writer.write(MUCH)
     commit = StoreClient.commit
@@ -272,14 +269,14 @@ def test_what_still_comes_of_an_older_transaction_is_left_alone(
         end=10, staged_end=15, attempt="F" * 32, transaction=Transaction(3, 0, 10)
     )
     for state in (older, this, zombie):
-        fence(tp, 5, [(host, zombie), (other, state)], host, 20)
+        fence(tp, [(host, zombie), (other, state)], host, 20)
     assert taken_over == [this.end]
     assert discarded == [Discard(tp, zombie.attempt)]
 
 
 def test_a_named_attempt_at_the_next_host_has_taken_over(own: EmbeddedCluster) -> None:
     both_have_hosted(own)
-    writer = transaction(own, "t", 2, partition=FIRST)
+    writer = transaction(own, "t", partition=FIRST)
     writer.write(numbers(0, 10))
     host = host_of(own, writer)
     with session_of(own) as session:
@@ -295,7 +292,7 @@ def test_a_store_that_catches_up_is_waited_for(
     own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """One that stands still is not, and the error names it."""
-    with transaction(own, "t", 0) as writer:
+    with transaction(own, "t") as writer:
         host, wait = own.stores[host_of(own, writer)], StoreClient.wait
         (other,) = set(own.stores) - {host}
         looks: list[int] = []

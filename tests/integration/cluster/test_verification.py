@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.queries.audit_record import AuditRecord
 from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.row_digest import RowDigest
 from dafka_core.queries.verification import (
     GONE,
     PROVED,
@@ -24,6 +23,7 @@ from dafka_core.queries.verification import (
     passed_through,
     verified,
 )
+from dafka_core.row_digest import RowDigest
 from dafka_core.testing import PATIENCE_S
 from dafka_core.values import Values
 from tests.integration.cluster.audited_query import IN, OUT, AuditedQuery

@@ -29,13 +29,12 @@ def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
 def transaction(
     cluster: EmbeddedCluster,
     topic: str,
-    version: int,
     store: str = "",
     partition: str = PARTITION,
     **given: object,
 ) -> TransactionalWriter:
     """What one attempt of a task opens.  The test's process keeps its clients."""
-    factory = WriterFactory(options(cluster, **given), version, picked=PickedStore(store, ()))
+    factory = WriterFactory(options(cluster, **given), picked=PickedStore(store, ()))
     writer = factory.open(TopicPartition(topic, partition))
     assert isinstance(writer, TransactionalWriter)
     return writer

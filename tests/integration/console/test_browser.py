@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dafka_core import EmbeddedCluster, Producer
 from dafka_core.console.server import Console
+from dafka_core.testing import PATIENCE_S
 from scripts.browser import Browser
-from scripts.console_pictures import busy_cluster, look_at_login, look_at_many, look_further
+from scripts.console_pictures import Checks, busy_cluster, look_at_login, look_at_many, look_further
 
 CHROMIUM = shutil.which("chromium") or ""
 
@@ -35,6 +37,61 @@ def test_pages_show_a_cluster_by_mouse_and_keyboard_on_a_screen_and_a_phone(
         Console({"tower": cluster.tower}, listen="127.0.0.1:0", interval_ms=500) as console,
     ):
         look_further(browser, console.url, tmp_path)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_what_was_known_last_stays_grey_under_a_banner_while_no_store_answers(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str, width: int, height: int
+) -> None:
+    with Producer(dafka_topic, tower=own.tower) as producer:
+        producer.publish_many([b"%d" % n for n in range(500)])
+        producer.flush(PATIENCE_S)
+    with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console:
+        check = Checks(browser, console.url)
+        browser.size(width, height)
+        badge = "document.querySelector('.live').textContent"
+        banner = "document.querySelector('#away').textContent"
+        grey = "document.querySelector('#page.stale')"
+        row = "document.querySelector('.list-row')?.textContent"
+        check.open("topics", f"{row}?.includes('500') && {badge} === 'live' && {banner} === ''")
+        check.open(f"topic/{dafka_topic}", "document.querySelectorAll('.record').length === 12")
+        offsets = "[...document.querySelectorAll('.record')].map((each) => each.dataset.offset)"
+        assert browser.run(offsets) == [str(offset) for offset in range(499, 487, -1)]
+        browser.run("location.hash = '#/topics'")
+        check.sees(f"{row}?.includes('500')", "the topics")
+        own.kill_store(0)
+        check.sees(f"{banner}.startsWith('1 of 2 stores away: ')", "one of two is away")
+        check.sees(f"{badge} === 'live' && !{grey} && {row}.includes('500')", "the other has all")
+        own.kill_store(1)
+        for path in ("topics", "", f"topic/{dafka_topic}", "queries", "groups", "topics"):
+            check.open(path, f"{badge} === 'no store' && {grey}")
+            check.sees(f"/^No store answers; away: .* since 20.*, .* since /.test({banner})", path)
+            check.sees("document.documentElement.scrollWidth <= innerWidth", "nothing is cut off")
+            text = browser.run("document.body.innerText")
+            assert "No topics yet" not in text
+            assert "No consumer group" not in text
+        check.sees(f"{row}.includes('500')", "what was known last")
+        own.start_store(0)
+        own.start_store(1)
+        check.sees(f"{badge} === 'live' && !{grey} && {banner} === ''", "both are back")
+    check.sees(f"{banner}.startsWith('The console does not answer since 20')", "the console ended")
+    check.sees(f"{badge} === 'no console' && {grey} && {row}.includes('500')", "it is not live")
+    browser.errors = [each for each in browser.errors if "net::ERR_" not in each]
+
+
+def test_a_page_says_that_no_store_was_ever_there_and_when_there_are_no_topics(
+    browser: Browser, own: EmbeddedCluster
+) -> None:
+    own.kill_store(0)
+    own.kill_store(1)
+    with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console:
+        check = Checks(browser, console.url)
+        title = "document.querySelector('.empty-title')?.textContent"
+        check.open("topics", f"{title} === 'No store answers'")
+        check.sees("document.querySelector('.live').textContent === 'no store'", "it is not live")
+        own.start_store(0)
+        check.sees(f"{title} === 'No topics yet'", "a store is there, with nothing in it")
+        check.sees("document.querySelector('.live').textContent === 'live'", "it is live")
 
 
 def test_ten_thousand_partitions_are_shown_by_few_rows(browser: Browser, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -61,17 +62,28 @@ def test_who_is_there_what_is_written_and_who_follows_it(
         wait_until(lambda: records(view.snapshot, dafka_topic) == 51, "one more")
 
 
-def test_a_store_that_is_gone_is_told_and_its_records_are_not_counted(tmp_path: Path) -> None:
+def test_a_store_that_is_gone_is_told_and_what_it_had_stays_until_it_is_back(
+    tmp_path: Path,
+) -> None:
     with StoreDouble(tmp_path) as store:
+        began_us = time.time() * 1e6
         store.append(TopicPartition("t", "A" * 32), [b"x"] * 3)
         (location,) = located([store.location.locations[-1]], NO_KEYS)
         with ClusterView({}, [location], interval_s=QUICK_S) as view:
             wait_until(lambda: records(view.snapshot, "t") == 3, "the records are counted")
             assert [client.location.store for client in view.clients()] == [store.address]
+            port = store.port
             store.stop()
             wait_until(lambda: not view.snapshot.stores[0].here, "the store is gone")
-            assert (records(view.snapshot, "t"), view.clients()) == (0, [])
-            assert view.snapshot.stores[0].failure
+            assert (records(view.snapshot, "t"), view.clients()) == (3, [])
+            (state,) = view.snapshot.stores
+            assert (state.partitions, bool(state.failure), view.snapshot.live) == (1, True, False)
+            assert began_us <= state.since_us <= time.time() * 1e6
+            store.start(port)
+            store.append(TopicPartition("t", "A" * 32), [b"y"])
+            wait_until(lambda: records(view.snapshot, "t") == 4, "it is back, and goes on")
+            assert view.snapshot.live
+            assert not any(each.rate for each in view.snapshot.history)
 
 
 def test_a_store_that_stands_still_holds_up_none_of_the_others(

@@ -80,7 +80,8 @@ def test_a_file_that_is_no_socket_stays(served: Served) -> None:
 
 
 def test_a_session_that_cannot_be_written_ends_it(served: Served) -> None:
-    (served.directory / "session.new").mkdir()
+    (served.directory / "session").unlink()
+    (served.directory / "session").mkdir()
     path = served.directory / "again.sock"
     with pytest.raises(StoreError, match="file session"):
         service(served, socket_path=str(path))

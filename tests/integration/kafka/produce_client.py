@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self, cast
 
-from kafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dafka_core import Store
 from dafka_core.closing import Closing
@@ -175,7 +175,7 @@ def batch(
     transactional: bool = False,
     timestamp: int = 1_700_000_000_000,
 ) -> bytes:
-    """A record batch as kafka-python makes it; ``producer`` is its id, epoch and sequence."""
+    """A record batch as aiokafka makes it; ``producer`` is its id, epoch and sequence."""
     builder = DefaultRecordBatchBuilder(2, codec, transactional, *producer, 1 << 30)
     for at, value in enumerate(values):
         assert builder.append(at, timestamp + at, key, value, []) is not None

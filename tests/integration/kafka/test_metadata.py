@@ -17,8 +17,10 @@ from kafka.admin import KafkaAdminClient
 from dafka_core import Producer, Store, Tower
 from dafka_core.kafka import number_turns
 from dafka_core.kafka.gateway import Gateway
+from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.metadata import MOST_INLINE
 from dafka_core.kafka.schemas import DescribeClusterRequest, MetadataRequest
+from dafka_core.kafka.topic_names import KAFKAS_OWN
 from dafka_core.testing import wait_until
 from tests.integration.kafka import aio, one_request
 
@@ -100,6 +102,15 @@ def test_every_version_of_the_question_is_answered(start: Start, version: int) -
     if version >= 4:
         no = tell(gateway, version, topics=[topic("u")], allow_auto_topic_creation=False)
         assert names(no) == {"u": 3}
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_topics_of_kafkas_brokers_are_not_made(gateway: Gateway, version: int) -> None:
+    asked = [topic(name) for name in (*sorted(KAFKAS_OWN), "__Consumer_offsets")]
+    unknown = dict.fromkeys(KAFKAS_OWN, KafkaError.UNKNOWN_TOPIC_OR_PARTITION)
+    assert names(tell(gateway, version, topics=asked)) == unknown | {"__Consumer_offsets": 0}
+    everything = tell(gateway, version, topics=[] if version == 0 else None)
+    assert names(everything) == {"__Consumer_offsets": 0}
 
 
 def topic(name: str) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store
@@ -285,6 +287,45 @@ def test_a_record_that_stores_do_not_take_is_too_large(tower: str, tmp_path: Pat
     ):
         parts = {("t", 0): batch([bytes(4_097)]), ("t", 1): batch([bytes(4_096)])}
         assert client.ask(parts) == [Answer(KafkaError.MESSAGE_TOO_LARGE, -1), Answer(0, 0)]
+
+
+VALUES = [bytes(1 << 20)] * 65
+"""More than 64 MiB, which every codec makes small."""
+
+
+ZSTD = 4
+
+
+@pytest.mark.parametrize(
+    ("codec", "version"), [*product((1, 2, 3, ZSTD), (7, 8)), *product((1, 2, 3), range(3, 7))]
+)
+def test_a_batch_that_is_decompressed_to_too_much_is_too_large(
+    client: ProduceClient, store: Store, codec: int, version: int
+) -> None:
+    producer_id = client.init_producer_id().producer_id
+    large = batch(VALUES, codec=codec, producer=(producer_id, 0, 0))
+    small = batch(values(2), codec=codec, producer=(producer_id, 0, 0))
+    parts = {FIRST: large, ("t", 1): small}
+    refused = Answer(KafkaError.MESSAGE_TOO_LARGE, -1)
+    assert client.ask(parts, version=version) == [refused, Answer(0, 0)]
+    changed = large[:-1] + bytes([large[-1] ^ 1])
+    corrupt = [Answer(KafkaError.CORRUPT_MESSAGE, -1)]
+    assert client.ask({FIRST: changed}, version=version) == corrupt
+    # A producer that splits it goes on with the sequence that was refused.
+    assert client.ask({FIRST: small}, version=version) == [Answer(0, 0)]
+    assert stored(store) == values(2)
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)])
+def test_a_message_set_that_is_decompressed_to_too_much_is_too_large(
+    client: ProduceClient, magic: int, codec: int
+) -> None:
+    builder = LegacyRecordBatchBuilder(magic, codec, 1 << 30)
+    for at, value in enumerate(VALUES):
+        builder.append(at, WHEN_MS, None, value)
+    parts = {FIRST: bytes(builder.build())}
+    for version in range(3):
+        assert client.ask(parts, version=version) == [Answer(KafkaError.MESSAGE_TOO_LARGE, -1)]
 
 
 def test_a_store_that_has_ended_is_a_storage_error(client: ProduceClient, store: Store) -> None:

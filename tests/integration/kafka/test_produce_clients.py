@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
+import aiokafka.errors
 import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaError as ConfluentError
@@ -17,6 +18,7 @@ from kafka import KafkaProducer
 from dafka_core import Consumer, Record, Store
 from dafka_core.envelope import Headers
 from dafka_core.kafka.gateway import Gateway
+from dafka_core.kafka.kafka_errors import KafkaError
 from tests.integration.kafka import aio
 
 PATIENCE_S = 30.0
@@ -161,6 +163,75 @@ def test_what_is_produced_is_what_a_dafka_consumer_reads(
     records = read("t", COUNT)
     assert [seen(each) for each in records] == SENT
     assert [each.offset for each in records] == [*range(COUNT)]
+
+
+LARGE = bytes(65 << 20)
+"""A value above the limit, which every codec makes small."""
+MOST_BYTES = 200 << 20
+
+
+def refused_by_confluent(gateway: Gateway) -> int:
+    told: list[ConfluentError | None] = []
+    settings = {
+        "bootstrap.servers": str(gateway.listens),
+        "compression.codec": "zstd",
+        "message.max.bytes": MOST_BYTES,
+        "enable.idempotence": True,
+        "log_level": 0,
+    }
+    producer = ConfluentProducer(settings)
+    for value in (LARGE, b"after"):
+        producer.produce("t", value, on_delivery=lambda error, _: told.append(error))
+        assert producer.flush(PATIENCE_S) == 0
+    refused, after = told
+    assert refused is not None
+    assert after is None
+    return refused.code()
+
+
+def refused_by_aiokafka(gateway: Gateway) -> int:
+    async def send() -> int:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=str(gateway.listens),
+            compression_type="lz4",
+            max_request_size=MOST_BYTES,
+        )
+        async with producer:
+            with pytest.raises(aiokafka.errors.MessageSizeTooLargeError) as refused:
+                await producer.send_and_wait("t", LARGE)
+            await producer.send_and_wait("t", b"after")
+        return int(refused.value.errno)
+
+    return asyncio.run(asyncio.wait_for(send(), 2 * PATIENCE_S))
+
+
+@pytest.mark.parametrize("refused_by", [refused_by_confluent, refused_by_aiokafka])
+def test_a_batch_that_is_too_large_is_refused_by_that_name_and_the_next_one_is_taken(
+    gateway: Gateway,
+    read: Callable[[str, int], list[Record]],
+    refused_by: Callable[[Gateway], int],
+) -> None:
+    assert refused_by(gateway) == KafkaError.MESSAGE_TOO_LARGE
+    assert [each.value for each in read("t", 1)] == [b"after"]
+
+
+def test_a_client_that_splits_a_batch_that_is_too_large_loses_nothing(
+    gateway: Gateway, read: Callable[[str, int], list[Record]]
+) -> None:
+    values = [b"%d " % at + bytes(1 << 20) for at in range(65)]
+    producer = KafkaProducer(
+        bootstrap_servers=str(gateway.listens),
+        compression_type="gzip",
+        max_request_size=MOST_BYTES,
+        batch_size=MOST_BYTES,
+        linger_ms=2_000,
+    )
+    try:
+        sent = [producer.send("t", each) for each in values]
+        assert [each.get(PATIENCE_S).offset for each in sent] == [*range(len(values))]
+    finally:
+        producer.close()
+    assert [each.value for each in read("t", len(values))] == values
 
 
 def test_a_value_alone_is_bare_and_a_null_in_a_header_is_one(

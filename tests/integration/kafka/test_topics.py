@@ -64,6 +64,8 @@ def test_topics_are_made_at_once(client: AdminClient) -> None:
     [
         (NewTopic("no name", 1), "TOPIC_EXCEPTION", "letters, digits, dots"),
         (NewTopic("__dafka.own", 1), "TOPIC_EXCEPTION", "Dafka's own"),
+        (NewTopic("__consumer_offsets", 50), "TOPIC_EXCEPTION", "internal to Kafka's brokers"),
+        (NewTopic("__cluster_metadata", 1), "TOPIC_EXCEPTION", "internal to Kafka's brokers"),
         (NewTopic("t", 10_001), "INVALID_PARTITIONS", "1 to 10000"),
         (NewTopic("t", 1, 2), "INVALID_REPLICATION_FACTOR", "each keeps all"),
         (NewTopic("t", 1, replica_assignment=[[7]]), "INVALID_REPLICA_ASSIGNMENT", "live are"),

@@ -71,7 +71,7 @@ def read_task(tower: str, far: StoreClient, near: StoreClient) -> Steps:
 
 
 def write_task(tower: str, far: str) -> Steps:
-    with WriterFactory(SinkOptions.of({"tower": tower, "acks": "all"}), 0) as factory:
+    with WriterFactory(SinkOptions.of({"tower": tower, "acks": "all"})) as factory:
         for number in count():
             writer = factory.open(TopicPartition("write", f"{number:08X}".ljust(32, "0")))
             assert isinstance(writer, TransactionalWriter)

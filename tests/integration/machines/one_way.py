@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -29,7 +28,7 @@ TIMEOUT_S = 30
 
 def write(given: dict[str, str]) -> int:
     options = SinkOptions.of({**given, "topic": TP.topic})
-    with WriterFactory(options, int(time.time())) as factory:
+    with WriterFactory(options) as factory:
         writer = factory.open(TP)
         writer.write(pa.array([b"1"] * COUNT))
         return writer.finish(Deadline(TIMEOUT_S)).end

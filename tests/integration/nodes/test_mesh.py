@@ -75,6 +75,7 @@ def test_a_node_asked_to_wait_for_its_tower_waits(kind: str, silence: str, tmp_p
 
 
 @each_node
+@pytest.mark.usefixtures("no_spark")
 def test_the_environment_names_the_tower(
     kind: str, tower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -21,13 +22,14 @@ from dafka_core import (
     Producer,
     RecordTooLargeError,
     Store,
+    Tower,
 )
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, DirectHead, DirectRecord, Fetch, GetHeads, Head
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import has_acknowledged, has_published, polled, stored, values
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 
 Produce = Callable[..., Producer]
 Raw = Callable[..., RawPeer]
@@ -369,3 +371,25 @@ def test_a_consumer_hears_it_without_any_store(tower: str, produce: Produce) -> 
         assert [polled(consumer) for _ in range(5)] == [
             ("t", producer.address, offset, value) for offset, value in enumerate(values(5))
         ]
+
+
+def test_a_producer_that_is_interrupted_while_it_starts_leaves_the_mesh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt() -> None:
+        wait_until(lambda: hub.heard.count() == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def raise_interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dafka_core.nodes.producer.SETTLE_S", PATIENCE_S)
+    before = signal.signal(signal.SIGUSR1, raise_interrupt)
+    try:
+        with Tower(**ANY_PORTS) as hub:
+            threading.Thread(target=interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                Producer("t", tower=hub.tower)
+            assert "dafka-producer" not in {each.name for each in threading.enumerate()}
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower
+from dafka_core.durable_files import replace_file
 from dafka_core.epochs import EpochId
 from dafka_core.errors import ConfigError, NotAllowedError
 from dafka_core.node_options import StoreOptions
@@ -22,7 +23,6 @@ from dafka_core.nodes import refused_subscriptions
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.permissions import PREFIX_DIGITS, address_prefix
-from dafka_core.private_files import replace_file
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon
 from dafka_core.protocol.codec import encode, subscription

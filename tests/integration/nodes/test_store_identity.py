@@ -123,11 +123,12 @@ def test_an_address_is_on_disk_before_its_name_and_both_before_it_is_used(
 ) -> None:
     """Whatever a power cut leaves of it: the whole address, or none yet."""
     (tmp_path / "data.mdb").touch()
-    sync, rename = os.fsync, Path.rename
+    sync, rename = os.fsync, Path.replace
     done: list[tuple[str, str]] = []
 
     def synced(fd: int) -> None:
-        done.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
+        name = Path(f"/proc/self/fd/{fd}").readlink().name
+        done.append(("sync", name.split(".")[1] if name.endswith(".part") else name))
         sync(fd)
 
     def renamed(path: Path, to: Path) -> Path:
@@ -143,10 +144,10 @@ def test_an_address_is_on_disk_before_its_name_and_both_before_it_is_used(
         new_identity(tmp_path)
     assert not (tmp_path / ADDRESS_FILE).exists()
     monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(Path, "rename", renamed)
+    monkeypatch.setattr(Path, "replace", renamed)
     address = kept_address(tmp_path)
     steps = [
-        [("sync", f"{name}.new"), ("rename", name), ("sync", tmp_path.name)]
+        [("sync", name), ("rename", name), ("sync", tmp_path.name)]
         for name in (ADDRESS_FILE, ORIGIN_FILE)
     ]
     assert done == [*steps[0], *steps[1]]

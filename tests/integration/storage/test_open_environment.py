@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -76,10 +78,88 @@ def test_another_format_is_refused(tmp_path: Path, form: int) -> None:
         Log(tmp_path)
 
 
-def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
-    (tmp_path / "data.mdb").touch()
-    with Log(tmp_path) as store:
+PAGE = mmap.PAGESIZE
+ZEROS = bytes(PAGE)
+
+
+def header(directory: Path) -> bytes:
+    """Return the two pages that LMDB writes to a new file before its first transaction."""
+    lmdb.Environment(str(directory / "other"), subdir=False).close()
+    found = (directory / "other").read_bytes()
+    assert len(found) == 2 * PAGE
+    return found
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        lambda _: b"",
+        lambda _: bytes(100),
+        lambda _: ZEROS,
+        lambda _: 2 * ZEROS,
+        lambda head: head,
+        lambda head: head[:512],
+        lambda head: head[:PAGE],
+        lambda head: head[:PAGE] + bytes(512),
+        lambda head: head[:PAGE] + ZEROS,
+        lambda head: ZEROS + head[PAGE:],
+        lambda head: ZEROS + head[PAGE : PAGE + 512],
+    ],
+)
+def test_a_file_whose_first_sync_was_cut_off_becomes_a_log(
+    tmp_path: Path, left: Callable[[bytes], bytes]
+) -> None:
+    directory = tmp_path / "store"
+    directory.mkdir()
+    for name in ("writer.lock", "lock.mdb", "leases"):
+        (directory / name).touch()
+    (directory / "data.mdb").write_bytes(left(header(tmp_path)))
+    with Log(directory) as store:
         store.append([RecordBatch.of(TP, 0, [b"a"])])
+    with Log(directory) as store:
+        assert values_of(store) == [b"a"]
+
+
+def test_a_new_files_header_is_synced_before_a_transaction_makes_the_file_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut at any moment of it leaves a file that the next start recognizes as unused."""
+    path, real, sizes = tmp_path / "data.mdb", os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == path:
+            sizes.append(path.stat().st_size)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    Log(tmp_path).close()
+    assert sizes == [2 * PAGE]
+    assert path.stat().st_size > 2 * PAGE
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:PAGE],
+        lambda data: data[: 2 * PAGE],
+        lambda data: ZEROS + data[PAGE : 2 * PAGE],
+        lambda data: data[:PAGE] + ZEROS,
+        lambda data: 2 * ZEROS + data[2 * PAGE :],
+        lambda data: bytes(len(data)),
+        lambda _: bytes(2 * PAGE + 1),
+        lambda _: bytes(2 * PAGE - 1) + b"x",
+    ],
+)
+def test_a_damaged_file_of_a_log_is_never_taken_for_a_new_one(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    three_blocks(tmp_path)
+    path = tmp_path / "data.mdb"
+    found = damage(path.read_bytes())
+    path.write_bytes(found)
+    with pytest.raises(StoreError), Log(tmp_path) as store:
+        values_of(store)
+    assert path.read_bytes()[: len(found)] == found
 
 
 def test_a_file_cut_short_does_not_kill_the_process(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ NAMES = {
         "one micro-batch, {}, exactly-once",
         "one micro-batch, {}, at-least-once",
         "one micro-batch, {}, exactly-once beside at-least-once",
-        "one micro-batch, {}, commit=batch beside commit=task",
         "one micro-batch, {}, acks=all of two stores",
     ],
     "replay": ["replay, {}, record by record", "replay, {}, as Arrow"],

@@ -17,6 +17,7 @@ from dafka_core.archive.record_files import SCHEMA
 from dafka_spark.jobs.support import day_file
 from dafka_spark.jobs.support.day_file import NAME, DayFile
 from tests.spark.jobs.programs import ROOT
+from tests.synced_disk import SyncedDisk
 
 DAY = "2026-11-24"
 
@@ -54,6 +55,15 @@ def test_records_are_added_to_one_file(tmp_path: Path) -> None:
     assert add(tmp_path, records("A", 5), records("C", 0)) == 2  # those between are another day's
     assert offsets(tmp_path) == [("A", 0), ("A", 1), ("B", 7), ("A", 5), ("C", 0)]
     assert pq.ParquetFile(tmp_path / "topic=t" / f"day={DAY}" / NAME).num_row_groups == 1
+
+
+def test_a_power_cut_takes_nothing_that_was_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SyncedDisk(tmp_path, monkeypatch.setattr)
+    for last in (1, 2):
+        assert add(tmp_path / "a" / "b", records("A", *range(last)))
+        assert disk.lost() == []
 
 
 def test_what_is_added_again_is_there_once(tmp_path: Path) -> None:

@@ -46,9 +46,41 @@ def test_a_partition_that_is_new_counts_and_one_of_a_store_that_came_back_does_n
     assert made.tick(1.0, US) == (5, 0)
     made.drop(ONE)
     made.drop(TWO)
-    assert made.columns().tps == []
-    made.hear(TWO, [info("t", A, 90)], complete=True)
+    made.hear(TWO, [info("t", A, 190)], complete=True)
+    made.hear(ONE, [info("t", A, 195)], complete=True)
     assert made.tick(1.0, US) == (0, 0)
+    made.hear(ONE, [info("t", A, 198)], complete=False)
+    assert made.tick(1.0, US) == (3, 30)
+
+
+def test_what_a_silent_store_said_last_stays_and_cannot_be_read() -> None:
+    made = table()
+    made.drop(ONE)
+    found = made.columns()
+    assert found.tps == [("__dafka.q", A), ("t", A), ("t", B)]
+    assert (found.end.tolist(), found.readable.tolist()) == ([7, 100, 10], [-1, 50, -1])
+    assert (found.holders().tolist(), list(found.stores)) == ([0, 1, 0], [TWO])
+    assert (made.held(ONE), made.held(TWO), made.held("none")) == (3, 1, 0)
+    made.drop(TWO)
+    made.drop(TWO)
+    found = made.columns()
+    assert (found.end.tolist(), found.readable.tolist()) == ([7, 100, 10], [-1, -1, -1])
+    made.hear(ONE, [info("t", A, 100), info("t", B, 10), info("__dafka.q", A, 7)], complete=True)
+    found = made.columns()
+    assert found.end.tolist() == found.readable.tolist() == [7, 100, 10]
+
+
+def test_only_a_store_that_answers_says_where_a_partition_begins() -> None:
+    made = table()
+    made.hear(TWO, [info("t", A, 100), info("t", B, 10)], complete=True)
+    made.drop(ONE)
+    made.hear(TWO, [info("t", A, 105, 60), info("t", B, 10)], complete=True)
+    found = made.columns()
+    row = found.tps.index(TopicPartition("t", A))
+    assert (found.earliest[row], found.end[row], found.readable[row]) == (60, 105, 105)
+    made.drop(TWO)
+    found = made.columns()
+    assert (found.earliest[row], found.end[row], found.readable[row]) == (60, 105, -1)
 
 
 def test_what_is_gone_is_shown_no_more_and_the_rest_is_as_it_was() -> None:
@@ -63,7 +95,7 @@ def test_what_is_gone_is_shown_no_more_and_the_rest_is_as_it_was() -> None:
     row = found.tps.index(TopicPartition("t", B))
     assert (found.end[row], found.stores[ONE][row], found.stores[TWO][row]) == (9, -1, 9)
     made.hear(ONE, [], complete=True)
-    made.drop(TWO)
+    made.hear(TWO, [], complete=True)
     assert made.columns().topics == []
     assert made.tick(1.0, US) == (0, 0)
 

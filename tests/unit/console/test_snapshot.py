@@ -21,4 +21,4 @@ def test_topics_are_the_sums_of_their_partitions() -> None:
 
 
 def test_an_empty_cluster_has_no_topics() -> None:
-    assert [len(column) for column in NOTHING.topics] == [0] * 7
+    assert [len(column) for column in NOTHING.topics] == [0] * 8

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
 
 from dafka_core.console import top_view
 from dafka_core.console.partition_table import PartitionTable
-from dafka_core.console.snapshot import LagMoment, QueryState, Snapshot
+from dafka_core.console.snapshot import LagMoment, QueryState, Snapshot, StoreState
 from dafka_core.console.top_view import TopChoice
 from dafka_core.queries.query_lag import LATE, QueryLag
-from tests.unit.console.snapshots import GONE, ONE, A, info, snapshot
+from tests.unit.console.snapshots import GONE, ONE, US, A, info, snapshot
 
 
 def shown(made: Snapshot, choice: TopChoice) -> str:
@@ -26,10 +27,23 @@ def test_topics_stores_and_totals() -> None:
     text = shown(snapshot(), TopChoice())
     assert "2 of 3 stores" in text
     assert f"{ONE[:12]}  up" in text
-    assert f"{GONE[:12]}  away: other stores have met it" in text
+    assert re.search(rf"{GONE[:12]}  away since 2023-11-1\d .*: other stores have met it", text)
+    assert "no store answers" not in text
     assert "__dafka" not in text
     (line,) = [line for line in text.splitlines() if line.startswith("t ")]
     assert line.split()[:5] == ["t", "2", "120", "2.1", "KiB"]
+
+
+def test_where_no_store_answers_the_last_known_numbers_are_shown_as_such() -> None:
+    table = PartitionTable()
+    table.hear(ONE, [info("t", A, 120)], complete=True)
+    table.drop(ONE)
+    store = StoreState(ONE, ("grpc://h:1",), False, "no answer", since_us=US)
+    text = shown(Snapshot(1, 0.0, 0.0, table.columns(), (store,)), TopChoice())
+    assert "no store answers: this is what was known last" in text
+    assert "away since 2023-11-1" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("t ")]
+    assert line.split()[:3] == ["t", "1", "120"]
 
 
 def test_keys_choose_what_is_shown() -> None:

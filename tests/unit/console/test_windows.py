@@ -9,7 +9,7 @@ import pytest
 
 from dafka_core.console import windows
 from dafka_core.console.partition_table import PartitionTable
-from dafka_core.console.snapshot import NOTHING, Snapshot
+from dafka_core.console.snapshot import NO_FLIGHT, NOTHING, Snapshot, StoreState
 from dafka_core.console.windows import Window
 from dafka_core.errors import InvalidRequestError
 from tests.unit.console.snapshots import GONE, ONE, TWO, US, A, B, info, snapshot
@@ -101,7 +101,31 @@ def test_stores_that_are_missing_are_listed_too() -> None:
     first, second, gone = windows.store_rows(snapshot())
     assert (first["store"], first["file_bytes"], first["behind"]) == (ONE, 4096, 0)
     assert (second["behind"], second["file_bytes"]) == (77, None)
-    assert (gone["store"], gone["here"], gone["heard_us"]) == (GONE, False, US)
+    assert (gone["store"], gone["here"], gone["since_us"]) == (GONE, False, US)
+
+
+def test_it_is_told_which_stores_are_away_since_when_and_what_only_they_have() -> None:
+    made, table = snapshot(), PartitionTable()
+    table.hear(ONE, [info("t", A, 9), info("u", A, 5)], complete=True)
+    table.hear(TWO, [info("t", A, 9), info("t", B, 3)], complete=True)
+    table.drop(ONE)
+    stores = (
+        StoreState(ONE, ("grpc://h:1",), False, "no answer", since_us=US),
+        StoreState(TWO, ("grpc://h:2",), True),
+        StoreState("4" * 32, failure=NO_FLIGHT),
+    )
+    found = Snapshot(1, 0.0, 0.0, table.columns(), stores, missing=made.missing)
+    told = windows.availability(found)
+    assert told["live"]
+    assert [(each["store"], each["since_us"]) for each in told["away"]] == [(ONE, US), (GONE, US)]
+    rows = windows.topic_window(found, Window())["rows"]
+    assert [(row["name"], row["records"], row["stale"]) for row in rows] == [
+        ("t", 12, 0),
+        ("u", 5, 1),
+    ]
+    rows = windows.partition_window(found, "u", Window())["rows"]
+    assert [(row["stale"], row["holders"]) for row in rows] == [(True, {})]
+    assert not windows.availability(NOTHING)["live"]
 
 
 def test_names_of_any_octets_are_escaped_and_all_of_it_is_json() -> None:

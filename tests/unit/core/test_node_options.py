@@ -23,7 +23,7 @@ HERE = TowerAddress("127.0.0.1", 5556, 5557)
 
 
 @pytest.fixture(autouse=True)
-def _no_tower_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_tower_in_the_environment(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAFKA_TOWER", raising=False)
 
 

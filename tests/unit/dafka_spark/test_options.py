@@ -171,11 +171,8 @@ def test_wrong_choice_of_topics(given: Any, says: str) -> None:
         ({"delivery": "twice"}, "must be one of exactly-once, at-least-once"),
         ({"topic": ""}, "a topic must have 1 to 255 bytes"),
         ({"deliveryTimeoutMs": "0"}, "at least 1"),
-        (
-            {"commit": "batch", "delivery": "at-least-once"},
-            "'commit' = 'batch': needs delivery = exactly-once",
-        ),
-        ({"commit": "job"}, "must be one of task, batch"),
+        ({"commit": "Task"}, "another number of tasks, by adaptive execution"),
+        ({"commit": "job"}, "must be one of batch"),
         ({"txnAppId": "a"}, "'txnAppId' = 'a': is given with 'txnVersion' only: name both"),
         ({"txnVersion": "1"}, "'txnVersion' = 1: is given with 'txnAppId' only: name both"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "at least 0"),
@@ -221,6 +218,7 @@ def test_streams_have_no_end() -> None:
         read(endingOffsets="latest").for_stream()
 
 
+@pytest.mark.usefixtures("no_spark")
 def test_tower_of_the_drivers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAFKA_TOWER", "example:1:2")
     assert read().tower == "example:1:2"

@@ -51,6 +51,8 @@ TRIED = {
     "docs/metrics.md | * | json": OBJECT,
     "docs/metrics.md | * | yaml": OBJECT,
     "docs/spark.md | Reading | python": f"{README}example_of_reading",
+    "docs/spark.md | One `load()` for each query | python": f"{README}example_of_one_load",
+    "docs/spark.md | Output modes | python": f"{README}example_of_output_modes",
     "docs/spark.md | Writing | python": f"{README}example_of_writing",
     "docs/spark.md | From threads | python": f"{README}example_of_threads",
     "docs/spark.md | SQL | *": f"{README}example_of_sql",

@@ -51,6 +51,7 @@ def about(topic: str, partition: str) -> Iterator[tuple[r.Request, set[str]]]:
     yield LeaseManyRequest((asked,)), READS
     yield r.PutRequest(topic, partition, 0), WRITES
     yield r.CommitRequest(((topic, partition, ATTEMPT, 0, 1, 0),)), WRITES
+    yield r.DigestsRequest(((topic, partition, ATTEMPT, 0, 1),)), READS | WRITES
     yield r.DiscardRequest(((topic, partition, ATTEMPT),)), WRITES | ADMINISTERS
     yield r.Criteria(topic), KNOWS
     yield r.InfoRequest(topic), KNOWS

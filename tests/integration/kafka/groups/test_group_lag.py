@@ -41,6 +41,17 @@ def test_what_groups_have_not_read_is_counted(tmp_path: Path) -> None:
         assert (idle.group, idle.state, idle.records_behind) == ("idle", EMPTY, 0)
 
 
+def test_of_a_negative_offset_the_lag_is_unknown(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path / "one", "1" * 32) as store:
+        keep(store)
+        low = Committed("t", 0, -2, time_ms=7), Committed("t", 1, -1, time_ms=7)
+        low_record = GroupRecord("g", 9, low)
+        store.append(TopicPartition(OFFSETS_TOPIC, "B" * 32), [low_record.packed()])
+        group, _ = lags(store)
+        found = [(each.number, each.lag) for each in group.partitions]
+        assert found == [(0, None), (1, None), (2, None), (7, None)]
+
+
 def test_what_several_gateways_have_kept_is_one(tmp_path: Path) -> None:
     with (
         StoreDouble(tmp_path / "one", "1" * 32) as one,

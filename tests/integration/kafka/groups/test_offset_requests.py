@@ -67,14 +67,48 @@ def test_members_commit_with_their_generation(store: Store) -> None:
 def test_each_partition_has_its_error(store: Store) -> None:
     async def work() -> None:
         async with asking(store, offset_metadata_max_bytes=10) as client:
-            assert await client.commit(5, -7, 0) == [0, KafkaError.OFFSET_OUT_OF_RANGE, 0]
             too_large = KafkaError.OFFSET_METADATA_TOO_LARGE
             assert await client.commit(6, metadata="über" * 2) == [0]
             assert await client.commit(7, metadata="über" * 3) == [too_large]
             unknown = [KafkaError.UNKNOWN_TOPIC_OR_PARTITION]
-            assert await client.commit(5, topic="unheard of") == unknown
+            assert await client.commit(5, topic="unheard of", metadata="über" * 3) == unknown
             assert await client.commit(*range(11)) == [0] * 10 + unknown
             assert (await client.committed())["t", 9] == 9
+
+    running(work())
+
+
+LOWS = (-1, -2, -7, -(2**63))
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.OFFSET_COMMIT])
+def test_negative_offsets_are_committed_in_each_version(store: Store, version: int) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            await client.commit(5, 5, 5, 5)
+            assert await client.commit(*LOWS, version=version, metadata="why") == [0] * 4
+        async with asking(store) as client:  # a gateway that has read them from disk
+            expected = {("t", number): low for number, low in enumerate(LOWS)}
+            assert await client.committed() == expected
+            (topic,) = (await client.fetch([0, 1])).topics
+            assert [each.metadata for each in topic.partitions] == ["why"] * 2
+            assert await client.commit(6) == [0]
+            assert await client.committed([0]) == {("t", 0): 6}
+
+    running(work())
+
+
+def test_a_group_with_a_negative_offset_alone_exists_until_that_is_deleted(store: Store) -> None:
+    async def work() -> None:
+        async with asking(store) as client:
+            assert await client.commit(-1) == [0]
+            (listed,) = (await client.ask(Api.LIST_GROUPS)).groups
+            assert listed.group_id == "g"
+            assert await client.committed() == {("t", 0): -1}
+            answer = await delete(client, "t")
+            assert (answer.error_code, answer.topics[0].partitions[0].error_code) == (0, 0)
+            assert await client.committed() == {}
+            assert (await client.ask(Api.LIST_GROUPS)).groups == []
 
     running(work())
 

@@ -29,11 +29,7 @@ def positions(offsets: Offsets, group: str = "g") -> dict[tuple[str, int], int]:
 def test_the_newest_commit_of_each_partition_counts() -> None:
     offsets = taken((A, commit(1, 10)), (A, commit(2, 5, 1)), (A, commit(3, 8)))
     assert positions(offsets) == {("t", 0): 8, ("t", 1): 5}
-    found = offsets.of("g", "t", 0)
-    assert found is not None
-    assert found.offset == 8
-    assert offsets.of("g", "t", 2) is None
-    assert offsets.of("h", "t", 0) is None
+    assert positions(offsets, "h") == {}
 
 
 def test_a_gateway_that_takes_over_counts_on() -> None:
@@ -56,6 +52,20 @@ def test_what_is_deleted_stays_so_whenever_older_records_are_read() -> None:
         (B, GroupRecord("g", 3, deleted=True)), (A, commit(2, 10)), (A, commit(4, 1, 1))
     )
     assert positions(deleted) == {("t", 1): 1}
+
+
+def test_a_negative_offset_is_a_commit_and_survives_a_rewrite() -> None:
+    lows = (-1, -2, -(2**63))
+    commits = tuple(Committed("t", at, low, time_ms=7) for at, low in enumerate(lows))
+    offsets = taken((A, commit(1, 10)), (A, GroupRecord("g", 2, commits)))
+    expected = {("t", 0): -1, ("t", 1): -2, ("t", 2): -(2**63)}
+    assert positions(offsets) == expected
+    assert offsets.is_there("g")
+    offsets.forget({A: 99})
+    again = taken(*((A, GroupRecord.parse(each.packed())) for each in offsets.repeated(A)))
+    assert positions(again) == expected
+    again.take(A, commit(3, -1))  # as OffsetDelete writes it: without a time
+    assert positions(again) == {("t", 1): -2, ("t", 2): -(2**63)}
 
 
 def test_a_groups_generation_is_the_newest() -> None:

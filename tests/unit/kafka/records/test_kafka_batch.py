@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.envelope_columns import HEADERS_TYPE
-from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
+from dafka_core.kafka.records.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_core.kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds, times_of
 from dafka_core.records import UNKNOWN_US
 from tests.unit.kafka.records.batches import binary
@@ -41,5 +41,5 @@ def test_more_headers_than_an_envelope_holds_are_an_error() -> None:
     headers = pa.array([many], HEADERS_TYPE)
     with pytest.raises(CorruptRecordsError, match="too many headers") as caught:
         batch([1], headers).contents()
-    assert caught.value.error == INVALID_RECORD
+    assert caught.value.error == MESSAGE_TOO_LARGE
     assert len(batch([1], pa.array([many[:8_191]], HEADERS_TYPE)).contents()) == 1

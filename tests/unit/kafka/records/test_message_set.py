@@ -265,13 +265,15 @@ def test_wrong_octets_under_a_right_crc_are_an_error_or_records(
 def test_what_a_set_is_decompressed_to_is_bounded_as_a_whole(magic: int) -> None:
     one = wrapped(magic, message(magic, bytes(1_000)))
     assert len(list(decode_message_set(one * 3, 3_200))) == 3
-    with pytest.raises(CorruptRecordsError, match="more than"):
+    with pytest.raises(CorruptRecordsError, match="more than") as caught:
         list(decode_message_set(one * 4, 3_200))
+    assert caught.value.error == errors.MESSAGE_TOO_LARGE
 
 
 def test_how_many_messages_a_set_has_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_set, "MAX_MESSAGES", 3)
     for octets in (message(0, b"a") * 4, wrapped(0, message(0, b"a") * 4)):
-        with pytest.raises(CorruptRecordsError, match="more than 3 messages"):
+        with pytest.raises(CorruptRecordsError, match="more than 3 messages") as caught:
             decoded(octets)
+        assert caught.value.error == errors.MESSAGE_TOO_LARGE
     assert len(decoded(message(0, b"a") * 3)) == 3

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.kafka.records import record_columns
-from dafka_core.kafka.records.errors import INVALID_RECORD, CorruptRecordsError
+from dafka_core.kafka.records.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_core.kafka.records.record_columns import (
     MAX_RECORDS,
     RecordColumns,
@@ -128,8 +128,12 @@ def test_a_million_records_without_a_value_take_bounded_memory() -> None:
     finally:
         tracemalloc.stop()
     assert found.values.null_count == len(found.values) == MAX_RECORDS
-    with pytest.raises(CorruptRecordsError, match="at most 1000000 records, not 1000001"):
+    with pytest.raises(CorruptRecordsError, match="1000001 records, of 1000000") as too_many:
         decode_records(octets, MAX_RECORDS + 1)
+    assert too_many.value.error == MESSAGE_TOO_LARGE
+    with pytest.raises(CorruptRecordsError, match="bytes are not 2147483647") as impossible:
+        decode_records(octets, 2**31 - 1)
+    assert impossible.value.error == INVALID_RECORD
 
 
 def test_more_headers_than_are_kept_or_than_there_is_memory_for_are_an_error(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.queries.row_digest import RowDigest
+from dafka_core.row_digest import RowDigest
 from dafka_core.values import Values
 
 ROWS = st.lists(st.binary(max_size=3), max_size=8)

@@ -1,0 +1,11 @@
+"""Spark's daemon of Python workers, to which a plan is old at once."""
+
+from __future__ import annotations
+
+from pyspark.daemon import manager
+
+from dafka_spark.cluster import worker_process
+
+if __name__ == "__main__":
+    worker_process.OLD_PLAN_S = 0.0  # type: ignore[misc]
+    manager()

@@ -1,0 +1,27 @@
+"""Lists of stores that do not answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka_core.cli import list_commands, store_clients
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.testing import StoreDouble
+
+
+def test_stores_of_which_none_answers_are_an_error_and_no_empty_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        StoreDouble(tmp_path / "one", "1" * 32) as one,
+        StoreDouble(tmp_path / "two", "2" * 32) as two,
+    ):
+        monkeypatch.setattr(store_clients, "clients", lambda *_: [one.client(), two.client()])
+        two.stop()
+        list_commands.stores(timeout_s=5.0)
+        assert capsys.readouterr().out.startswith("1" * 32)
+        one.stop()
+        with pytest.raises(StoreUnreachableError, match="2" * 32):
+            list_commands.stores(timeout_s=5.0)
