@@ -30,12 +30,12 @@ class StoreFacts(NamedTuple):
         stranger: what is spoken there that is no Flight; empty if that is not known.
         ahead_s: how far its clock is ahead of this machine's; None if that is not known.
         unsure_s: how much that may be wrong, by the time that its answer took.
-        clock_doubt: why it does not go by its clock; empty if it does.
         lacks: actions of Arrow Flight that this version uses, and that it does not know.
         more: actions that it knows and this version does not.
         file: whether its file can be read from here.
         rules: of retention, by which it goes; None if that is not known.
         rules_set: whether these were set while it ran.
+        clock_doubt: why it does not go by its clock; empty if it does.
     """
 
     store: str
@@ -46,12 +46,12 @@ class StoreFacts(NamedTuple):
     stranger: str = ""
     ahead_s: float | None = None
     unsure_s: float = 0.0
-    clock_doubt: str = ""
     lacks: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     file: FileAccess = FileAccess.ELSEWHERE
     rules: tuple[str, ...] | None = None
     rules_set: bool = False
+    clock_doubt: str = ""
 
     @property
     def is_named(self) -> bool:

@@ -17,7 +17,7 @@ JUMP_US: Final = 3_600_000_000
 """The clock is in doubt if it is further ahead than this: records would be too old all at once."""
 
 DOUBTED_US: Final = 3_600_000_000
-"""How long a clock in doubt must go on as it is to be believed: time to set it right."""
+"""The clock is believed after this time without another jump.  It is the time to set it right."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -28,7 +28,7 @@ class StoreClock:
     Args:
         agreed_us: the newest time that the log knows to be right; None: the log is new.
         wall_us: the machine's clock, microseconds since the epoch UTC.
-        steady_us: a clock that nobody sets.  The default also counts the time in suspend.
+        steady_us: a clock that cannot be set.  The default also counts the time in suspend.
         earliest_us: the clock is never believed before this time.
     """
 
@@ -54,8 +54,8 @@ class StoreClock:
     def now_us(self) -> int:
         """Return the time for records without a timestamp.
 
-        A clock in doubt leaves no mark: time goes on from before.  But a clock ahead of a log that
-        was just opened is followed, as the store may have been stopped for so long.
+        While the clock is in doubt, this is the time from before plus the time passed.  But a
+        clock ahead of a log that was just opened counts: the store may have been stopped.
         """
         wall_us, right_us = self._look()
         return max(wall_us, right_us) if self._is_start else right_us
@@ -96,14 +96,14 @@ class StoreClock:
             elif not self._doubted or abs(lead_us - self._doubted[1]) > MAX_AHEAD_US:
                 self._doubted = steady_us, lead_us
                 text = (
-                    "%(why)s: it is in doubt until it is set right, or has gone on so for "
+                    "%(why)s: it is in doubt until it is set right, or has stayed so for "
                     "%(doubted_s)d s.  Until then nothing is deleted by age, and no producer's "
                     "timestamp is replaced.  Set the clock by a network (NTP)"
                 )
                 facts = {"why": self._why(ahead_us), "doubted_s": DOUBTED_US // 1_000_000}
                 _log.warning(text, facts, extra={"event": "retention_clock"})
             elif steady_us - self._doubted[0] >= DOUBTED_US and wall_us >= self._earliest_us:
-                _log.warning("%s, and has gone on so: it is believed now", self._why(ahead_us))
+                _log.warning("%s, and has stayed so: it is believed now", self._why(ahead_us))
                 self._believe(lead_us)
             return wall_us, steady_us + self._lead_us
 

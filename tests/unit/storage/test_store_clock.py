@@ -95,7 +95,7 @@ def test_a_clock_behind_the_log_at_the_start_replaces_no_timestamp(wrong_us: int
     possible = machine.wall_us() >= EARLIEST_US
     assert machine.after(0).endswith(why if possible else "before 2026-01-01 00:00:00 UTC")
     assert machine.clock.latest_us() == ANY_US
-    assert machine.stamp_error_us() == -5 * S  # as the log's time goes on
+    assert machine.stamp_error_us() == -5 * S  # the log's time plus what has passed
     assert machine.after(60 * S)
     assert machine.stamp_error_us() == -5 * S
     assert machine.after(S, 0) == ""
