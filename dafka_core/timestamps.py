@@ -28,6 +28,9 @@ MAX_AHEAD_US: Final = 60_000_000
 partition can be below it, so one clock that is wrong would be believed for as long as it is ahead.
 Clocks that are set by a network differ by much less than this minute."""
 
+ANY_US: Final = 2**63 - 1
+"""No timestamp is later."""
+
 STEP_LASTS_US: Final = 60_000_000
 """How long a larger step of this machine's clock must have lasted to be believed."""
 
@@ -104,27 +107,31 @@ def stamped_once(count: int, time_us: int) -> Longs:
     return np.array([[count, time_us]], np.int64)
 
 
-def taken_times(times: Longs | None, count: int, now_us: int) -> Longs:
+def taken_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
     """The times of records that a client writes at a store, for it and for all other stores.
 
-    Those without one, or with one that no clock of ours would believe, have the store's.
+    Those without one, or with one below 0 or after ``latest_us``, have the store's.
     """
     if times is None:
         return stamped_once(count, now_us)
-    believed = (times[:, 1] >= 0) & (times[:, 1] <= now_us + MAX_AHEAD_US)
+    believed = (times[:, 1] >= 0) & (times[:, 1] <= latest_us)
     return np.column_stack((times[:, 0], np.where(believed, times[:, 1], now_us)))
 
 
-def in_order(times: Longs | None, count: int, now_us: int, last_us: int) -> Longs:
+def in_order(
+    times: Longs | None, count: int, now_us: int, last_us: int, latest_us: int | None = None
+) -> Longs:
     """The times under which a store keeps the ``count`` records after one of ``last_us``.
 
-    Without a stamp, or with one too far ahead of the store's clock ``now_us``, it is that.
+    Without a stamp, or with one after ``latest_us`` (``MAX_AHEAD_US`` ahead of the store's clock,
+    if that is not in doubt), it is the store's time ``now_us``.
     """
+    latest_us = now_us + MAX_AHEAD_US if latest_us is None else latest_us
     if times is None:
         return stamped_once(count, max(now_us, last_us))
     if len(times) == 1:  # most batches are stamped once
         time_us = int(times[0, 1])
-        time_us = now_us if time_us > now_us + MAX_AHEAD_US else time_us
+        time_us = now_us if time_us > latest_us else time_us
         return stamped_once(count, max(time_us, last_us))
-    stamps = np.where(times[:, 1] > now_us + MAX_AHEAD_US, now_us, times[:, 1])
+    stamps = np.where(times[:, 1] > latest_us, now_us, times[:, 1])
     return np.column_stack((times[:, 0], np.maximum.accumulate(stamps.clip(last_us))))

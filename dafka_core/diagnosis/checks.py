@@ -128,6 +128,8 @@ def check_clocks(facts: Facts) -> Iterator[Finding]:
             apart = shown_s(abs(_ahead(each)))
             sentence = f"the clock of {each.name} is {apart} {way} this machine's"
             found.append(warning("clocks", sentence, remedy))
+        if each.clock_doubt:
+            found.append(clock_doubt(each.name, each.clock_doubt))
     yield from found or [ok("clocks", f"the clocks agree within {CLOCKS_S:g} s")]
 
 
@@ -179,6 +181,12 @@ CHECKS: Final[Sequence[Check]] = (
     check_files,
     check_retention,
 )
+
+
+def clock_doubt(name: str, why: str) -> Finding:
+    """Return what there is to say of a store with its clock in doubt."""
+    sentence = f"the clock of {name} is in doubt, and nothing is deleted by age there: {why}"
+    return warning("clocks", sentence, "set it by a network (NTP); if it is right, wait an hour")
 
 
 def shown_s(seconds: float) -> str:

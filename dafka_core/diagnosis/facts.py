@@ -35,6 +35,7 @@ class StoreFacts(NamedTuple):
         file: whether its file can be read from here.
         rules: of retention, by which it goes; None if that is not known.
         rules_set: whether these were set while it ran.
+        clock_doubt: why it does not go by its clock; empty if it does.
     """
 
     store: str
@@ -50,6 +51,7 @@ class StoreFacts(NamedTuple):
     file: FileAccess = FileAccess.ELSEWHERE
     rules: tuple[str, ...] | None = None
     rules_set: bool = False
+    clock_doubt: str = ""
 
     @property
     def is_named(self) -> bool:

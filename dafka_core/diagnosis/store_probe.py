@@ -16,7 +16,9 @@ from dafka_core.errors import (
     NotAllowedError,
     StoreUnreachableError,
 )
+from dafka_core.flight.json_messages import Offsets
 from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.requests import OffsetsRequest
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.store_client import StoreClient
@@ -62,7 +64,7 @@ def _asked(
             location = client.describe(timeout_s=timeout_s)
             facts = facts._replace(store=location.store)
             began = time.time()
-            now_us = client.clock_us(timeout_s=timeout_s)
+            (clock,) = client.ask(Offsets, timeout_s, OffsetsRequest(()))
             ended = time.time()
             knows = client.actions(timeout_s=timeout_s)
             heads = client.heads(topics, timeout_s=timeout_s)
@@ -75,8 +77,9 @@ def _asked(
         why = error.why if isinstance(error, StoreUnreachableError) else str(error)
         return facts._replace(failure=why, stranger=_stranger(facts, timeout_s)), []
     facts = facts._replace(
-        ahead_s=now_us / 1e6 - (began + ended) / 2,
+        ahead_s=clock.now_us / 1e6 - (began + ended) / 2,
         unsure_s=(ended - began) / 2,
+        clock_doubt=clock.clock_doubt,
         lacks=tuple(sorted(set(ACTIONS) - knows)),
         more=tuple(sorted(knows - set(ACTIONS))),
         file=_access(location),

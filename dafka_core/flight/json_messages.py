@@ -104,6 +104,8 @@ class Offsets(JsonMessage, frozen=True):
     offsets: tuple[int | None, ...]
     now_us: int
     """The store's clock."""
+    clock_doubt: str = ""
+    """Why the store does not go by it, if it does not."""
 
 
 Sizes = tuple[Annotated[int, Meta(ge=0)], ...]

@@ -205,7 +205,7 @@ class OffsetsRequest(ActionRequest, frozen=True):
     """The first offsets that were stored at a time (since the epoch UTC) or later.
 
     {v, times: [[topic, partition, microseconds], ...]} -> {v, offsets: [offset or null, ...],
-    now_us: the store's clock}
+    now_us: the store's clock, clock_doubt: why the store does not go by it, or empty}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"

@@ -120,7 +120,7 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
         if caller.is_gone():
             return
         found.append(context.log.offset_for_time(TopicPartition(topic, partition), time_us))
-    yield Offsets(tuple(found), time.time_ns() // 1_000)
+    yield Offsets(tuple(found), time.time_ns() // 1_000, context.log.clock.doubt())
 
 
 def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Iterator[RecordSizes]:

@@ -240,14 +240,15 @@ class PartitionWriter:
             gone = RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
             errors.update((put, gone) for put in group if put not in errors)
             return None
-        now_ms = log.now_us() // 1000
+        now_ms, latest_ms = log.now_us() // 1000, log.latest_us() // 1000
+        age_ms = 0 if log.clock.doubt() else now_ms  # producers are forgotten by age
         notes: dict[str, bytes | None] = {}
         parts: list[ProducedRecords] = []
         for put in group:
             records = put.records
             if records is None or put in errors:
                 continue
-            if records.latest_ms > now_ms + MAX_AHEAD_MS:
+            if records.latest_ms > latest_ms:
                 ahead_s = (records.latest_ms - now_ms) // 1000
                 why = f"a record is of a time {ahead_s} s ahead of the store's clock"
                 errors[put] = RefusedError(KafkaError.INVALID_TIMESTAMP, why)
@@ -256,14 +257,14 @@ class PartitionWriter:
             if records.sequenced is not None:
                 self._refresh(put.partition, start)
                 key = self._key(put.partition, records.producer_id, start)
-                verdict = self._states.verdict(key, records.sequenced, now_ms)
+                verdict = self._states.verdict(key, records.sequenced, age_ms)
                 if isinstance(verdict, WrittenBatch):
                     put.written = Written(verdict.offset, verdict.end)
                     continue
                 if verdict is not None:
                     errors[put] = RefusedError(verdict, _why(verdict, records))
                     continue
-                notes |= self._states.append(key, records.sequenced, self._next, now_ms)
+                notes |= self._states.append(key, records.sequenced, self._next, now_ms, age_ms)
             put.written = Written(self._next, end)
             parts.append(records)
             self._next = end

@@ -210,23 +210,26 @@ class ProducerStates:
         return None
 
     def append(
-        self, key: ProducerKey, batch: Sequenced, offset: int, now_ms: int
+        self, key: ProducerKey, batch: Sequenced, offset: int, now_ms: int, age_ms: int = 0
     ) -> dict[str, bytes | None]:
-        """Takes a batch that is written at an offset; the notes to be written with it."""
+        """Takes a batch that is written at an offset; the notes to be written with it.
+
+        Producers that were used a day before ``age_ms`` are forgotten.
+        """
         state = self._states.pop(key, None)
-        if state is None or now_ms - state.used_ms >= EXPIRES_MS:
+        if state is None or age_ms - state.used_ms >= EXPIRES_MS:
             state = ProducerState(batch.epoch, (), now_ms)
         state = self._states[key] = state.with_batch(batch, offset, now_ms)
-        notes: dict[str, bytes | None] = dict.fromkeys(self._expired(now_ms))
+        notes: dict[str, bytes | None] = dict.fromkeys(self._expired(age_ms))
         if key in self._moved:
             notes[self._moved.pop(key)] = None
         return {**notes, key.note: state.packed()}
 
-    def _expired(self, now_ms: int) -> Iterator[str]:
+    def _expired(self, age_ms: int) -> Iterator[str]:
         """The notes of producers that are forgotten now: some, so that a batch has not too many."""
         for _ in range(min(FORGOTTEN_AT_ONCE, len(self._states))):
             key, state = next(iter(self._states.items()))
-            is_old = now_ms - state.used_ms >= EXPIRES_MS
+            is_old = age_ms - state.used_ms >= EXPIRES_MS
             if not is_old and len(self._states) <= self._max_states:
                 return
             if not is_old:

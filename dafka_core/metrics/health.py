@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from dafka_core.diagnosis.checks import clock_doubt
 from dafka_core.diagnosis.findings import Finding, Severity, ok, problem, warning
 from dafka_core.errors import DafkaError
 from dafka_core.metrics.mesh_readings import overdue_s
@@ -86,6 +87,8 @@ def _of_store(store: Store) -> Iterator[Finding]:
     parts = store.parts
     yield from _of_mesh(parts.mesh)
     yield from _of_disk(store)
+    if why := store.log.clock.doubt():
+        yield clock_doubt("this store", why)
     if parts.flight is not None and parts.flight.closing.is_set():
         yield problem("flight", "it serves nothing over Flight any more", "start it again")
 

@@ -310,7 +310,8 @@ class AppendQueue(ProcessBound):
                 return refused
             case RecordBatch():
                 # Now and not by the log: other stores are to be told the same.
-                times = taken_times(entry.times, entry.count, self._log.now_us())
+                now_us, latest_us = self._log.now_us(), self._log.latest_us()
+                times = taken_times(entry.times, entry.count, now_us, latest_us)
                 taken, batch = self._role.host(now, replace(entry, times=times)), entry
             case Stage():
                 taken, batch = self._role.stage(entry), entry.batch

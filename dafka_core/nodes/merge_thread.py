@@ -102,6 +102,8 @@ class MergeThread(ProcessBound):
                 pause_s = RETRY_S
 
     def _discard_stale(self) -> None:
+        if self._log.clock.doubt():
+            return
         count = self._log.discard_stale(self._staged_s, replicas=False)
         if count:
             text = "discarded what was staged in %d partitions, with nothing added for %g h"

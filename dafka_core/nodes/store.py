@@ -90,7 +90,8 @@ class Store(Node):
             undo.callback(new.remove)
             self.log = undo.enter_context(Log(directory))
             undo.callback(new.remove_files, self.log)
-            self.log.discard_stale(config.staged_hours * 3600)
+            if not self.log.clock.doubt():
+                self.log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(self.log.directory, config)
             """The store's UUID.  It lasts as long as the directory."""
             self._role = _role(self.address, self.log, config)

@@ -40,7 +40,7 @@ from dafka_core.storage.block_writer import group_batch, write_batch
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
-from dafka_core.timestamps import MAX_AHEAD_US, in_order
+from dafka_core.timestamps import ANY_US, in_order
 
 MAX_VERSION = 2**63 - 1
 """Of transactions: a row has eight octets for it, and Spark numbers micro-batches with a Long."""
@@ -56,16 +56,18 @@ class EntryWriter:
 
     ``finish`` comes after the last of them.  ``finished`` are blocks that may be merged then, each
     after its partition's id, and ``due`` what of the append area may be.  ``ahead_us`` says by
-    how much records of a partition were stamped too far ahead of ``now_us``.
+    how much records of a partition, stamped after ``latest_us``, were ahead of ``now_us``;
+    ``oldest_us`` is the least timestamp of all that batches end with.
     """
 
-    def __init__(self, tables: Tables, now_us: int, buffer: bytearray) -> None:
+    def __init__(self, tables: Tables, now_us: int, buffer: bytearray, latest_us: int = 0) -> None:
         self._tables = tables
-        self._now_us = now_us
+        self._now_us, self._latest_us = now_us, latest_us
         self._buffer = buffer
         self.finished: list[tuple[int, MergeCandidate]] = []
         self.due: set[Bucket] = set()
         self.ahead_us: dict[TopicPartition, int] = {}
+        self.oldest_us = ANY_US
 
     def apply(self, entry: LogEntry) -> DafkaError | None:
         """Does what an entry says; or nothing, and says why.
@@ -266,10 +268,12 @@ class EntryWriter:
     def _stamped(self, batch: RecordBatch, last_us: int) -> RecordBatch:
         """The batch with the times under which it is kept, after a record of ``last_us``."""
         if batch.times is not None and len(batch.times):
-            ahead_us = int(batch.times[:, 1].max()) - self._now_us
-            if ahead_us > MAX_AHEAD_US:
-                self.ahead_us[batch.tp] = ahead_us
-        return replace(batch, times=in_order(batch.times, batch.count, self._now_us, last_us))
+            newest_us = int(batch.times[:, 1].max())
+            self.oldest_us = min(self.oldest_us, newest_us)
+            if newest_us > self._latest_us:
+                self.ahead_us[batch.tp] = newest_us - self._now_us
+        times = in_order(batch.times, batch.count, self._now_us, last_us, self._latest_us)
+        return replace(batch, times=times)
 
     def _with_epoch(
         self, tp: TopicPartition, row: PartitionRow, epoch: Epoch | None

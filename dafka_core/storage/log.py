@@ -33,6 +33,7 @@ One thread appends, another one may merge; any number of threads read at the sam
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -68,19 +69,24 @@ from dafka_core.storage.partition_statistics import (
 from dafka_core.storage.retention_log import RetentionLog
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.snapshot import Snapshot
+from dafka_core.storage.store_clock import StoreClock
 from dafka_core.storage.tables import Tables
-from dafka_core.timestamps import AheadLog, WallClock
+from dafka_core.timestamps import MAX_AHEAD_US, AheadLog
 
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20
 """What one ``read`` returns at most unless told: a few blocks, so memory stays bounded."""
+
+_AGREED = "clock"
+"""The name of the note with the newest time, to a minute, at which the clock was right."""
 
 
 class Log(ProcessBound):
     """The log in one directory, which is made when missing.
 
     ``map_size_bytes`` is address space: a log that has more, or twice what it had when opened if
-    that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC.
+    that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC, and
+    ``steady_us`` those that pass, whatever the former says (default: the former).
 
     Every method raises ClosedError after ``close``, and StoreError when it comes upon damage
     (topic, partition and offset are named) or LMDB has no room for another read transaction;
@@ -96,9 +102,9 @@ class Log(ProcessBound):
         *,
         map_size_bytes: int = DEFAULT_MAP_BYTES,
         clock_us: Callable[[], int] | None = None,
+        steady_us: Callable[[], int] | None = None,
     ) -> None:
         self.directory = Path(directory)
-        self.now_us = clock_us or WallClock().now_us
         self._ahead = AheadLog()
         self._buffer = bytearray(MAX_BLOCK_BYTES)
         self._appending, self._appended_s = False, float("-inf")
@@ -112,6 +118,19 @@ class Log(ProcessBound):
         self._merger = BlockMerger(self._env, self._planner)
         try:
             self.partitions()  # a partition whose row was lost would begin again at 0
+            self._noted_us, agreed_us = 0, None
+            with self._env.reading() as tables:
+                with contextlib.suppress(StoreError, KeyError):  # 'store verify' names damage
+                    self._noted_us = agreed_us = int(tables.notes.named(_AGREED)[_AGREED])
+                if agreed_us is None:
+                    stamps = (row.last_timestamp_us for _, row in tables.all_rows() if row.end)
+                    agreed_us = max(stamps, default=None)
+            if clock_us is None:
+                self.clock = StoreClock(agreed_us)
+                """Its clock, and whether to go by it."""
+            else:
+                self.clock = StoreClock(agreed_us, clock_us, steady_us or clock_us, 0)
+            self.now_us, self.latest_us = self.clock.now_us, self.clock.latest_us
         except BaseException:
             self.close()
             raise
@@ -143,13 +162,17 @@ class Log(ProcessBound):
             ValueError: what ``append`` refuses, an attempt that is not 32 upper-case hex digits,
                 or a transaction that cannot be one or does not have the batch; nothing is written.
         """
-        now_us = self.now_us()
+        now_us, latest_us, noted_us = self.now_us(), self.latest_us(), self._noted_us
 
-        def work(tables: Tables) -> tuple[list[DafkaError | None], EntryWriter]:
-            writer = EntryWriter(tables, now_us, self._buffer)
+        def work(tables: Tables) -> tuple[list[DafkaError | None], EntryWriter, int]:
+            writer = EntryWriter(tables, now_us, self._buffer, latest_us)
             outcomes = [writer.apply(entry) for entry in entries]
             writer.finish()
-            return outcomes, writer
+            agreed_us = self.clock.compare(writer.oldest_us)
+            if abs(agreed_us - noted_us) < MAX_AHEAD_US:
+                return outcomes, writer, noted_us
+            tables.notes.put({_AGREED: b"%d" % agreed_us})
+            return outcomes, writer, agreed_us
 
         if not entries:
             return []
@@ -157,7 +180,7 @@ class Log(ProcessBound):
         aside = any(isinstance(entry, SetAside | GoOn) for entry in entries)
         self._reader.asides += aside
         try:
-            outcomes, writer = self._env.write(work)
+            outcomes, writer, self._noted_us = self._env.write(work)
             self._env.check_in_place()  # after it: what is written is worth something only there
             for partition_id, block in writer.finished:
                 self._planner.add(partition_id, block)

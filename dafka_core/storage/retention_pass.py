@@ -13,7 +13,6 @@ from typing import Final
 from dafka_core.names import quoted
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_core.retention_rules import RetentionRule, rule_of
-from dafka_core.storage.clock_doubt import ClockDoubt
 from dafka_core.storage.held_blocks import HeldBlocks
 from dafka_core.storage.log import Log
 from dafka_core.storage.retention import (
@@ -59,7 +58,6 @@ class Retention:
         log: it is read beside appends, and trimmed between them.
         rules: they may be replaced at any time; the next pass goes by them.
         archiver: what goes is archived first.
-        clock: whether the log's clock is believed.
         until_read: up to which limits a topic's records that ``readers`` have not read are kept.
         readers: who is waited for.
     """
@@ -69,11 +67,9 @@ class Retention:
         log: Log,
         rules: Sequence[RetentionRule] = (),
         archiver: Archiver | None = None,
-        clock: ClockDoubt | None = None,
         until_read: Sequence[RetentionRule] = (),
         readers: Readers | None = None,
     ) -> None:
-        self._clock = clock or ClockDoubt("retention")
         self.rules = tuple(rules)
         self.counts = RetentionCounts()
         self._log = log
@@ -98,12 +94,13 @@ class Retention:
         """
         rules, now_us = self.rules, self._log.now_us()
         self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
-        is_right = self._clock.believes(now_us)
         waits, self._waits = self._waits, {}
         if self._readers is not None:
             self._readers.look()
         seen: set[TopicPartition] = set()
         infos = [info for info in self._log.partitions() if info.earliest < info.end]
+        # After the listing: the clock was compared with all of these records.
+        is_right = not self._log.clock.doubt()
         for topic, found in groupby(infos, attrgetter("topic")):
             rule, partitions = rule_of(topic, rules), list(found)
             if rule is None:

@@ -204,6 +204,10 @@ class Disk:
             held.mark(transaction)
         return None
 
+    def latest_us(self) -> int:
+        """The latest timestamp that is taken."""
+        return self.now_us() + timestamps.MAX_AHEAD_US
+
     def _times(self, held: Partition, batch: RecordBatch, *, goes_on: bool) -> list[int]:
         """The timestamps of a batch: of one that goes on with what is staged, or at the end."""
         before = held.times + (held.tail.times if held.tail and goes_on else [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError
@@ -24,7 +23,6 @@ from dafka_core.kafka.groups.offset_log import MAX_BATCH, OffsetLog
 from dafka_core.kafka.groups.offsets import records_of
 from dafka_core.kafka.groups.other_heads import OtherHeads
 from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.storage.clock_doubt import ClockDoubt
 
 MAX_GROUPS: Final = 10_000
 """That are kept in memory, or have committed: with one partition each some megabytes."""
@@ -62,7 +60,6 @@ class Coordinator:
         self._due: dict[str, float] = {}  # when to look at a group, or earlier
         self._saved: dict[str, int] = {}  # changes of a group that are kept, or about to be
         self._live: frozenset[str] = frozenset()  # the gateways for which all is read
-        self._clock = ClockDoubt("committed offsets")
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -144,9 +141,8 @@ class Coordinator:
             self._woken.set()
         if self._saved[group_id] != group.changes:
             self._saved[group_id] = group.changes
-            record = GroupRecord(
-                group_id, self.offsets.next_counter(), generation=_generation(group)
-            )
+            generation = _generation(group, self._node.store.log.now_us() // 1_000)
+            record = GroupRecord(group_id, self.offsets.next_counter(), generation=generation)
             self._begin(self._keep(group, record))
         self._forget_unused(group)
 
@@ -198,9 +194,10 @@ class Coordinator:
 
     async def _expire(self) -> None:
         """Deletes groups that have not been used for too long."""
-        now_us = self._node.store.log.now_us()
-        if not self._clock.believes(now_us) or self.loading():
+        log = self._node.store.log
+        if log.clock.doubt() or self.loading():
             return
+        now_us = log.now_us()
         before_ms = now_us // 1_000 - self._node.options.offsets_retention_minutes * 60_000
         if not self._unused(before_ms):
             return
@@ -276,7 +273,7 @@ class Coordinator:
         task.add_done_callback(self._tasks.discard)
 
 
-def _generation(group: Group) -> Generation:
+def _generation(group: Group, time_ms: int) -> Generation:
     members = tuple(_kept(each) for each in group.members.values())
     return Generation(
         group.generation,
@@ -284,7 +281,7 @@ def _generation(group: Group) -> Generation:
         group.protocol,
         group.leader,
         members,
-        time.time_ns() // 1_000_000,
+        time_ms,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -45,7 +44,7 @@ class OffsetRequests:
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
         group = self._coordinator.group(request.group_id)
         error = group if isinstance(group, KafkaError) else self._may_commit(group, request)
-        time_ms = time.time_ns() // 1_000_000
+        time_ms = self._node.store.log.now_us() // 1_000
         errors: dict[Place, KafkaError] = {}
         commits = []
         for topic, each in asked:

@@ -40,10 +40,10 @@ class _Kept:
 class Offsets:
     """What all groups have committed.  Records may be taken in any order, and more than once."""
 
-    def __init__(self) -> None:
+    def __init__(self, began_ms: int | None = None) -> None:
         self._groups: dict[str, _Kept] = {}
         self._counter = 0
-        self._began_ms = time.time_ns() // 1_000_000
+        self._began_ms = time.time_ns() // 1_000_000 if began_ms is None else began_ms
 
     def next_counter(self) -> int:
         """One higher than any that was seen, or given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,7 @@ from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
+from dafka_core.storage.store_clock import StoreClock
 from dafka_core.testing import wait_until
 from tests.integration.kafka.admin import make
 from tests.integration.kafka.produce_client import (
@@ -118,6 +120,17 @@ def test_what_is_ahead_of_the_clock_is_refused_and_keeps_its_time_otherwise(
         assert client.ask(parts)[1] == Answer(error, -1)
     assert [at // 1000 - now_ms for _, at in store.log.times(tp(0), 0, 2)] == [55_000, 55_001]
     assert stored(store, 1) == []
+
+
+def test_a_time_is_not_refused_by_a_store_whose_clock_is_far_behind(
+    client: ProduceClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = StoreClock(None, lambda: 946_684_800_000_000)
+    for name in ("now_us", "latest_us"):
+        monkeypatch.setattr(store.log, name, getattr(clock, name))
+    now_ms = time.time_ns() // 1_000_000
+    assert client.ask({("t", 0): batch(values(2), timestamp=now_ms)}) == [Answer(0, 0)]
+    assert [at // 1000 - now_ms for _, at in store.log.times(tp(0), 0, 2)] == [0, 1]
 
 
 def test_with_acks_0_there_is_no_answer_and_an_error_ends_the_connection(

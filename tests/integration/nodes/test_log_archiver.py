@@ -43,7 +43,9 @@ def archive(tmp_path: Path) -> Path:
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block; it is some days after the records."""
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
-    with Log(tmp_path / "store", clock_us=lambda: BEGIN_US + 1000 * HOUR_US) as opened:
+    now_us = [BEGIN_US + 900 * HOUR_US]
+    with Log(tmp_path / "store", clock_us=lambda: now_us[0]) as opened:
+        now_us[0] += 100 * HOUR_US  # so that old records are nothing that puts it in doubt
         yield opened
 
 

@@ -111,7 +111,7 @@ def told(log: Log) -> dict[str, Any]:
             (each[:5], [value for batch in log.read_aside(each.id) for value in batch.values])
             for each in log.aside()
         ],
-        "notes": log.notes(""),
+        "notes": log.notes("n"),
         "met": log.met(),
     }
 

@@ -20,6 +20,7 @@ from dafka_core.storage.environment import Environment
 from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
+from tests.integration.storage.clocks import Clock
 from tests.integration.storage.processes import (
     TP,
     P,
@@ -79,9 +80,11 @@ def test_small_blocks_become_one(store: Log) -> None:
 
 def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
-    now_us = iter(range(1000, 2000))
-    with Log(tmp_path, clock_us=lambda: next(now_us) // 2) as store:
-        put(store, *range(1, 20))
+    clock = Clock()
+    with Log(tmp_path, clock_us=clock) as store:
+        for number in range(1, 20):
+            put(store, number)
+            clock.now_us += number % 2
         times = store.times(TP, 0, 999)
         assert len(times) == 10
         assert merged(store) > 0

@@ -29,7 +29,10 @@ def test_they_are_there_when_the_log_is_opened_again(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         assert held(log) == values(2) * 3
         assert list(log.notes("a/").items()) == [("a/1", b""), ("a/2", b"new")]
-        assert log.notes("") == {"a/1": b"", "a/2": b"new", LONGEST: b"x", "\udcff": b"octet"}
+        assert log.notes("a/2") == {"a/2": b"new"}
+        assert log.notes(LONGEST) == {LONGEST: b"x"}
+        assert log.notes("\udcff") == {"\udcff": b"octet"}
+        assert log.notes("none") == {}
         assert log.notes("b") == {}
 
 
@@ -38,7 +41,7 @@ def test_a_batch_that_is_refused_leaves_none(tmp_path: Path) -> None:
         log.append([noted(0, {"a": b"1"})])
         with pytest.raises(OffsetConflictError):
             log.append([noted(2, {"a": b"2"}), noted(9, {"a": b"3", "b": b"3"})])
-        assert (log.notes(""), log.end(TP)) == ({"a": b"1"}, 2)
+        assert (log.notes("a"), log.notes("b"), log.end(TP)) == ({"a": b"1"}, {}, 2)
 
 
 def test_one_that_is_damaged_is_found(tmp_path: Path) -> None:

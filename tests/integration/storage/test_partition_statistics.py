@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from dafka_core.errors import StoreError
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, PartitionStatistics, block_writer, partition_statistics
 from dafka_core.storage.block import peek_times
+from tests.integration.storage.clocks import Clock
 from tests.integration.storage.processes import TP, P
 
 
@@ -19,8 +19,16 @@ from tests.integration.storage.processes import TP, P
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block and is stamped 10 microseconds later than the one before."""
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
-    times = itertools.count(10_000, 10)
-    with Log(tmp_path / "store", clock_us=lambda: next(times)) as opened:
+    clock = Clock()
+    clock.now_us = 9_990
+    with Log(tmp_path / "store", clock_us=clock) as opened:
+        append = opened.append
+
+        def append_later(batches: Sequence[RecordBatch]) -> None:
+            clock.now_us += 10
+            append(batches)
+
+        monkeypatch.setattr(opened, "append", append_later)
         yield opened
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from dafka_core.log_entries import SetAside
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.retention_rules import parse_rules
 from dafka_core.storage import Log, block_builder, block_writer, held_blocks
-from dafka_core.storage.clock_doubt import ClockDoubt
 from dafka_core.storage.retention_pass import Retention
+from dafka_core.timestamps import stamped_once
 from tests.integration.storage.clocks import Clock
 
 A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)
@@ -88,30 +89,72 @@ def test_a_rule_is_of_each_topic_by_itself(store: Log, clock: Clock) -> None:
 
 
 def test_a_clock_that_has_jumped_ahead_is_doubted_for_an_hour(
-    store: Log, clock: Clock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     steady_s = 0.0
-    doubt = ClockDoubt("retention", lambda: steady_s)
-    retention = Retention(store, parse_rules("flights=7d"), clock=doubt)
-
-    def passes(seconds: float, jump_s: float = 0) -> tuple[int, int]:
-        nonlocal steady_s
-        steady_s += seconds
-        clock.now_us += int((seconds + jump_s) * S)
-        once(retention)
-        return held(store)[A]
-
-    clock.now_us = DAY_S * S
-    put(store, A)
     year_s = 365 * DAY_S
-    assert passes(10) == (0, 10)
-    assert passes(10, year_s) == (0, 10)
-    assert passes(3_000) == (0, 10)
-    assert "the clock has jumped ahead by 8760.0 h: nothing goes by age" in caplog.text
-    assert passes(10, -year_s) == (0, 10)  # it was set right
-    assert passes(2_000, year_s) == (0, 10)
-    assert passes(3_599) == (0, 10)
-    assert passes(1) == (10, 10)
+    clock.now_us = DAY_S * S
+    with Log(tmp_path, clock_us=clock, steady_us=lambda: int(steady_s * S)) as log:
+        retention = Retention(log, parse_rules("flights=7d"))
+
+        def passes(seconds: float, jump_s: float = 0) -> tuple[int, int]:
+            nonlocal steady_s
+            steady_s += seconds
+            clock.now_us += int((seconds + jump_s) * S)
+            once(retention)
+            return held(log)[A]
+
+        put(log, A)
+        assert passes(10) == (0, 10)
+        assert passes(10, year_s) == (0, 10)
+        assert passes(3_000) == (0, 10)
+        assert "the store's clock is 8760.0 h ahead of its time before it jumped" in caplog.text
+        assert passes(10, -year_s) == (0, 10)  # it was set right
+        assert passes(2_000, year_s) == (0, 10)
+        assert passes(3_599) == (0, 10)
+        assert passes(1) == (10, 10)
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_clock_that_is_ahead_when_the_log_is_opened_is_doubted_for_an_hour(
+    tmp_path: Path, clock: Clock, restarts: int
+) -> None:
+    def passes(log: Log) -> tuple[int, int]:
+        once(retention := Retention(log, parse_rules("flights=1d")))
+        assert retention.counts.passes == 1
+        return held(log)[A]
+
+    clock.now_us = 20_000 * DAY_S * S
+    with Log(tmp_path, clock_us=clock) as log:
+        put(log, A)
+    clock.now_us += 2 * DAY_S * S
+    for _ in range(restarts):  # what is written while it is in doubt is no evidence for it
+        with Log(tmp_path, clock_us=clock) as log:
+            put(log, B)
+            clock.now_us += 60 * S
+            put(log, B)
+            assert passes(log) == (0, 10)
+    with Log(tmp_path, clock_us=clock) as log:
+        assert passes(log) == (0, 10)
+        clock.now_us += 3_599 * S
+        assert passes(log) == (0, 10)
+        clock.now_us += S
+        assert passes(log) == (10, 10)
+
+
+def test_the_first_records_of_a_new_log_show_that_its_clock_is_ahead(
+    tmp_path: Path, clock: Clock
+) -> None:
+    clock.now_us = 20_000 * DAY_S * S
+    for _ in range(2):
+        with Log(tmp_path, clock_us=clock) as log:
+            put(log, B)  # stamped by the store itself
+            batch = RecordBatch.of(A, log.end(A), [b"x"] * 10)
+            times = stamped_once(10, clock.now_us - 2 * DAY_S * S)
+            log.append([replace(batch, times=times)])
+            once(Retention(log, parse_rules("flights=1d")))
+            assert held(log) == {A: (0, log.end(A)), B: (0, log.end(B))}
+            assert log.clock.doubt()
 
 
 def test_small_batches_in_the_append_area_go_too(

@@ -105,6 +105,14 @@ def test_clocks_of_stores_against_each_other_and_against_here() -> None:
     assert found(Facts(stores=(StoreFacts("A"),)), "clocks") == []  # nobody has said
 
 
+def test_a_clock_in_doubt_is_reported() -> None:
+    doubted = served("A", clock_doubt="the store's clock is 48.0 h ahead of the log")
+    severity, says = only(Facts(stores=(doubted, served("B"))), "clocks")
+    assert severity is WARNING
+    assert says.startswith("the clock of store A is in doubt, and nothing is deleted by age there")
+    assert "48.0 h ahead of the log; set it by a network (NTP)" in says
+
+
 def test_a_slow_answer_does_not_make_a_clock_wrong() -> None:
     slow = Facts(stores=(served("A", 61.0, unsure_s=2.0),))
     assert only(slow, "clocks")[0] is OK

@@ -117,12 +117,22 @@ def test_a_producer_that_writes_nothing_for_a_day_is_forgotten_and_its_note_dele
     late = NOW + EXPIRES_MS
     assert states.verdict(KEY, Sequenced(0, 10, 10), late - 1) == WrittenBatch(10, 19, 10)
     assert states.verdict(KEY, Sequenced(0, 10, 10), late) is None
-    assert states.append(other, Sequenced(0, 0, 1), 20, late)[KEY.note] is None
+    assert states.append(other, Sequenced(0, 0, 1), 20, late, late)[KEY.note] is None
     assert len(states) == 1
-    notes = states.append(KEY, Sequenced(2, 10, 10), 21, late)
+    notes = states.append(KEY, Sequenced(2, 10, 10), 21, late, late)
     assert ProducerState.unpack(notes[KEY.note] or b"") == ProducerState(
         2, (WrittenBatch(10, 19, 21),), late
     )
+
+
+def test_a_producer_is_not_forgotten_while_the_clock_is_in_doubt() -> None:
+    states = written(*tens(2))
+    late = NOW + 2 * EXPIRES_MS
+    assert states.verdict(KEY, Sequenced(0, 10, 10), 0) == WrittenBatch(10, 19, 10)
+    other = KEY._replace(producer_id=1)
+    assert states.append(other, Sequenced(0, 0, 1), 20, late).keys() == {other.note}
+    states.append(KEY, Sequenced(0, 20, 10), 21, late)
+    assert states.verdict(KEY, Sequenced(0, 10, 10), 0) == WrittenBatch(10, 19, 10)
 
 
 def test_beyond_so_many_the_oldest_is_forgotten_and_may_not_go_on() -> None:
@@ -199,6 +209,5 @@ def test_a_state_under_an_older_name_is_moved() -> None:
     assert states.verdict(newer, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
     # It expires by the name that its note has.
     late = NOW + EXPIRES_MS
-    assert (
-        states.append(KEY._replace(producer_id=1), Sequenced(0, 0, 1), 20, late)[KEY.note] is None
-    )
+    other = KEY._replace(producer_id=1)
+    assert states.append(other, Sequenced(0, 0, 1), 20, late, late)[KEY.note] is None

@@ -38,7 +38,9 @@ class FakeStore:
         self.watch = DiskWatch(directory)
         self.flight: Any = None
         self.error: Exception | None = None
-        self.log = SimpleNamespace(check_in_place=self._check)
+        self.doubt = ""
+        clock = SimpleNamespace(doubt=lambda: self.doubt)
+        self.log = SimpleNamespace(check_in_place=self._check, clock=clock)
 
     @property
     def parts(self) -> Any:
@@ -150,6 +152,15 @@ def test_a_log_that_writes_no_more_ends_its_store(store: FakeStore) -> None:
     alive, ready, (why,) = judged(store)
     assert (alive, ready) == (False, False)
     assert "No space left on device" in why
+
+
+def test_a_clock_in_doubt_is_a_warning(store: FakeStore) -> None:
+    store.doubt = "the store's clock is 48.0 h ahead"
+    alive, ready, bad = judged(store)
+    assert (alive, ready) == (True, True)
+    assert bad[0].startswith(
+        "the clock of this store is in doubt, and nothing is deleted by age there: the store's cl"
+    )
 
 
 def test_peers_without_room_and_a_service_that_ended_are_said(store: FakeStore) -> None:

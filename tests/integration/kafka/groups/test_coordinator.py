@@ -16,6 +16,7 @@ from dafka_core.kafka.gateways import GatewayInfo
 from dafka_core.kafka.groups import coordinator
 from dafka_core.kafka.groups.group_records import Committed, GroupRecord
 from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.storage.store_clock import StoreClock
 from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
 from tests.integration.kafka.groups.asking import Asking, asking
 
@@ -178,15 +179,31 @@ def test_no_group_is_deleted_by_a_clock_that_has_jumped_ahead(
 
     async def work() -> None:
         async with asking(store) as client:
-            coordinating = client.groups._coordinator
             await client.commit(5)
-            while coordinating._clock._lead_us is None:
-                await asyncio.sleep(0.01)
-            now_us = store.log.now_us
-            monkeypatch.setattr(store.log, "now_us", lambda: now_us() + 30 * 86_400_000_000)
-            while coordinating._clock._jumped_s is None:
-                await asyncio.sleep(0.01)
-            await coordinating._expire()
+            wrong_us = 30 * 86_400_000_000
+            ahead = StoreClock(store.log.now_us(), lambda: time.time_ns() // 1_000 + wrong_us)
+            monkeypatch.setattr(store.log, "clock", ahead)
+            monkeypatch.setattr(store.log, "now_us", ahead.now_us)
+            assert ahead.doubt()
+            await client.groups._coordinator._expire()
+            assert await client.committed() == {("t", 0): 5}
+
+
+def test_what_was_committed_by_a_clock_far_behind_is_not_deleted_when_it_is_right(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "EXPIRE_S", 0.02)
+    wall_us = [946_684_800_000_000]  # 2000-01-01
+    clock = StoreClock(time.time_ns() // 1_000, lambda: wall_us[0])
+    monkeypatch.setattr(store.log, "clock", clock)
+    monkeypatch.setattr(store.log, "now_us", clock.now_us)
+
+    async def work() -> None:
+        async with asking(store) as client:
+            await client.commit(5)
+            wall_us[0] = time.time_ns() // 1_000
+            assert not clock.doubt()
+            await client.groups._coordinator._expire()
             assert await client.committed() == {("t", 0): 5}
 
     running(work())

@@ -1,0 +1,180 @@
+"""A store whose clock is wrong deletes nothing by age, replaces no timestamp, and reports it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dafka_core import Producer, RecordBatch, Store
+from dafka_core.diagnosis.checks import check_all
+from dafka_core.diagnosis.findings import Severity
+from dafka_core.diagnosis.gathering import gathered
+from dafka_core.metrics.health import of_node
+from dafka_core.records import TopicPartition
+from dafka_core.storage import store_clock
+from dafka_core.testing import wait_until
+from dafka_core.values import Values
+from tests.integration.nodes.content import values
+from tests.integration.nodes.peers import PATIENCE_S, new_address
+
+MINUTE_US = 60_000_000
+DAY_US = 1440 * MINUTE_US
+Y2K_US = 946_684_800_000_000
+
+
+def now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+class WrongClock:
+    """The clock of the stores that a test starts."""
+
+    def __init__(self) -> None:
+        self.wrong_us = 0
+
+    def now_us(self) -> int:
+        return now_us() + self.wrong_us
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> WrongClock:
+    clock = WrongClock()
+    monkeypatch.setattr(store_clock, "WallClock", lambda: clock)
+    return clock
+
+
+Start = Callable[..., Store]
+
+
+@pytest.fixture
+def start(tower: str, tmp_path: Path, clock: WrongClock) -> Iterator[Start]:
+    with ExitStack() as stores:
+        yield lambda **options: stores.enter_context(
+            Store(tmp_path / "store", tower=tower, **options)
+        )
+
+
+def retained(store: Store) -> None:
+    """Waits until retention has looked at all records that are there now."""
+    for _ in range(2):
+        before = store.retention.counts.passes
+        store.retention_control.wake()
+        wait_until(lambda: store.retention.counts.passes > before, "retention has passed")  # noqa: B023
+
+
+def put(store: Store, tp: TopicPartition, count: int = 1, times: Any = None) -> int:
+    """Writes records at the store, as clients of Flight do; returns the partition's end."""
+    batch = RecordBatch(tp, store.log.end(tp), Values.of(values(count)), times=times)
+    end: int = store.append_queue.put(batch).result(PATIENCE_S)
+    return end
+
+
+def stamp_us(store: Store, tp: TopicPartition) -> int:
+    """The timestamp of the partition's last record."""
+    end = store.log.end(tp)
+    return store.log.times(tp, end - 1, end)[0][1]
+
+
+def test_a_store_that_starts_with_its_clock_ahead_deletes_nothing_and_reports_it(
+    start: Start,
+    produce: Callable[..., Producer],
+    clock: WrongClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with start() as store:
+        producer = produce("t")
+        producer.publish_many(values(100))
+        producer.flush(PATIENCE_S)
+        tp = TopicPartition("t", producer.address)
+    clock.wrong_us = 2 * DAY_US
+    for _ in range(2):
+        caplog.clear()
+        with start(retain="t=1d", flight_port=0) as store:
+            retained(store)
+            assert store.log.read(tp, 0, 1)
+            put(store, TopicPartition("own", new_address()))
+            (warned,) = (each for each in caplog.records if "clock" in each.message)
+            assert warned.levelno == logging.WARNING
+            assert "is 48.0 h ahead of the newest time in the log: it is in d" in warned.message
+            facts = gathered({}, uris=store.locations[-1:], timeout_s=PATIENCE_S)
+            told = [*check_all(facts), *of_node(store)]
+            doubts = [each for each in told if "is in doubt" in each.sentence]
+            assert [each.severity for each in doubts] == [Severity.WARNING] * 2
+            assert all("nothing is deleted by age there: the store's" in str(e) for e in doubts)
+    clock.wrong_us = 0
+    with start(retain="t=1d") as store:
+        assert not store.log.clock.doubt()
+        retained(store)
+        assert store.log.read(tp, 0, 1)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_store_whose_clock_is_far_behind_replaces_no_timestamp(
+    start: Start, produce: Callable[..., Producer], clock: WrongClock, is_new: bool
+) -> None:
+    own, given, staged = (TopicPartition("t", new_address()) for _ in range(3))
+    if not is_new:
+        with start() as store:
+            put(store, TopicPartition("t", new_address()))
+    clock.wrong_us = Y2K_US - now_us()
+    with start(retain="t=1d") as store:
+        assert store.log.clock.doubt() == "the store's clock is before 2026-01-01 00:00:00 UTC"
+        before_us = now_us()
+        producer = produce("t")
+        producer.publish_many(values(100))
+        producer.flush(PATIENCE_S)
+        published = TopicPartition("t", producer.address)
+        times = np.array([[1, before_us]], np.int64)
+        put(store, given, times=times)
+        batch = RecordBatch(staged, 0, Values.of(values(1)), times=times)
+        store.append_queue.stage(batch, "A" * 32, 0).result(PATIENCE_S)
+        put(store, own)
+        clock.wrong_us = 0
+        assert bool(store.log.clock.doubt()) is is_new
+        retained(store)
+        assert before_us <= stamp_us(store, published) <= now_us()
+        assert stamp_us(store, given) == before_us
+        assert store.log.staged()[0].last_time_us == before_us
+        for tp in (published, given, own):
+            assert store.log.read(tp, 0, 1)[0].offset == 0
+        assert is_new or abs(stamp_us(store, own) - now_us()) < MINUTE_US
+        put(store, own)
+        assert abs(stamp_us(store, own) - now_us()) < MINUTE_US
+
+
+@pytest.mark.parametrize("wrong_us", [DAY_US, -DAY_US])
+def test_a_clock_that_is_wrong_for_a_while_leaves_no_mark(
+    start: Start, clock: WrongClock, wrong_us: int
+) -> None:
+    known, new = (TopicPartition("t", new_address()) for _ in range(2))
+    store = start()
+    put(store, known)
+    clock.wrong_us = wrong_us
+    for tp in (known, new):
+        put(store, tp)
+        assert abs(stamp_us(store, tp) - now_us()) < MINUTE_US
+    assert store.log.clock.doubt()
+    clock.wrong_us = 0
+    for tp in (known, new):
+        put(store, tp)
+        assert abs(stamp_us(store, tp) - now_us()) < MINUTE_US
+    assert not store.log.clock.doubt()
+
+
+def test_what_is_staged_is_not_discarded_by_a_clock_that_is_ahead(
+    start: Start, clock: WrongClock
+) -> None:
+    tp = TopicPartition("t", new_address())
+    with start() as store:
+        batch = RecordBatch(tp, 0, Values.of(values(1)))
+        store.append_queue.stage(batch, "A" * 32, 0).result(PATIENCE_S)
+    clock.wrong_us = 30 * DAY_US
+    with start() as store:
+        assert [each.tp for each in store.log.staged()] == [tp]
