@@ -262,6 +262,6 @@ def _tables(env: lmdb.Environment, directory: Path) -> list[lmdb._Database]:
         raise StoreError(
             directory,
             f"its format is {found}, this program reads formats {FORMAT_AT_FIRST} to {FORMAT}: "
-            "open it with the version of Dafka that made it",
+            "open it with the version of Dafka that made it, or a later one",
         )
     return tables
