@@ -86,7 +86,7 @@ def test_its_backup_is_of_its_format(directory: Path, tmp_path: Path) -> None:
 def test_a_later_format_is_refused_and_says_what_to_do(directory: Path) -> None:
     change(directory, b"meta", b"format", (FORMAT + 1).to_bytes(4, "little"))
     why = (
-        f"its format is {FORMAT + 1}, this program reads formats 2 to {FORMAT}: open it with the "
+        f"its format is {FORMAT + 1}, this program reads formats 3 to {FORMAT}: open it with the "
         "version of Dafka that made it, or a later one"
     )
     with pytest.raises(StoreError, match=why):
