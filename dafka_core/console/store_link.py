@@ -10,7 +10,7 @@ from typing import Final
 
 from dafka_core.closing import Closing
 from dafka_core.console.snapshot import StoreState
-from dafka_core.errors import DafkaError, NotAllowedError
+from dafka_core.errors import DafkaError, InvalidRequestError, NotAllowedError
 from dafka_core.flight.json_messages import HeadsSince, PartitionFacts, SpaceUsed
 from dafka_core.flight.peers_request import Peers, PeersRequest
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
@@ -75,8 +75,9 @@ class StoreLink(Closing):
                 self._space = self.client.space(timeout_s=ANSWER_S)
                 with suppress(NotAllowedError):
                     self._peers = self.client.ask(Peers, ANSWER_S, PeersRequest())[0].peers
-                found = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())
-                self._rules = found[0].rules
+                with suppress(InvalidRequestError):  # it has no rules
+                    found = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())
+                    self._rules = found[0].rules
                 self._space_due = began + SPACE_EVERY_S
             self.heads, self._failure, self._since_us = heads, "", time.time_ns() // 1000
         except DafkaError as error:

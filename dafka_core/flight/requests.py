@@ -311,6 +311,13 @@ class DigestsRequest(ActionRequest, frozen=True):
         Meta(max_length=limits.MAX_TRANSACTIONS),
     ]
 
+    def check(self) -> None:
+        """No range ends before it starts."""
+        super().check()
+        for *_, start, end in self.ranges:
+            if start > end:
+                raise InvalidRequestError("ranges", [start, end], "must not end before its start")
+
 
 class StagedRequest(ActionRequest, frozen=True):
     """What is staged, which no reader sees and nothing else lists.

@@ -127,7 +127,8 @@ def test_every_malformed_criteria_is_refused(served: Served) -> None:
 def test_every_malformed_action_is_refused(served: Served, name: str) -> None:
     served.extend(5)
     plain = served.plain()
-    large = name in ("dafka.transactions.v1", "dafka.commit.v1", "dafka.discard.v1")
+    several = ("transactions", "commit", "digests", "discard")
+    large = name in [f"dafka.{each}.v1" for each in several]
     most = MAX_TRANSACTIONS_BYTES if large else MAX_ACTION_BYTES
     wrong = [json.dumps({"v": 1} | members).encode() for members in BODIES[name]]
     for body in [*wrong, *filter(None, NOT_OBJECTS), b" " * (most + 1)]:

@@ -191,6 +191,23 @@ BODIES: dict[str, list[dict[str, Any]]] = {
             )
         ),
     ],
+    "dafka.digests.v1": [
+        {},
+        {"ranges": 1},
+        {"ranges": [["t", "P", "", 5, 1]]},
+        {"ranges": [["t", "P", "", 0, 1]] * 10_001},
+        *(
+            {"ranges": rows}
+            for rows in rows_wrong(
+                ["t", "P", ATTEMPT, 0, 5],
+                NAMES_WRONG,
+                NAMES_WRONG,
+                ATTEMPTS_WRONG[1:],  # an empty one means visible rows
+                OFFSETS_WRONG,
+                OFFSETS_WRONG,
+            )
+        ),
+    ],
     "dafka.discard.v1": [
         {},
         {"stages": None},
