@@ -45,7 +45,7 @@ def replace_file(path: Path, octets: bytes, mode: int | None = None) -> None:
 
 
 def move(*moves: tuple[Path, Path], replaces: bool = True) -> None:
-    """Give finished files and directories their final names, and sync all of it.
+    """Give finished files and directories their final names, and sync everything.
 
     Contents reach the disk first, so that no name ever leads to half a file.
     """

@@ -1,4 +1,4 @@
-"""A digest of rows in any order: it tells whether two writes contain the same rows.
+"""A digest of rows in any order: it shows if two writes contain the same rows.
 
 It is computed where the rows are, and only when a write is repeated.
 """

@@ -45,7 +45,7 @@ class Part:
         self.note(frame.where("offset >= 0").count())
 
     def collected(self) -> None:
-        """The same action twice."""
+        """One action twice."""
         frame = self.load()
         self.note(len(frame.collect()))
         self.note(len(frame.collect()))
@@ -96,7 +96,7 @@ class Part:
     def each_batch(
         self, made: Callable[[DataFrame], DataFrame], count: Callable[[DataFrame], int]
     ) -> None:
-        """The same in some micro-batches."""
+        """The action in some micro-batches."""
         rows = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
         before = len(self.found)
 

@@ -1,4 +1,4 @@
-"""A console whose stores do not answer: what it knew last, and which stores are away."""
+"""A console with stores that do not answer shows what it knew last, and which stores are away."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(cluster: EmbeddedCluster, topic: str, count: int) -> str:
 
 
 def partitions(console: Console, topic: str) -> list[tuple[int, bool, list[int]]]:
-    """Where each partition ends, whether it is stale, and how far the answering stores are."""
+    """The end of each partition, its staleness, and the end at the answering stores."""
     rows = ask(console, "/api/partitions", topic=topic).json["rows"]
     return [(row["end"], row["stale"], [*row["holders"].values()]) for row in rows]
 
@@ -59,7 +59,7 @@ def test_without_a_store_all_answers_say_so_and_have_what_was_known_last(
     assert [row["offset"] for row in found.json["rows"]] == [*range(499, 449, -1)]
     began_us = time.time() * 1e6
     own.kill_store(1)
-    wait_until(lambda: away(looking) == 2, "no store is there")
+    wait_until(lambda: away(looking) == 2, "no store answers")
     for path in LISTS:
         found = ask(looking, f"/api/{path}")
         assert (found.status, found.json["live"], len(found.json["away"])) == (200, False, 2), path
@@ -101,7 +101,7 @@ def test_what_only_a_store_has_that_is_away_is_stale_and_the_rest_is_not(
     with own.paused_store(1):
         write(own, only, 30)
         wait_until(lambda: partitions(looking, only) == [(30, False, [30])], "one store has it")
-        wait_until(lambda: away(looking) == 1, "the other one does not answer")
+        wait_until(lambda: away(looking) == 1, "the second store does not answer")
         own.kill_store(0)
         wait_until(lambda: away(looking) == 2, "neither does")
         assert partitions(looking, only) == [(30, True, [])]
@@ -127,9 +127,9 @@ def test_a_topic_that_is_deleted_is_not_kept_as_what_was_known_last(
     def records() -> list[int]:
         return [row["records"] for row in ask(looking, "/api/topics", internal=0).json["rows"]]
 
-    wait_until(lambda: records() == [0], "it is deleted: where it goes on is kept for a while")
+    wait_until(lambda: records() == [0], "deleted: its next offset is kept for a while")
     own.kill_store(1)
-    wait_until(lambda: away(looking) == 2, "no store is there")
+    wait_until(lambda: away(looking) == 2, "no store answers")
     assert records() == [0]
 
 
@@ -142,5 +142,5 @@ def test_a_console_that_has_never_known_a_store_says_so(own: EmbeddedCluster) ->
             found = ask(console, f"/api/{path}")
             assert (found.status, found.json["live"]) == (200, False), path
         own.start_store(0)
-        wait_until(lambda: ask(console, "/api/topics").json["live"], "a store is there")
+        wait_until(lambda: ask(console, "/api/topics").json["live"], "a store answers")
         assert ask(console, "/api/topics").json["total"] == 0

@@ -1,4 +1,4 @@
-"""A store whose clock is wrong deletes nothing by age, replaces no timestamp, and reports it."""
+"""A store with a wrong clock deletes nothing by age, replaces no timestamp, and reports it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def start(tower: str, tmp_path: Path, clock: WrongClock) -> Iterator[Start]:
 
 
 def retained(store: Store) -> None:
-    """Waits until retention has looked at all records that are there now."""
+    """Waits until a pass of retention has seen all current records."""
     for _ in range(2):
         before = store.retention.counts.passes
         store.retention_control.wake()
