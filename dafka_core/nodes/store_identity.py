@@ -37,7 +37,7 @@ def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
         if found is None and origin is None:
             return new_identity(directory, config)
         address = _address(directory, found)
-        # Directories of before have no origin; nothing can be told of them.
+        # Without an origin: the store ended between writing the two files.
         if origin and origin != _origin(directory):
             raise StoreError(directory, copied(address))
         _write(directory / ORIGIN_FILE, _origin(directory))

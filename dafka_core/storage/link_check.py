@@ -102,7 +102,6 @@ def _some(
     tables: Tables, tp: TopicPartition, row: PartitionRow, at: int
 ) -> tuple[int | None, Checked]:
     """Checks some links from an offset on; where the next ones begin, None if there are none."""
-    history = _history(tables, tp, row)
     previous, size_bytes, linked = tables.links.before(row.id, at), 0, 0
     found: list[Damage] = []
     records: LinkedRecords | None = None
@@ -110,8 +109,6 @@ def _some(
         if size_bytes >= LOOK_BYTES:
             return link.start, Checked(found=tuple(found), linked=linked)
         size_bytes += link.size_bytes
-        if not link.is_of(history):
-            break  # made before an older version has set records aside: they are made anew
         if link.end > row.end:
             why = f"it ends here, and has a link of records up to {link.end - 1}"
             found.append(Damage(CHANGED, *tp, row.end, f"{why}: {_TAKE_IT}"))

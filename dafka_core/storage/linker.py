@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from dafka_core.errors import StoreError
 from dafka_core.records import TopicPartition
 from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.links import GENESIS, Link, LinkDigest, LinkedRecords, life_at
-from dafka_core.storage.rows import LAST_OFFSET
 from dafka_core.storage.tables import Tables
 
 LOOK_S: Final = 2.0
@@ -34,14 +33,6 @@ STEP_PARTITIONS: Final = 256
 """What one step reads at most, and of how many partitions: their links are one write to disk."""
 
 _log = logging.getLogger("dafka.store")
-
-
-class _Made(NamedTuple):
-    """The links that are to be written of a partition, and where those end that remain."""
-
-    id: int
-    keep: int
-    links: list[Link]
 
 
 class Linker:
@@ -83,27 +74,26 @@ class Linker:
             self._look_s = started_s + max(LOOK_S, took_s / LOOK_SHARE)
             return bool(self._due)
         asides, failed = self._reader.asides, None
-        made: dict[TopicPartition, _Made | None] = {}
+        made: dict[TopicPartition, tuple[int, list[Link]]] = {}
         size_bytes = 0
         while self._due and size_bytes < STEP_BYTES and len(made) < STEP_PARTITIONS:
             tp = self._due.popleft()
             try:
                 with self._env.reading() as tables:
-                    found = made[tp] = self._links(tables, tp)
+                    made[tp] = self._links(tables, tp)
             except StoreError as error:
                 failed = error
                 break
-            size_bytes += sum(each.size_bytes for each in found.links) if found else 0
+            size_bytes += sum(each.size_bytes for each in made[tp][1])
 
         def write(tables: Tables) -> None:
             if self._reader.asides != asides:
                 self._due.extend(made)
                 return
-            for each in filter(None, made.values()):
-                tables.links.cut(each.id, each.keep)
-                for link in each.links:
-                    tables.links.put(each.id, link)
-                self.made += len(each.links)
+            for partition_id, links in made.values():
+                for link in links:
+                    tables.links.put(partition_id, link)
+                self.made += len(links)
 
         self._env.write(write)
         if failed is not None:
@@ -133,18 +123,16 @@ class Linker:
                     self._tails[tp] = since_s
         self._changes_seen = number
 
-    def _links(self, tables: Tables, tp: TopicPartition) -> _Made | None:
-        """The next links of a partition; None where there are none to be made."""
+    def _links(self, tables: Tables, tp: TopicPartition) -> tuple[int, list[Link]]:
+        """A partition's id, and its next links, if there are some to be made."""
         row = tables.visible_row(tp)
         if row is None:
-            return None
+            return 0, []
         history = tables.lives.history(tp, row)
-        keep, last = LAST_OFFSET, tables.links.last(row.id)
-        while last and not last.is_of(history):
-            keep, last = last.start, tables.links.before(row.id, last.start)
+        last = tables.links.last(row.id)
         if last and last.end > row.end:
             self._say_wrong(tp, last)
-            return None
+            return row.id, []
         grown = None
         start, chain = row.earliest, GENESIS
         if last and not last.is_full and last.start >= row.earliest:
@@ -159,7 +147,7 @@ class Linker:
                 records.fill(digest, grown.end)
                 if digest.link(grown.life) != grown:
                     self._say_wrong(tp, grown)
-                    return None
+                    return row.id, []
                 grown = None
             records.fill(digest, row.end)
             links.append(digest.link(life_at(history, digest.end)))
@@ -167,7 +155,7 @@ class Linker:
             size_bytes += digest.size_bytes
         if start < row.end:
             self._due.append(tp)
-        return _Made(row.id, keep, links)
+        return row.id, links
 
     def _say_wrong(self, tp: TopicPartition, link: Link) -> None:
         self.wrong.add(tp)

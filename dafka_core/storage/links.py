@@ -14,12 +14,11 @@ of SHA-256 digests.  They are of records and not of blocks: merging and compress
 
 Times have a digest of their own: of records that come without, each store stamps its own.
 
-They lie in the table ``meta``, which older versions pass over:
+They lie in the table ``meta``:
 
     "link ", partition id, start  ->  end, bytes, life, digests of records, times and chain
 
-``life`` stands for the history of the records (``epochs.py``).  Where it is another one now, an
-older version has set records aside, and the link says nothing of those that are there.
+``life`` stands for the history of the records (``epochs.py``).
 """
 
 from __future__ import annotations
@@ -76,11 +75,6 @@ class Link(NamedTuple):
     def follows(self, chain: bytes) -> bool:
         """Whether it is as it was made, after the link with this ``chain``."""
         return self.chain == _chained(chain, *self[:-1])
-
-    def is_of(self, history: History) -> bool:
-        """Whether it was made of records with such a history, as far as that is known."""
-        life = life_at(history, self.end)
-        return life == self.life or not (life and self.life)
 
 
 def life_at(history: History, end: int) -> int:

@@ -86,7 +86,11 @@ class Lives:
     def met(self) -> list[Met]:
         """The stores that were ever met."""
         return [
-            Met(text_of(name[len(_MET) :]), *_heard(bytes(value)))
+            Met(
+                text_of(name[len(_MET) :]),
+                bytes(value[HEARD_BYTES:]).decode(),
+                int.from_bytes(value[:HEARD_BYTES], "big"),
+            )
             for name, value in self._txn.scan(self._meta, _MET)
         ]
 
@@ -135,13 +139,6 @@ class Lives:
             return
         content = promised.packed() + b"".join(map(Epoch.packed, older))
         self._txn.put(name, content + checksum(name, content), db=self._meta)
-
-
-def _heard(value: bytes) -> tuple[str, int]:
-    """Where a store was, and when; earlier versions have not written it down."""
-    if len(value) < HEARD_BYTES:
-        return "", 0
-    return value[HEARD_BYTES:].decode(), int.from_bytes(value[:HEARD_BYTES], "big")
 
 
 def _name(tp: TopicPartition) -> bytes:

@@ -14,12 +14,10 @@ import pytest
 
 from dafka_core import Producer, Reader, Store
 from dafka_core.errors import InvalidRequestError
-from dafka_core.log_entries import Met
 from dafka_core.nodes.store_identity import restore
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.expected_stores import PATIENCE_S
 from dafka_core.protocol.messages import ConsumerHello, DirectRecord, StoresKnown
-from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S as MOST_S
 from tests.integration.nodes.peers import RawPeer
@@ -81,20 +79,6 @@ def test_stores_keep_whom_they_have_met_and_tell_requestors(
     other.wait_until_subscribed(subscription(ConsumerHello, again.address))
     (told,) = other.wait_for(StoresKnown)[:1]
     assert [(each.store, each.endpoint) for each in told.entries] == [(met.store, met.endpoint)]
-
-
-def test_a_directory_of_before_has_only_names(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        log.write([Met("S" * 32, "tcp://h:1", 7)])
-        log._env.write(
-            lambda tables: tables.lives._txn.put(
-                b"met " + b"T" * 32,
-                b"-",
-                db=tables.lives._meta,
-            )
-        )
-    with Log(tmp_path) as log:
-        assert log.met() == [Met("S" * 32, "tcp://h:1", 7), Met("T" * 32)]
 
 
 def forgets(store: Store, other: str) -> bool:

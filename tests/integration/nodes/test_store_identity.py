@@ -78,7 +78,7 @@ def test_a_directory_may_be_moved(original: Store, tower: str, tmp_path: Path) -
         assert again.address == original.address
 
 
-def test_a_directory_of_before_becomes_known_where_it_is(
+def test_a_directory_without_an_origin_becomes_known_where_it_is(
     original: Store, tower: str, tmp_path: Path
 ) -> None:
     original.close()

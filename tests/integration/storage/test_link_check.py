@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -195,24 +194,6 @@ def test_another_history_is_no_change_of_records(tmp_path: Path) -> None:
         (damage,) = check_saved(lambda: look(log), saved).found
         assert damage[:4] == (REPLACED, *ONE, 0)
         assert "'dafka store aside'" in damage.why
-
-
-def test_links_that_an_older_version_left_say_nothing(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        written(log, OLD, 0, 4, "old")
-        written(log, LOST, 4, 3, "lost")
-        link(log)
-        kept = list_of(log)
-        assert log.write([SetAside(ONE, 4)]) == [None]
-        written(log, WON, 4, 5, "won")
-        # It knows nothing of links, and leaves them where they are.
-        for each in kept:
-            log._env.write(partial(put_link, each))
-        done = checked(log)
-        assert (done.found, done.linked) == ((), 0)
-        link(log)
-        done = checked(log)
-        assert (done.found, done.linked) == ((), 9)
 
 
 def test_two_stores_are_compared_by_their_links(tmp_path: Path) -> None:

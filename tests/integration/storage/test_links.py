@@ -85,9 +85,3 @@ def test_what_cannot_be_a_link_follows_none(store: Log) -> None:
     env.write(lambda tables: tables.links.cut(0, 3))
     with look(store) as tables:
         assert list(tables.links.starting(0, 0)) == []
-
-
-def test_a_link_knows_whose_records_it_is_of() -> None:
-    made = NO_LINK._replace(life=7)
-    assert made.is_of(())
-    assert NO_LINK.is_of(())
