@@ -256,7 +256,8 @@ class PartitionWriter:
             end = self._next + records.record_count
             if records.sequenced is not None:
                 self._refresh(put.partition, start)
-                key = self._key(put.partition, records.producer_id, start)
+                name = self._name(put.partition)
+                key = ProducerKey(put.partition.topic, name, records.producer_id)
                 verdict = self._states.verdict(key, records.sequenced, age_ms)
                 if isinstance(verdict, WrittenBatch):
                     put.written = Written(verdict.offset, verdict.end)
@@ -279,15 +280,9 @@ class PartitionWriter:
         if partition in self._stale:
             self._stale.remove(partition)
             end = end if partition.hosted else LAST_OFFSET
-            for name in (str(partition.number), self._name(partition)):
-                notes = self._node.store.log.notes(notes_of(partition.topic, name))
-                self._states.reset(partition.topic, name, end, notes)
-
-    def _key(self, partition: NumberedPartition, producer_id: int, end: int) -> ProducerKey:
-        """Under which a producer's state is kept: one of an older version is, from now on."""
-        key = ProducerKey(partition.topic, self._name(partition), producer_id)
-        self._states.move(str(partition.number), key, end if partition.hosted else LAST_OFFSET)
-        return key
+            name = self._name(partition)
+            notes = self._node.store.log.notes(notes_of(partition.topic, name))
+            self._states.reset(partition.topic, name, end, notes)
 
     def _name(self, partition: NumberedPartition) -> str:
         """The name of a numbered partition that no other one has that was, or is, of its topic."""

@@ -47,7 +47,7 @@ class ProducerKey(NamedTuple):
     """A producer of one numbered partition.
 
     ``partition`` is a name that no other partition of the topic has, nor one of a topic of the same
-    name that was deleted.  Notes of before have the partition's number there.
+    name that was deleted.
     """
 
     topic: str
@@ -155,7 +155,6 @@ class ProducerStates:
         self.lock = threading.Lock()
         self._max_states = max_states
         self._states: dict[ProducerKey, ProducerState] = {}
-        self._moved: dict[ProducerKey, str] = {}  # notes under which states were kept before
         self._lost_ms = -EXPIRES_MS  # when the newest was used of those forgotten before their time
 
     def __len__(self) -> int:
@@ -176,22 +175,10 @@ class ProducerStates:
         """
         for key in [key for key in self._states if key[:2] == (topic, partition)]:
             del self._states[key]
-            self._moved.pop(key, None)
         self.restore(notes)
         for key, state in [*self._states.items()]:
             if key[:2] == (topic, partition) and state.batches[-1].end > end:
                 del self._states[key]
-
-    def move(self, older_name: str, key: ProducerKey, end: int) -> None:
-        """Has a state be under a key, if there is none yet, that was under an older name.
-
-        One with batches behind ``end`` is of a topic that was deleted.
-        """
-        if key in self._states:
-            return
-        older = key._replace(partition=older_name)
-        if older in self._states and self._states[older].batches[-1].end <= end:
-            self._states[key], self._moved[key] = self._states.pop(older), older.note
 
     def verdict(
         self, key: ProducerKey, batch: Sequenced, now_ms: int
@@ -220,10 +207,7 @@ class ProducerStates:
         if state is None or age_ms - state.used_ms >= EXPIRES_MS:
             state = ProducerState(batch.epoch, (), now_ms)
         state = self._states[key] = state.with_batch(batch, offset, now_ms)
-        notes: dict[str, bytes | None] = dict.fromkeys(self._expired(age_ms))
-        if key in self._moved:
-            notes[self._moved.pop(key)] = None
-        return {**notes, key.note: state.packed()}
+        return {**dict.fromkeys(self._expired(age_ms)), key.note: state.packed()}
 
     def _expired(self, age_ms: int) -> Iterator[str]:
         """The notes of producers that are forgotten now: some, so that a batch has not too many."""
@@ -235,7 +219,7 @@ class ProducerStates:
             if not is_old:
                 self._lost_ms = max(self._lost_ms, state.used_ms)
             del self._states[key]
-            yield self._moved.pop(key, key.note)
+            yield key.note
 
 
 def _parsed(notes: Mapping[str, bytes]) -> Iterator[tuple[ProducerKey, ProducerState]]:

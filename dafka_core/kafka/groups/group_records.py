@@ -72,7 +72,7 @@ class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
     leader: str = ""
     members: tuple[KeptMember, ...] = ()
     time_ms: Natural = 0
-    """When it became so (ms since 1970 UTC); 0 in records of earlier versions."""
+    """When it became so (ms since 1970 UTC)."""
 
 
 class GroupRecord(JsonMessage, frozen=True, omit_defaults=True):

@@ -42,7 +42,7 @@ class OffsetLog:
     """
 
     def __init__(self, node: GatewayNode) -> None:
-        self.offsets = Offsets(node.store.log.now_us() // 1_000)
+        self.offsets = Offsets()
         self.own = TopicPartition(OFFSETS_TOPIC, node.store.address)
         self._node = node
         self._log = node.store.log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -40,10 +39,9 @@ class _Kept:
 class Offsets:
     """What all groups have committed.  Records may be taken in any order, and more than once."""
 
-    def __init__(self, began_ms: int | None = None) -> None:
+    def __init__(self) -> None:
         self._groups: dict[str, _Kept] = {}
         self._counter = 0
-        self._began_ms = time.time_ns() // 1_000_000 if began_ms is None else began_ms
 
     def next_counter(self) -> int:
         """One higher than any that was seen, or given."""
@@ -74,16 +72,13 @@ class Offsets:
         return kept.generation[1] if kept else None
 
     def used_ms(self, group: str) -> int:
-        """When a group last committed something, or became stable or empty (ms since 1970 UTC).
-
-        Of what became so in an earlier version that is not known: it has been used until now.
-        """
+        """When a group last committed something, or became stable or empty (ms since 1970 UTC)."""
         kept = self._groups.get(group)
         if kept is None:
             return 0
         generation = kept.generation[1]
         times = [each.time_ms for _, each in kept.offsets.values()]
-        return max(*times, (generation.time_ms or self._began_ms) if generation else 0, 0)
+        return max(*times, generation.time_ms if generation else 0, 0)
 
     def take(self, writer: str, record: GroupRecord, offset: int = 0) -> None:
         """Takes a record that a gateway has written at an offset: what is newer counts."""

@@ -18,10 +18,7 @@ from dafka_core.kafka.partition_writer import Put, Written
 from dafka_core.kafka.produce_rounds import ProduceRounds
 from dafka_core.kafka.producer_states import (
     NOTES,
-    ProducerKey,
-    ProducerState,
     ProducerStates,
-    WrittenBatch,
 )
 from dafka_core.kafka.records import record_batch
 from dafka_core.kafka.refusal import RefusedError
@@ -157,14 +154,3 @@ def test_nothing_is_written_for_a_number_that_was_taken_away(store: Store) -> No
     assert codes_of(written(store, *sequenced(2), partition=deleted)) == [unknown] * 2
     assert codes_of(written(store, *sequenced(2), partition=PARTITION)) == [0, 0]
     assert [each.tp for each in store.log.partitions("t")] == [TP]
-
-
-def test_what_an_older_version_has_noted_is_known_and_noted_anew(store: Store) -> None:
-    first, second = sequenced(2)
-    older = ProducerKey("t", "0", 5)  # by the partition's number
-    state = ProducerState(0, (WrittenBatch(0, 2, 0),), store.log.now_us() // 1000)
-    records = RecordBatch.of(TP, 0, [b"0"] * 3)
-    store.append_queue.put(records, {older.note: state.packed()}).result(30)
-    assert written(store, first, second) == [Written(0, 3), Written(3, 6)]
-    assert [*store.log.notes(NOTES)] == [ProducerKey("t", TP.partition, 5).note]
-    assert written(store, first, second) == [Written(0, 3), Written(3, 6)]

@@ -189,25 +189,3 @@ def test_a_note_that_cannot_be_read_is_passed_over() -> None:
 def test_no_more_batches_are_kept_than_a_producer_has_on_their_way() -> None:
     states = written(*tens(40))
     assert len(states._states[KEY].batches) == KEPT_BATCHES
-
-
-def test_a_state_under_an_older_name_is_moved() -> None:
-    newer = KEY._replace(partition="A" * 32)
-    octets = ProducerState(0, (WrittenBatch(0, 9, 0),), NOW).packed()
-    states = ProducerStates()
-    states.restore({KEY.note: octets})
-    states.move("3", newer, 9)  # the topic of this name was deleted, and has less
-    assert states.verdict(newer, Sequenced(0, 0, 10), NOW) is None
-    states.move("3", newer, 10)
-    assert states.verdict(newer, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
-    notes = states.append(newer, Sequenced(0, 10, 10), 10, NOW)
-    assert (notes[KEY.note], [*notes]) == (None, [KEY.note, newer.note])
-    # It was not written after all: the log still has the older one.
-    states.reset("t", newer.partition, 10, {})
-    states.reset("t", "3", 10, {KEY.note: octets})
-    states.move("3", newer, 10)
-    assert states.verdict(newer, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
-    # It expires by the name that its note has.
-    late = NOW + EXPIRES_MS
-    other = KEY._replace(producer_id=1)
-    assert states.append(other, Sequenced(0, 0, 1), 20, late, late)[KEY.note] is None
