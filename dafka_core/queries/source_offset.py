@@ -16,9 +16,8 @@ of many partitions, or with a name that is no plain text, is version 2, in which
 when the position was planned.  Who reads on there is told if a newer one has gone on without the
 records before it.
 
-``tasks`` is the rule by which the batch that ends here is cut into tasks: 2 for
-``range_planner.plan_tasks`` with shared tasks, and without them where there is none, in offsets of
-before there was a choice.  So a batch that was begun by a version of before keeps its tasks.
+``tasks`` is the rule by which the batch that ends here is cut into tasks: 2, for
+``range_planner.plan_tasks``.
 
 ``begun`` is there where the query began at ``latest``: when, in microseconds since the epoch UTC.
 Of partitions that it finds later it reads what was written since (``later_partitions``).  Such an
@@ -51,9 +50,9 @@ BEGUN_VERSION: Final = 3
 """
 VERSIONS: Final = (VERSION, PACKED_VERSION, BEGUN_VERSION)
 
-OWN_TASKS: Final = 1
-SHARED_TASKS: Final = 2
-"""The rules by which batches are cut: a task for each range, and several small ranges in one."""
+TASKS: Final = 2
+"""The rule by which batches are cut into tasks.  Another rule needs another number, as a batch that
+is run again keeps its tasks."""
 
 SHOWN_CHARS: Final = 500
 """Of an offset that cannot be read: what an error says of it."""
@@ -83,7 +82,6 @@ class SourceOffset:
     positions: Positions
     start: Positions = field(default_factory=dict)
     lives: Lives = field(default_factory=dict)
-    tasks: int = SHARED_TASKS
     begun_us: int | None = None
 
     @classmethod
@@ -130,17 +128,16 @@ class SourceOffset:
             # A number that is too large for it comes from a store of which nothing else is right.
             with contextlib.suppress(OverflowError):
                 packed = packed_offset.pack(self.positions, self.start, lives)
-                tree = {"packed": packed, **self.summary(), "tasks": self.tasks}
+                tree = {"packed": packed, **self.summary(), "tasks": TASKS}
                 return self._versioned(tree, PACKED_VERSION)
         tree = {
             "lives": _nested({tp: list(life) for tp, life in lives.items()}),
             "start": _nested(self.start),
-            "tasks": self.tasks,
+            "tasks": TASKS,
             "topics": _nested(self.positions),
         }
-        # What offsets of before have not is left out where it says nothing.
-        default = {"lives": {}, "tasks": OWN_TASKS}
-        tree = {name: each for name, each in tree.items() if default.get(name) != each}
+        if not lives:
+            del tree["lives"]
         return self._versioned(tree, VERSION)
 
     def _versioned(self, tree: dict[str, Any], version: int) -> dict[str, Any]:
@@ -174,13 +171,12 @@ class SourceOffset:
             if given["version"] not in VERSIONS:
                 raise ValueError(f"version {given['version']!r} is none of {VERSIONS}")
             begun_us = _whole(given["begun"]) if given["version"] == BEGUN_VERSION else None
-            tasks = given.get("tasks", OWN_TASKS)
-            if tasks not in (OWN_TASKS, SHARED_TASKS):
+            if (tasks := given.get("tasks")) != TASKS:
                 raise ValueError(f"tasks {tasks!r} is no rule that this version knows")
             if given["version"] == PACKED_VERSION or "packed" in given:
-                return cls(*packed_offset.unpack(given["packed"]), tasks, begun_us)
+                return cls(*packed_offset.unpack(given["packed"]), begun_us)
             positions, start = _flat(given["topics"], _whole), _flat(given["start"], _whole)
-            return cls(positions, start, _flat(given.get("lives", {}), _life), tasks, begun_us)
+            return cls(positions, start, _flat(given.get("lives", {}), _life), begun_us)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 "checkpointLocation",

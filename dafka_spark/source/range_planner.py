@@ -121,7 +121,6 @@ def plan_tasks(
     holders: Holders,
     options: SourceOptions,
     *,
-    shared: bool = True,
     archived: Archived = NOT_ARCHIVED,
 ) -> list[Task]:
     """The tasks of a batch: ranges cut, joined and in order, each with where it may be read.
@@ -129,7 +128,7 @@ def plan_tasks(
     Which tasks there are, and which one reads what, follows from the ranges and the options
     alone: a sink that knows its tasks by number is given the same rows by the same task when a
     batch is run again, whatever has become of stores and archive.  They decide only where a task
-    reads.  Without ``shared`` each range has a task of its own.
+    reads.
     """
     parts = split(
         sorted(ranges, key=lambda item: (item.topic, item.partition, item.start)),
@@ -138,7 +137,7 @@ def plan_tasks(
     )
     alone = options.fetch not in (AUTO, MESH)
     tasks: list[Task] = []
-    for turn, joined in enumerate(join(parts, options) if shared else ([each] for each in parts)):
+    for turn, joined in enumerate(join(parts, options)):
         assigned = [assign_stores(each, holders, turn, alone=alone) for each in joined]
         if archived:
             assigned = [_with_files(each, archived.get(each.tp, ())) for each in assigned]

@@ -2,9 +2,9 @@
 
 A request, an answer and what both sides do for them cost a few milliseconds, as much as some
 thousand records.  So a task that has several ranges asks each store, in one request, for all those
-of which it was seen to have everything.  What does not come so, because the store is gone, has lost
-records or is of a version of before, is asked for at the next store, and in the end range by range
-(``range_fetch``), which finds out what it means.
+of which it was seen to have everything.  What does not come so, because the store is gone or has
+lost records, is asked for at the next store, and in the end range by range (``range_fetch``), which
+finds out what it means.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
-from dafka_core.queries.source_offset import SHARED_TASKS, SourceOffset
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
@@ -178,9 +178,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
             OffsetRange(*each[:4], life=each.life, after=each.after)
             for each in offset.since(SourceOffset.parse(start))
         ]
-        shared = offset.tasks == SHARED_TASKS
-        holders, archived = self._holders(), self._archived()
-        return plan_tasks(ranges, holders, self._options, shared=shared, archived=archived)
+        return plan_tasks(ranges, self._holders(), self._options, archived=self._archived())
 
     def _begin(self, begin: SourceOffset, heads: Heads) -> None:
         """Sees, before anything is read, whether there is what the options name."""

@@ -246,13 +246,3 @@ def test_a_query_from_earliest_reads_all(one: Served, serve: Serve) -> None:
     source.served.append(away)
     second = stream.latestOffset(json_round(first), ALL)
     assert rows(stream, first, second) == {"B": list(range(50))}
-
-
-def test_a_checkpoint_of_before_goes_on_as_before(one: Served, serve: Serve) -> None:
-    away = serve("two")
-    write(away, B, 2, HOUR_S)
-    start = {"start": {}, "tasks": 2, "topics": {"t": {"A": 5}}, "version": 1}
-    stream = latest(HeardOf([one, away]))
-    first = stream.latestOffset(start, ALL)
-    assert rows(stream, start, first) == {"B": [0, 1]}
-    assert first["version"] == 1

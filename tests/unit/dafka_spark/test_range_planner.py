@@ -178,7 +178,7 @@ def test_those_that_have_heard_of_the_newest_producer_come_first() -> None:
         each._replace(life=lives[each.location.store])
         for each in held(("A", 40, 90), ("B", 0, 100), ("C", 0, 100))
     ]
-    # A checkpoint of an older version, or of a batch that is run again, knows no life or an older
+    # The checkpoint of a batch that is run again knows no life or an older
     # one: what it has read is the partition's only if those say so that know of the newest.
     for planned in (NO_LIFE, lives["B"], lives["A"]):
         assert asked(planned, a, b, c) == "CAB"
@@ -198,11 +198,11 @@ def test_stores_share_the_work() -> None:
 
 
 def planned(
-    sizes: Sequence[int], holders: Holders | None = None, *, shared: bool = True, **given: str
+    sizes: Sequence[int], holders: Holders | None = None, **given: str
 ) -> list[tuple[OffsetRange, ...]]:
     """The ranges of each task."""
     options = SourceOptions.of({"subscribe": "t", **given})
-    tasks = plan_tasks(numbered(sizes), holders or {}, options, shared=shared)
+    tasks = plan_tasks(numbered(sizes), holders or {}, options)
     return [task.ranges if isinstance(task, SharedTask) else (task,) for task in tasks]
 
 
@@ -218,7 +218,6 @@ def test_few_ranges_have_a_task_each() -> None:
 def test_small_ranges_share_tasks() -> None:
     assert [len(task) for task in planned([10] * 1_000)] == [62] * 16 + [8]
     assert {len(task) for task in planned([10] * 10_000)} == {SHARED_RANGES}
-    assert [len(task) for task in planned([10] * 1_000, shared=False)] == [1] * 1_000
 
 
 def test_what_is_large_has_its_own_task() -> None:
@@ -265,7 +264,7 @@ def test_every_record_is_in_one_task_and_no_task_is_too_large(
     }
     tasks = planned(sizes, holders, **options)
     assert tasks == planned(sizes, **options)
-    apart = [part for (part,) in planned(sizes, shared=False, **options)]
+    apart = split(numbered(sizes), min_partitions=least, max_records=most)
     assert [part for task in tasks for part in task] == apart
     assert len(tasks) >= min(len(apart), least or LEAST_TASKS)
     for task in tasks:

@@ -291,21 +291,3 @@ def test_a_batch_that_goes_backwards_is_refused(source: MemoryReader) -> None:
     for wrong in (end, {**later, "topics": {"t": {"B": 20}}}):
         with pytest.raises(ConfigError, match=r"'checkpointLocation' = 't/A': .* ends before it"):
             stream.partitions(json_round(later), {**json_round(wrong), "start": {}})
-
-
-def test_a_batch_that_an_older_version_has_begun_keeps_its_tasks(source: MemoryReader) -> None:
-    """It gave each partition a task; the exactly-once sink knows what it wrote by their numbers."""
-    for number in range(90):
-        source.add(TopicPartition("t", f"P{number:02}"), 3)
-    stream = reader(source)
-    start = stream.initialOffset()
-    end = stream.latestOffset(start, ALL)
-    assert len(stream.partitions(json_round(start), json_round(end))) < 40
-    older = [
-        {name: each for name, each in given.items() if name != "tasks"} for given in (start, end)
-    ]
-    assert len(stream.partitions(*older)) == len(end["topics"]["t"]) >= 90
-    after = stream.latestOffset(older[1], ALL)
-    assert after == older[1]
-    source.add(A, 1)
-    assert stream.latestOffset(older[1], ALL)["tasks"] == 2

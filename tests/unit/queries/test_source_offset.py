@@ -11,7 +11,7 @@ import pytest
 from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
 from dafka_core.packed_offset import PACKED_PARTITIONS
-from dafka_core.queries.source_offset import OWN_TASKS, SourceOffset
+from dafka_core.queries.source_offset import TASKS, SourceOffset
 from dafka_core.records import TopicPartition
 
 OLD, NEW = EpochId(2, 7, 1), EpochId(3, 2**64 - 1, 2)
@@ -54,15 +54,7 @@ def test_without_lives_the_text_is_what_it_was() -> None:
     assert json.dumps(SourceOffset({A: 1}, {}, {A: NO_LIFE}).as_json()) == text
 
 
-def test_an_offset_of_before_tasks_were_shared_is_read_and_remains_as_it_is() -> None:
-    text = '{"start": {}, "topics": {"t": {"A": 1}}, "version": 1}'
-    offset = SourceOffset.parse(json.loads(text))
-    assert offset == SourceOffset({A: 1}, tasks=OWN_TASKS)
-    assert json.dumps(offset.as_json()) == text
-
-
 def test_when_a_query_began_is_kept_and_handed_on() -> None:
-    """A version of before would read history that was not asked for, so it must refuse this one."""
     text = '{"begun": 1795262400000000, "start": {}, "tasks": 2, "topics": {"t": {"A": 1}}, '
     text += '"version": 3}'
     offset = SourceOffset({A: 1}, begun_us=1_795_262_400_000_000)
@@ -81,12 +73,12 @@ MANY = {TopicPartition("t", uuid.uuid4().hex.upper()): n for n in range(PACKED_P
 def test_the_offset_of_many_partitions_is_packed() -> None:
     few = dict(list(MANY.items())[1:])
     assert set(SourceOffset(few).as_json()) == {"start", "tasks", "topics", "version"}
-    offset = SourceOffset(MANY, dict.fromkeys(few, 0), dict.fromkeys(few, NEW), OWN_TASKS)
+    offset = SourceOffset(MANY, dict.fromkeys(few, 0), dict.fromkeys(few, NEW))
     tree = offset.as_json()
     assert {name: tree[name] for name in tree if name != "packed"} == {
         "partitions": 100,
         "records": sum(range(100)),
-        "tasks": OWN_TASKS,
+        "tasks": TASKS,
         "version": 2,
     }
     text = json.dumps(tree)
@@ -97,7 +89,7 @@ def test_the_offset_of_many_partitions_is_packed() -> None:
 
 
 def test_an_offset_of_many_that_was_not_packed_is_read() -> None:
-    """A version of before has written it, or a number has no room in a packed one."""
+    """A number has no room in a packed one."""
     life = EpochId(2**70, 1, 1)
     offset = SourceOffset(MANY, {}, dict.fromkeys(MANY, life))
     tree = json.loads(json.dumps(offset.as_json()))
@@ -130,12 +122,6 @@ def test_names_that_are_not_plain_are_packed(odd: TopicPartition, kept: str) -> 
     json.dumps(offset.report(), ensure_ascii=False).encode()
 
 
-def test_names_of_a_first_version_are_as_they_are() -> None:
-    text = '{"start": {}, "topics": {"a\\\\xff": {"\\udcff": 1}}, "version": 1}'
-    expected = SourceOffset({TopicPartition("a\\xff", "\udcff"): 1}, tasks=OWN_TASKS)
-    assert SourceOffset.parse(json.loads(text)) == expected
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -149,6 +135,7 @@ def test_names_of_a_first_version_are_as_they_are() -> None:
         {"packed": "x", "version": 2},
         {"topics": {}, "start": {}, "version": "1"},
         {"topics": {}, "start": {}, "tasks": 3, "version": 1},
+        {"topics": {}, "start": {}, "version": 1},
         {"topics": {"t": {"A": "1"}}, "start": {}, "version": 1},
         {"topics": {"t": 5}, "start": {}, "version": 1},
         {"topics": {"t": {"A": True}}, "start": {}, "version": 1},
