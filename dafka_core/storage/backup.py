@@ -31,7 +31,7 @@ from dafka_core.errors import StoreError
 from dafka_core.private_files import OWNERS_ALONE
 from dafka_core.storage import log_copy
 from dafka_core.storage.block import peek_count
-from dafka_core.storage.cold_marks import FORMAT
+from dafka_core.storage.cold_marks import FORMAT, FORMAT_AT_FIRST
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
 from dafka_core.storage.log_copy import BLOCKS, FACTS, META, PARTITIONS, Entry, Known
 from dafka_core.storage.open_environment import (
@@ -93,11 +93,12 @@ class Backup:
         except (OSError, ValueError) as error:
             raise StoreError(directory, f"file {BACKUP_MANIFEST}: {error}") from error
         found = self.manifest
-        if found.v != VERSION or found.format > FORMAT:
+        if found.v != VERSION or not FORMAT_AT_FIRST <= found.format <= FORMAT:
             why = (
                 f"the backup is of format {found.v}, its log of format {found.format}, made by "
-                f"Dafka {found.dafka}; this program reads formats {VERSION} and {FORMAT}: restore "
-                "it with that version of Dafka or a later one"
+                f"Dafka {found.dafka}; this program reads formats {VERSION} and "
+                f"{FORMAT_AT_FIRST} or {FORMAT}: restore it with that version of Dafka or a "
+                "later one"
             )
             raise StoreError(directory, why)
 

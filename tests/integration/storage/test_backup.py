@@ -175,7 +175,7 @@ def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path)
     path.write_bytes(content)
     manifest = json.loads((tmp_path / "b" / BACKUP_MANIFEST).read_text())
     for member, value, why in [
-        ("v", 2, "is of format 2, its log of format 3.*reads formats 1 and 4.*later one"),
+        ("v", 2, "is of format 2, its log of format 3.*reads formats 1 and 3 or 4.*later one"),
         ("format", 9, "its log of format 9, made by Dafka 1"),
         ("checksum", 7, "file backup.json"),
     ]:

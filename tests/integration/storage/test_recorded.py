@@ -1,13 +1,14 @@
-"""A directory of format 3, which commit ff30f70 has written, opens and goes on.
+"""A directory that commit b1ada83 wrote opens and can be changed; other formats are refused.
 
-Once it is compressed it is format 4.  ``recorded/store3.tar.xz`` is its ``data.mdb``: appends,
-merged in part, trimmed, staged and committed ones, some set aside, and notes (``ChangingLog``).
-``DIGEST`` is of what that version said of it.
+Once it is compressed its format is 4.  ``recorded/store.tar.xz`` contains its ``data.mdb``:
+appends, merged in part, trimmed, staged and committed ones, some set aside, notes and links, all
+written by ``ChangingLog``.  ``DIGEST`` is the digest of what that version read from it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import tarfile
 from pathlib import Path
 
@@ -23,13 +24,13 @@ from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
 from tests.integration.storage.damage import change
 from tests.integration.storage.test_block_compressor import codecs, compress, form
 
-DIGEST = "6ee23e6187ff1fcb78a5569802a290b0ae8cdbd3c55c8f1a8912d9e3fef70d18"
+DIGEST = "1fcc83fc4f974eb020c9e281858163fed785c7ac2708f750f43d81b33a631669"
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     path = tmp_path / "store"
-    with tarfile.open(Path(__file__).parent / "recorded" / "store3.tar.xz") as archive:
+    with tarfile.open(Path(__file__).parent / "recorded" / "store.tar.xz") as archive:
         archive.extractall(path, filter="data")
     return path
 
@@ -83,11 +84,24 @@ def test_its_backup_is_of_its_format(directory: Path, tmp_path: Path) -> None:
             assert digest(log) == DIGEST
 
 
-def test_a_later_format_is_refused_and_says_what_to_do(directory: Path) -> None:
-    change(directory, b"meta", b"format", (FORMAT + 1).to_bytes(4, "little"))
+@pytest.mark.parametrize("other", [FORMAT_AT_FIRST - 1, FORMAT + 1])
+def test_another_format_is_refused_and_says_what_to_do(directory: Path, other: int) -> None:
+    change(directory, b"meta", b"format", other.to_bytes(4, "little"))
     why = (
-        f"its format is {FORMAT + 1}, this program reads formats 3 to {FORMAT}: open it with the "
-        "version of Dafka that made it, or a later one"
+        f"its format is {other}, this program reads formats {FORMAT_AT_FIRST} to {FORMAT}: open "
+        "it with the version of Dafka that made it"
     )
     with pytest.raises(StoreError, match=why):
         Log(directory)
+
+
+@pytest.mark.parametrize("other", [FORMAT_AT_FIRST - 1, FORMAT + 1])
+def test_the_backup_of_another_format_is_refused(
+    directory: Path, tmp_path: Path, other: int
+) -> None:
+    new_identity(directory)
+    back_up(str(directory), tmp_path / "b")
+    manifest = tmp_path / "b" / "backup.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": other}))
+    with pytest.raises(StoreError, match=f"its log of format {other}, .* reads formats 1 and 3 or"):
+        restore(tmp_path / "b", tmp_path / "restored")
