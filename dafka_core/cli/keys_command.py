@@ -111,7 +111,7 @@ def renew(
     *,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Write into NAME.key anew what Arrow Flight needs: a key of before has none of it.
+    """Write into NAME.key anew what Arrow Flight needs: a file written by hand lacks it.
 
     NAME.key_secret has to be here. A store's certificate lasts for ten years from now on.
     """

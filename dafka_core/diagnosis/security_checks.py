@@ -127,7 +127,7 @@ def _check_key(directory: Path, key: AllowedKey, own_file: str) -> Iterator[Find
         remedy = "bring it to its owner and remove it: who reads it can do what its owner may"
         yield warning(ABOUT, sentence, remedy)
     if not key.token_digest:
-        sentence = f"Arrow Flight does not know key {key.name}, whose file is of before"
+        sentence = f"Arrow Flight does not know key {key.name}, whose file has no token"
         yield warning(ABOUT, sentence, f"'dafka keys renew {key.name}', and copy its .key file")
     if key.certificate:
         left = parsed(key.certificate).not_valid_after_utc - datetime.now(UTC)

@@ -234,8 +234,7 @@ class StoreClient(ProcessBound):
 
         Batches are as large as those of ``read``.  Each range's records are in order and without a
         hole from its start on.  Those of a range that the store lacks in part, or has of another
-        history, may be too few, or none: ``read`` says why, and raises the same.  A store of a
-        version of before refuses it (InvalidRequestError), when it is iterated.
+        history, may be too few, or none: ``read`` says why, and raises the same.
         """
         wanted = GetManyRequest(tuple(ranges), (VALUE,), times, max_records, max_bytes)
         request = replace(wanted, store=self._store).fitted()

@@ -91,8 +91,7 @@ def read_where(
     """The records of a range that fit, and which parts of it were looked at: in order, all of it.
 
     Columns and the store are this function's; sizes and lives are as those of ``StoreClient.read``,
-    and so is what it raises.  A store of a version of before refuses it (InvalidRequestError), when
-    it is iterated.
+    and so is what it raises.
     """
     wanted = replace(request, store=client.location.store).fitted()
     return client.get(wanted.packed(), partial(kept_records, wanted), timeout_s)

@@ -77,7 +77,7 @@ class AllowedKey(NamedTuple):
     key: str
     permissions: Permissions
     token_digest: str = ""
-    """What its token is known by; empty in a file of before."""
+    """What its token is known by; empty in a file written by hand without it."""
     certificate: str = ""
     """A store's, as one line."""
 
@@ -140,7 +140,7 @@ def new_key(
 def renew(directory: Path, name: str) -> AllowedKey:
     """Writes into a key's public file anew what Arrow Flight needs of it.
 
-    A file of before has nothing of it, and a certificate lasts for years, but not for ever.
+    A file written by hand has nothing of it, and a certificate lasts for years, but not for ever.
 
     Raises:
         ConfigError: there is no such key, or its secret is not here.

@@ -80,8 +80,6 @@ _COMMANDS: Final[dict[type, _Command]] = {
         _Command(b"W", m.ConsumerHello, "store", "consumer topics", max_bytes=MAX_HELLO_BYTES),
         _Command(b"L", m.StoreHello, "consumer", "store"),
         # Extensions.  C nodes never subscribe to these identifiers, so they never receive them.
-        # Another layout needs another identifier, so that nodes of before, which subscribe to
-        # theirs, are dealt with as C nodes are.  R, P, S and U were of nodes without epochs.
         _Command(b"r", m.RecordBatchMessage, "topic", _BATCH, content=True),
         _Command(b"p", m.DirectRecordBatch, "requestor", _BATCH, content=True),
         _Command(b"B", m.FetchBatch, "store", "requestor entries", max_bytes=_MAX_RANGES_BYTES),
