@@ -80,7 +80,8 @@ class Log(ProcessBound):
     """The log in one directory, which is made when missing.
 
     ``map_size_bytes`` is address space: a log that has more, or twice what it had when opened if
-    that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC.
+    that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC.  Only
+    a check opens a log ``unchecked``: it may lack rows of partitions, and is not to be written.
 
     Every method raises ClosedError after ``close``, and StoreError when it comes upon damage
     (topic, partition and offset are named) or LMDB has no room for another read transaction;
@@ -96,6 +97,7 @@ class Log(ProcessBound):
         *,
         map_size_bytes: int = DEFAULT_MAP_BYTES,
         clock_us: Callable[[], int] | None = None,
+        unchecked: bool = False,
     ) -> None:
         self.directory = Path(directory)
         self.now_us = clock_us or WallClock().now_us
@@ -111,7 +113,8 @@ class Log(ProcessBound):
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)
         try:
-            self.partitions()  # a partition whose row was lost would begin again at 0
+            if not unchecked:
+                self.partitions()  # a partition whose row was lost would begin again at 0
         except BaseException:
             self.close()
             raise

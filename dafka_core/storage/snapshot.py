@@ -79,6 +79,10 @@ class Snapshot(ProcessBound):
                 yield batch.between(at, min(batch.end, end))
                 at = batch.end
 
+    def _leave_with(self, error: BaseException | None) -> None:
+        # The reading translates the error, which may be LMDB's: of ``tables``, or of blocks.
+        self._reading.__exit__(type(error) if error else None, error, None)
+
     def close(self) -> None:
         """Ends reading; what has been handed out stays valid.  A second call does nothing."""
         self._reading.close()
