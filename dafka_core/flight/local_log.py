@@ -258,7 +258,8 @@ class LocalLog:
             if not self._files.holds(granted):
                 return
             if why:
-                why = f"{request.tp}: the block at offset {first} cannot be read: {why}"
+                why = f"cannot be read at byte {position} of {DATA_FILE}: {why}"
+                why = f"{request.tp}: the block at offset {first} {why}"
                 raise damaged(self._files.directory, why)
             batch = RecordBatch(request.tp, first, block.values, times=block.times)
             batch = batch.between(at, min(batch.end, request.end))

@@ -30,6 +30,7 @@ from dafka_core.storage.link_check import check_saved, links_of
 from dafka_core.storage.log_check import check_partition, check_rest
 from dafka_core.storage.log_copy import Known, entries
 from dafka_core.storage.snapshot import Snapshot
+from dafka_core.storage.storage_errors import translated
 from dafka_core.storage.tables import Tables
 from dafka_core.this_version import this_version
 
@@ -81,7 +82,8 @@ def _look(context: ServerContext) -> Iterator[Tables]:
 def _batches(
     context: ServerContext, request: BackupRequest, stream: WatchedStream
 ) -> Iterator[pa.RecordBatch]:
-    with stream, refusing(), _Moment(context.log.snapshot(), request) as moment:
+    reading = translated(context.log.directory)
+    with stream, refusing(), reading, _Moment(context.log.snapshot(), request) as moment:
         stream.hold(moment)
         stream.idle_s = limits.BACKUP_IDLE_S
         while (batch := moment.batch()) is not None:

@@ -5,6 +5,7 @@ A store that runs is asked over Arrow Flight: only its own process opens its dir
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -36,11 +37,12 @@ from dafka_core.records import TopicPartition
 from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.storage import Log
 from dafka_core.storage.backup import Backup, Manifest, restore_backup, write_backup
-from dafka_core.storage.check_results import Checked, Damage
+from dafka_core.storage.check_results import PAGE, Checked, Damage
 from dafka_core.storage.link_check import PartitionLink, check_saved, links_of
 from dafka_core.storage.log_check import check, check_blocks
 from dafka_core.storage.log_copy import Entry, Known, entries
-from dafka_core.storage.storage_errors import BACKUP_MANIFEST
+from dafka_core.storage.page_faults import faults_noted
+from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE
 from dafka_core.storage.tables import Tables
 from dafka_core.this_version import this_version
 
@@ -169,7 +171,7 @@ def verify(store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
     if (Path(store) / BACKUP_MANIFEST).exists():
         yield from _checked_backup(Backup(Path(store)))
         return
-    with opened(store, keys) as source:
+    with opened(store, keys, unchecked=True) as source:
         yield from source.check()
 
 
@@ -177,14 +179,13 @@ def _checked_backup(backup: Backup) -> Iterator[Checked]:
     for each in backup.chain():
         try:
             each.check_file()
+            if each.manifest.previous:
+                with each.reading() as tables:
+                    yield from check_blocks(tables)
+            else:
+                yield from check(each.reading)
         except StoreError as error:
             yield Checked(found=(Damage(MANIFEST, "", "", 0, str(error)),))
-            continue
-        if each.manifest.previous:
-            with each.reading() as tables:
-                yield from check_blocks(tables)
-        else:
-            yield from check(each.reading)
 
 
 @contextmanager
@@ -194,7 +195,7 @@ def _look(log: Log) -> Iterator[Tables]:
 
 
 @contextmanager
-def opened(store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Source]:
+def opened(store: str, keys: KeyFiles = NO_KEYS, *, unchecked: bool = False) -> Iterator[Source]:
     """A store, whether it runs or not.
 
     Raises:
@@ -218,7 +219,7 @@ def opened(store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Source]:
         with _Running(location, keys) as running:
             yield running
         return
-    with log_of(store) as log:
+    with log_of(store, unchecked=unchecked) as log:
         yield _Stopped(log)
 
 
@@ -278,7 +279,10 @@ class _Stopped:
 
     def check(self) -> Iterator[Checked]:
         """Its log, read here."""
-        yield from check(self._look)
+        with faults_noted(self._log.directory / DATA_FILE) as faults:
+            yield from check(self._look)
+        begins = sorted(at for at in faults if at - mmap.PAGESIZE not in faults)
+        yield Checked(found=tuple(Damage(PAGE, "", "", at, faults[at]) for at in begins))
 
     def partitions(self) -> list[TopicPartition]:
         """Those of its log."""

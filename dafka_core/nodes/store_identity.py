@@ -88,7 +88,7 @@ def check_directory(directory: Path | str) -> None:
         raise ConfigError("directory", directory, "must name a directory; '.' is this one")
 
 
-def log_of(directory: Path | str) -> Log:
+def log_of(directory: Path | str, *, unchecked: bool = False) -> Log:
     """The log of a store that does not run.
 
     Raises:
@@ -99,7 +99,7 @@ def log_of(directory: Path | str) -> Log:
     directory = Path(directory)
     if not (directory / DATA_FILE).exists():
         raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
-    return Log(directory)
+    return Log(directory, unchecked=unchecked)
 
 
 def restore(directory: Path | str) -> str:

@@ -21,6 +21,7 @@ LINKS: Final = "links"
 REPLACED: Final = "replaced"
 DIFFERENT: Final = "different"
 PARTED: Final = "parted"
+PAGE: Final = "page"
 
 
 class Damage(NamedTuple):
@@ -30,7 +31,8 @@ class Damage(NamedTuple):
     (one that is not what was written), ``hole`` (records that are in no block), ``changed`` (what
     was written is not what it was, checksums and all), ``links`` (those by which that is found are
     not what was written), ``epochs`` (whose the records are), ``staged``, ``aside`` and ``notes``
-    (what is kept beside the records), and ``unknown`` (blocks that belong to no partition).
+    (what is kept beside the records), ``unknown`` (blocks that belong to no partition), and
+    ``page`` (a page of the file cannot be read: the offset is the file's).
 
     Of records beside links from elsewhere they are ``changed``, ``replaced`` (the producer's
     history is another one since), ``different`` (between two stores) and ``parted`` (their

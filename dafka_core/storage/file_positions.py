@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,21 @@ import numpy as np
 from dafka_core.errors import StoreError
 
 _MAPS: Final = Path("/proc/self/maps")
+
+
+def mapping_at(address: int) -> tuple[range, int, str]:
+    """Return the mapping at an address, by how much it is above the file's positions, and the file.
+
+    The name is empty where nothing is mapped.
+    """
+    with contextlib.suppress(OSError):
+        for line in _MAPS.read_text().splitlines():
+            # As in: 7f0e5c000000-7f0e5d000000 r--s 00000000 fe:00 1234   /data/data.mdb
+            bounds, _, offset, *_, path = line.split(maxsplit=5)
+            span = range(*(int(bound, 16) for bound in bounds.split("-")))
+            if address in span:
+                return span, span.start - int(offset, 16), path
+    return range(0), 0, ""
 
 
 class FilePositions:
@@ -34,15 +50,8 @@ class FilePositions:
         return address - shift
 
     def _found(self, address: int) -> tuple[range, int]:
-        try:
-            lines = _MAPS.read_text().splitlines()
-        except OSError:
-            lines = []
-        for line in lines:
-            # As in: 7f0e5c000000-7f0e5d000000 r--s 00000000 fe:00 1234   /data/data.mdb
-            span, _, offset, *_ = line.split(maxsplit=3)
-            region = range(*(int(bound, 16) for bound in span.split("-")))
-            if address in region and line.endswith(f"/{self._data.name}"):
-                return region, region.start - int(offset, 16)
+        region, shift, path = mapping_at(address)
+        if path.endswith(f"/{self._data.name}"):
+            return region, shift
         why = f"{_MAPS} does not say where {self._data.name} is mapped: read it over Flight"
         raise StoreError(self._data.parent, why)

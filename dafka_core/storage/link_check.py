@@ -92,9 +92,12 @@ def check_links(look: Look, tp: TopicPartition) -> Iterator[Checked]:
     """Compares the records of a partition with its links, and those with each other."""
     at: int | None = 0
     while at is not None:
-        with look() as tables:
-            row = tables.visible_row(tp)
-            at, checked = (None, Checked()) if row is None else _some(tables, tp, row, at)
+        try:
+            with look() as tables:
+                row = tables.visible_row(tp)
+                at, checked = (None, Checked()) if row is None else _some(tables, tp, row, at)
+        except StoreError as error:
+            at, checked = None, _found(LINKS, tp, 0, error.why)
         yield checked
 
 

@@ -86,7 +86,8 @@ class Log(ProcessBound):
 
     ``map_size_bytes`` is address space: a log that has more, or twice what it had when opened if
     that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC, and
-    ``steady_us`` those that pass, whatever the former says (default: the former).
+    ``steady_us`` those that pass, whatever the former says (default: the former).  Only a check
+    opens a log ``unchecked``: rows of partitions may be missing, and it must not be written.
 
     Every method raises ClosedError after ``close``, and StoreError when it comes upon damage
     (topic, partition and offset are named) or LMDB has no room for another read transaction;
@@ -103,6 +104,7 @@ class Log(ProcessBound):
         map_size_bytes: int = DEFAULT_MAP_BYTES,
         clock_us: Callable[[], int] | None = None,
         steady_us: Callable[[], int] | None = None,
+        unchecked: bool = False,
     ) -> None:
         self.directory = Path(directory)
         self._ahead = AheadLog()
@@ -117,12 +119,14 @@ class Log(ProcessBound):
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)
         try:
-            self.partitions()  # a partition whose row was lost would begin again at 0
+            if not unchecked:
+                self.partitions()  # a partition whose row was lost would begin again at 0
             self._noted_us, agreed_us = 0, None
-            with self._env.reading() as tables:
-                with contextlib.suppress(StoreError, KeyError):  # 'store verify' names damage
-                    self._noted_us = agreed_us = int(tables.notes.named(_AGREED)[_AGREED])
-                if agreed_us is None:
+            with contextlib.suppress(StoreError, KeyError), self._env.reading() as tables:
+                noted = tables.notes.named(_AGREED).get(_AGREED)
+                if noted is not None:
+                    self._noted_us = agreed_us = int(noted)
+                else:
                     stamps = (row.last_timestamp_us for _, row in tables.all_rows() if row.end)
                     agreed_us = max(stamps, default=None)
             if clock_us is None:

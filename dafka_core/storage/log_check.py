@@ -2,15 +2,19 @@
 
 Each block is copied and checked, and every record that a partition's row tells of must be in one.
 A look at the log lasts for some blocks only, so that a store may run meanwhile: LMDB keeps the
-pages that appends and merging free for as long as a look lasts.
+pages that appends and merging free for as long as a look lasts.  Where LMDB finds a damaged page of
+a tree it reads nothing more in that look, so the check goes on behind the page in the next one.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Final
+
+import lmdb
 
 from dafka_core.errors import StoreError
 from dafka_core.records import TopicPartition
@@ -33,6 +37,8 @@ from dafka_core.storage.rows import PartitionRow, tp_of_key
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import Tables
 
+_NOWHERE: Final = TopicPartition("", "")
+
 LOOK_BLOCKS: Final = 64
 LOOK_BYTES: Final = 64 << 20
 """Blocks that one look at the log checks: some hundredths of a second."""
@@ -40,20 +46,26 @@ LOOK_BYTES: Final = 64 << 20
 
 def check(look: Look) -> Iterator[Checked]:
     """Checks a log, a look at a time; it may be written meanwhile."""
-    yield from check_rest(look)
-    with look() as tables:
-        rows, _ = _rows(tables)
-    for tp in rows:
+    for tp in _rows(look)[0]:
         yield from check_partition(look, tp)
+    yield from check_rest(look)  # at the end: LMDB may abort where it walks a damaged tree
 
 
 def check_rest(look: Look) -> Iterator[Checked]:
     """Checks all that is in no partition's records: rows, notes, what is set aside."""
-    with look() as tables:
-        found = [*_rows(tables)[1], *_notes(tables), *_unknown(tables)]
+    aside, log_format = list[AsideRecords](), 0
+    _, found = _rows(look)
+    with _naming(look, ASIDE, _NOWHERE, found) as tables:
+        aside = tables.aside.listed()
+    if not found:  # else blocks of a row that cannot be read would count as nobody's
+        with _naming(look, BLOCK, _NOWHERE, found) as tables:
+            found.extend(_unknown(tables))
+    with _naming(look, NOTES, _NOWHERE, found) as tables:
         log_format = tables.cold.log_format
+        tables.notes.named("")
     yield Checked(found=tuple(found), log_format=log_format)
-    yield from _aside(look)
+    for each in aside:
+        yield from _set_aside(look, each)
 
 
 def check_blocks(tables: Tables) -> Iterator[Checked]:
@@ -65,16 +77,28 @@ def check_blocks(tables: Tables) -> Iterator[Checked]:
             yield Checked(found=(Damage(BLOCK, "", "", 0, str(error)),))
 
 
-def _rows(tables: Tables) -> tuple[list[TopicPartition], list[Damage]]:
+@contextmanager
+def _naming(look: Look, kind: str, tp: TopicPartition, found: list[Damage]) -> Iterator[Tables]:
+    """Gives a look, and adds the damage that ends it to ``found``."""
+    try:
+        with look() as tables:
+            yield tables
+    except StoreError as error:
+        found.append(Damage(kind, *tp, 0, error.why))
+
+
+def _rows(look: Look) -> tuple[list[TopicPartition], list[Damage]]:
     """The partitions whose rows are good, and those whose rows are not."""
-    good, damaged = [], []
-    for key, value in tables.entries(1):
-        tp = tp_of_key(key)
-        try:
-            PartitionRow.parse(key, value)
-            good.append(tp)
-        except ValueError as error:
-            damaged.append(Damage(ROW, *tp, 0, str(error)))
+    good, damaged = list[TopicPartition](), list[Damage]()
+    with _naming(look, ROW, _NOWHERE, damaged) as tables:
+        for key, value in tables.entries(1):
+            tp = tp_of_key(key)
+            try:
+                PartitionRow.parse(key, value)
+                good.append(tp)
+            except ValueError as error:
+                damaged.append(Damage(ROW, *tp, 0, str(error)))
+        tables.check_count(len(good) + len(damaged))
     return good, damaged
 
 
@@ -82,27 +106,50 @@ def check_partition(look: Look, tp: TopicPartition) -> Iterator[Checked]:
     """Checks the records of a partition, from its earliest one on; what is staged; its links."""
     offset = 0
     while True:
-        with look() as tables:
-            row = tables.row(tp)
-            if row is None:
-                return
-            offset = max(offset, row.earliest)
-            through = offset >= row.end
-            if through:
-                found = [*_epochs(tables, tp, row), *_staged(tables, tp, row)]
-                checked = Checked(partitions=1, found=tuple(found))
-            else:
-                offset, checked = _stretch(tables, tp, row, offset)
+        try:
+            with look() as tables:
+                row = tables.row(tp)
+                if row is None:
+                    return
+                offset = max(offset, row.earliest)
+                if offset >= row.end:
+                    break
+                following, checked = _stretch(tables, tp, row, offset)
+        except StoreError as error:
+            following, checked = None, Checked(found=(Damage(BLOCK, *tp, offset, error.why),))
         yield checked
-        if through:
-            yield from check_links(look, tp)
+        if following is None:
+            following = _behind(look, tp, checked.found[0].offset)
+        if following is None:
             return
+        offset = following
+    found: list[Damage] = []
+    with _naming(look, EPOCHS, tp, found) as tables:
+        found.extend(_epochs(tables, tp, row))
+    with _naming(look, STAGED, tp, found) as tables:
+        found.extend(_staged(tables, tp, row))
+    yield Checked(partitions=1, found=tuple(found))
+    yield from check_links(look, tp)
+
+
+def _behind(look: Look, tp: TopicPartition, offset: int) -> int | None:
+    """Return the first block behind a damaged page that the end leads to; None without a row."""
+    start = None
+    with suppress(StoreError, ValueError), look() as tables:
+        row = tables.row(tp)
+        if row is not None:
+            start = row.end
+            grouped = [each.first for each in tables.area.of_partition(row.id)]
+            start = min([each for each in grouped if each > offset], default=start)
+            while (found := tables.last_block(row.id, start - 1)) and found.first > offset:
+                start = found.first
+    return start
 
 
 def _stretch(
     tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
-) -> tuple[int, Checked]:
-    """Checks some blocks from an offset on; where the next look begins."""
+) -> tuple[int | None, Checked]:
+    """Checks some blocks from an offset on; where the next look begins, None if LMDB failed."""
     start, blocks, size_bytes = offset, 0, 0
     try:
         between = tables.blocks_between(tp, row, offset, row.end, LOOK_BLOCKS, LOOK_BYTES)
@@ -121,6 +168,9 @@ def _stretch(
             damage = Damage(HOLE if is_hole else BLOCK, *tp, offset, error.why)
         done = Checked(0, offset - start, blocks, size_bytes, (damage,))
         return _next_start(tables, row, offset), done
+    except (lmdb.Error, struct.error) as error:
+        damage = Damage(BLOCK, *tp, offset, f"a page of the tree is damaged: {error}")
+        return None, Checked(0, offset - start, blocks, size_bytes, (damage,))
     return offset, Checked(0, offset - start, blocks, size_bytes)
 
 
@@ -186,54 +236,28 @@ def _staged(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[D
         yield Damage(STAGED, *tp, offset, why)
 
 
-def _notes(tables: Tables) -> Iterator[Damage]:
-    try:
-        tables.notes.named("")
-    except StoreError as error:
-        yield Damage(NOTES, "", "", 0, error.why)
-
-
 def _unknown(tables: Tables) -> Iterator[Damage]:
     """Blocks under ids that no row has: they take space, and nobody reads them."""
-    known = set()
-    for key, value in tables.entries(1):
-        try:
-            known.add(PartitionRow.parse(key, value).id)
-        except ValueError:
-            return  # its blocks would count as nobody's
-    try:
-        known |= {each.id for each in tables.aside.listed()}
-    except StoreError as error:
-        yield Damage(ASIDE, "", "", 0, error.why)
-        return
+    known = {row.id for _, row in tables.all_rows()}
+    known |= {each.id for each in tables.aside.listed()}
     for partition_id in tables.ids_with_blocks():
         if partition_id not in known:
             why = f"there are blocks under id {partition_id}, which is no partition's"
             yield Damage(UNKNOWN, "", "", 0, why)
 
 
-def _aside(look: Look) -> Iterator[Checked]:
-    try:
-        with look() as tables:
-            listed = tables.aside.listed()
-    except StoreError:
-        return  # it has been said
-    for each in listed:
-        yield from _set_aside(look, each)
-
-
 def _set_aside(look: Look, each: AsideRecords) -> Iterator[Checked]:
     offset = each.start
     while offset < each.end:
-        with look() as tables:
-            if each not in tables.aside.listed():
-                return  # discarded meanwhile
-            why = f"what is set aside as {each.id} has no record of offset {offset}"
-            batch = None
-            try:
+        why = f"what is set aside as {each.id} has no record of offset {offset}"
+        batch = None
+        try:
+            with look() as tables:
+                if each not in tables.aside.listed():
+                    return  # discarded meanwhile
                 batch = tables.aside.read(each.id, offset)
-            except StoreError as error:
-                why = error.why
+        except StoreError as error:
+            why = error.why
         if batch is None or not batch.offset <= offset < batch.end:
             yield Checked(found=(Damage(ASIDE, each.topic, each.partition, offset, why),))
             return

@@ -22,6 +22,7 @@ from dafka_core.storage.cold_marks import (
 )
 from dafka_core.storage.file_systems import not_local
 from dafka_core.storage.leases import LEASE_FILE
+from dafka_core.storage.page_faults import handle_faults
 from dafka_core.storage.storage_errors import (
     BACKUP_MANIFEST,
     DATA_FILE,
@@ -243,6 +244,7 @@ def open_tables(env: lmdb.Environment, directory: Path) -> Opened:
     Raises:
         StoreError: it is not a store's, or of a format that this program does not read.
     """
+    handle_faults()
     return Opened(directory, env, *_tables(env, directory))
 
 

@@ -102,6 +102,10 @@ class Snapshot(ProcessBound):
             return row
         raise FencedError(*tp, attempt)
 
+    def _leave_with(self, error: BaseException | None) -> None:
+        # The reading translates the error, which may be LMDB's: of ``tables``, or of blocks.
+        self._reading.__exit__(type(error) if error else None, error, None)
+
     def close(self) -> None:
         """Ends reading; what has been handed out stays valid.  A second call does nothing."""
         self._reading.close()

@@ -21,7 +21,6 @@ BACKUP_MANIFEST = "backup.json"
 """Says that a directory is a backup (``backup.py``), and of what."""
 
 _DISK_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""LMDB makes EIO of a write that a disk took in part, which is how a full one begins."""
 
 
 @contextlib.contextmanager
@@ -63,7 +62,10 @@ def foreign(directory: Path, why: str) -> StoreError:
 def _disk_reason(error: lmdb.Error | OSError) -> str:
     code = error.errno if isinstance(error, OSError) else getattr(error, "code", 0)
     if isinstance(error, lmdb.DiskError) or code in _DISK_CODES:
-        return f"the disk is full or fails ({error}); nothing of this was written: free some space"
+        # LMDB makes EIO of a write that a disk took in part, which is how a full one begins.
+        otherwise = ", or if there is some, replace the disk: it is failing"
+        cure = f"free some space{otherwise if code == errno.EIO else ''}"
+        return f"the disk is full or fails ({error}); nothing of this was written: {cure}"
     if isinstance(error, lmdb.PanicError):
         return f"an earlier write failed halfway ({error}); open the store again"
     if isinstance(error, lmdb.MapFullError):

@@ -146,11 +146,16 @@ class Tables:
     def infos(self, topic: str | None) -> list[PartitionInfo]:
         """What is held of every partition, or of every one of a topic; in order of their names."""
         found = list(self._rows(b"" if topic is None else rows.topic_prefix(topic)))
-        expected = self._txn.stat(self._partitions)["entries"]
-        if topic is None and len(found) != expected:
-            why = f"the table of partitions has {len(found)} rows and says that they are {expected}"
-            raise damaged(self._directory, why)
+        if topic is None:
+            self.check_count(len(found))
         return [row.info(tp) for tp, row in found if row.end]
+
+    def check_count(self, found: int) -> None:
+        """Raises StoreError if the partitions have more or fewer rows than ``found``."""
+        expected = self._txn.stat(self._partitions)["entries"]
+        if found != expected:
+            why = f"the table of partitions has {found} rows and says that they are {expected}"
+            raise damaged(self._directory, why)
 
     def infos_after(
         self, topic: str | None, after: TopicPartition | None, most: int

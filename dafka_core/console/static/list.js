@@ -63,7 +63,9 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
       if (start && start >= found.total) scroller.scrollTop = 0;
       draw();
     } catch (error) {
-      if (error.name !== "AbortError") put(body, failed(error));
+      if (error.name === "AbortError") return;
+      if (state.rows.size) foot.textContent = error.message;
+      else put(body, failed(error));
     }
   }
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+from dafka_core.nodes.store_identity import new_identity
+from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka, run, sentence
 from tests.integration.nodes.test_saved_links import forge, linked
-from tests.integration.storage.damage import tamper
+from tests.integration.storage.damage import erase, tamper, trees
 from tests.integration.storage.processes import TP
+from tests.integration.storage.test_log_check import NAMES, many
 
 
 def test_a_running_store_is_backed_up_verified_and_restored(
@@ -81,3 +85,44 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     assert "is given with --save or --against" in sentence(refused)
     nothing = run("store", "verify", directory, "--against", other)
     assert "must be a file that 'dafka store verify --save' has written" in sentence(nothing)
+
+
+def test_a_damaged_tree_is_named_partition_by_partition(tmp_path: Path) -> None:
+    """It used to end with a traceback, after the first partition."""
+    directory = tmp_path / "store"
+    many(directory)
+    new_identity(directory)
+    data, several = directory / "data.mdb", 0
+    for at in trees(data):
+        page = erase(data, at)
+        found = run("store", "verify", str(directory), "--json")
+        erase(data, at, page)
+        assert b"Traceback" not in found.stderr
+        named = {json.loads(line)["partition"] for line in found.stdout.splitlines()} - {""}
+        if 1 < len(named) < len(NAMES):
+            several += 1
+            assert found.returncode == 1
+            assert f"{len(NAMES)} partitions" in found.stderr.decode()
+    assert several
+
+
+def test_a_file_that_is_cut_under_a_store_ends_it_with_a_sentence(
+    lone_tower: str, tmp_path: Path
+) -> None:
+    """It used to be killed by SIGBUS, and to say nothing."""
+    directory = tmp_path / "store"
+    many(directory)
+    new_identity(directory)
+    with Dafka("store", "--dir", str(directory), "--tower", lone_tower) as running:
+        uri = next(each for each in running.ready()["flight"] if "unix" not in each)
+
+        def has_ended() -> bool:
+            os.truncate(directory / "data.mdb", 8192)  # again: what is written makes it longer
+            assert run("store", "verify", uri).returncode == 1
+            return running.process.poll() is not None
+
+        wait_until(has_ended, "the store touches what was cut")
+        assert running.wait() == 1
+        said = b"\n".join(running.err.rest()).decode()
+    assert f"store at {directory}: data.mdb cannot be read from byte " in said
+    assert "(the file ends at byte 8192), so this process ends" in said

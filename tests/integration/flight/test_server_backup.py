@@ -17,6 +17,8 @@ from dafka_core.storage.log_copy import BLOCKS, Entry, Known, fact
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_core.this_version import this_version
 from tests.integration.flight.hosts import TP, Served, values
+from tests.integration.storage.damage import erase, trees
+from tests.integration.storage.test_log_check import COUNT, NAMES, many
 
 
 def copied(client: StoreClient, known: list[Known] | None = None) -> Iterator[Entry]:
@@ -90,3 +92,23 @@ def test_a_running_store_checks_what_it_has(filled: Served, client: StoreClient)
         file.write(b"!")
     (checked,) = client.ask(LogChecked, PATIENCE_S, CheckRequest((TP,)))
     assert [each.kind for each in checked.found] == ["block"]
+
+
+def test_damaged_pages_of_a_tree_are_named_by_a_running_store(tmp_path: Path) -> None:
+    """They used to be an error of LMDB's, without a sentence, and to end the check."""
+    many(tmp_path)
+    data, counts = tmp_path / "data.mdb", set()
+    with Served(tmp_path) as served, StoreClient(served.tcp) as client:
+        for at in trees(data):
+            page = erase(data, at)
+            try:
+                (checked,) = client.ask(LogChecked, PATIENCE_S, CheckRequest(tuple(NAMES)))
+                named = {each.partition for each in checked.found}
+                counts.add(len(named))
+                assert len(NAMES) - len(named) <= checked.records // COUNT
+                if {each.kind for each in checked.found} == {"block"} and len(named) == len(NAMES):
+                    with pytest.raises(StoreUnreachableError, match=f"store at {tmp_path}: mdb_"):
+                        list(copied(client))
+            finally:
+                erase(data, at, page)
+    assert {0, len(NAMES)} < counts

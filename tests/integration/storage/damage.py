@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import lmdb
@@ -21,6 +22,27 @@ def three_blocks(directory: Path) -> list[bytes]:
         for first in range(0, 300, 100):
             store.append([RecordBatch.of(TP, first, values[first : first + 100])])
     return values
+
+
+def trees(data: Path) -> list[int]:
+    """Where the file has a page of a tree, or had one that is free now."""
+    content = data.read_bytes()
+    return [
+        at
+        for at in range(2 * mmap.PAGESIZE, len(content), mmap.PAGESIZE)
+        if content[at : at + 8] == (at // mmap.PAGESIZE).to_bytes(8, "little")
+        and content[at + 10] in (1, 2)
+    ]
+
+
+def erase(data: Path, at: int, by: bytes = bytes(mmap.PAGESIZE)) -> bytes:
+    """Overwrites a page with zeros, or something else; returns what was there."""
+    with data.open("r+b") as file:
+        file.seek(at)
+        before = file.read(mmap.PAGESIZE)
+        file.seek(at)
+        file.write(by)
+    return before
 
 
 def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> None:

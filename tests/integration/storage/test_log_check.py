@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dafka_core.errors import StoreError
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.check_results import (
@@ -23,14 +26,14 @@ from dafka_core.storage.check_results import (
 from dafka_core.storage.log_check import check, check_blocks, check_partition
 from dafka_core.storage.rows import BLOCK_KEY
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
-from tests.integration.storage.damage import change, three_blocks
+from tests.integration.storage.damage import change, erase, three_blocks, trees
 from tests.integration.storage.processes import TP
 from tests.integration.storage.staged import large, put, stage
 
 
 def checked(directory: Path) -> Checked:
     done = Checked()
-    with Log(directory) as log:
+    with Log(directory, unchecked=True) as log:
         for each in check(lambda: look(log)):
             done = done.plus(each)
     return done
@@ -137,3 +140,44 @@ def test_a_partition_that_is_gone_meanwhile_is_none(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([RecordBatch.of(TopicPartition("t", "p"), 0, [b"a"])])
         assert list(check_partition(lambda: look(log), TopicPartition("t", "q"))) == []
+
+
+NAMES = [TopicPartition("t", f"p{number}") for number in range(12)]
+COUNT = 400
+
+
+def many(directory: Path) -> None:
+    """Twelve partitions of twenty large blocks: the tree of blocks has several leaves."""
+    with Log(directory) as log:
+        for first in range(0, COUNT, 20):
+            log.append([RecordBatch.of(tp, first, [b"." * 4000] * 20) for tp in NAMES])
+
+
+def is_whole(log: Log, tp: TopicPartition) -> bool:
+    with suppress(StoreError):
+        return sum(batch.count for batch in log.read(tp, 0, COUNT)) == COUNT
+    return False
+
+
+def test_a_damaged_page_of_a_tree_is_named_for_each_partition_that_needs_it(
+    tmp_path: Path,
+) -> None:
+    """It used to end the check with an error of LMDB's."""
+    many(tmp_path)
+    data, several = tmp_path / "data.mdb", 0
+    for at in trees(data):
+        page = erase(data, at)
+        with suppress(StoreError), Log(tmp_path) as log:  # LMDB may find no table at all
+            done = Checked()
+            for each in check(partial(look, log)):
+                done = done.plus(each)
+            if ROW not in {each.kind for each in done.found}:
+                lost = {tp for tp in NAMES if not is_whole(log, tp)}
+                named = {TopicPartition(each.topic, each.partition) for each in done.found}
+                assert lost == named - {TopicPartition("", "")}
+                assert done.partitions == len(NAMES)
+                assert done.records >= COUNT * (len(NAMES) - len(lost))
+                assert (done.records < COUNT * len(NAMES)) == bool(lost) == bool(done.found)
+                several += 1 < len(lost) < len(NAMES)
+        erase(data, at, page)
+    assert several > 1
