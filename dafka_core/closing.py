@@ -81,7 +81,6 @@ _process: Final = [os.getpid()]
 
 
 def _disown() -> None:
-    """Makes what a forked child has inherited useless to it."""
     # First of all: making the classes below may start a collection, and what of gRPC is garbage
     # already would crash the child, too.
     gc.freeze()

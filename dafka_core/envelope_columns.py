@@ -178,7 +178,6 @@ class _Closing:
         return _array(ends[np.append(self._parts.firsts, self._parts.total)], data)
 
     def _heads(self, numbers: Longs) -> pa.Array:
-        """The heads of the envelopes, whose lengths are ``numbers``."""
         runs = Runs(self._parts.counts[self._rows] - 1)
         widths: Longs = np.ones(len(numbers), np.int64)
         if numbers.max(initial=0) >= _BOUNDS[0]:

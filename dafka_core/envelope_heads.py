@@ -237,7 +237,6 @@ def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
 
 
 def _fitting(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, _Lengths]:
-    """Those of the rows that are envelopes, with what their heads say."""
     rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
     starts = ends[rows]
     flags = octets[starts + LENGTHS_AT - 1]

@@ -40,7 +40,6 @@ class Guesses:
         return count + 1
 
     def _counted(self, whose: str) -> tuple[int, float]:
-        """How many there were, and until when they count."""
         now = time.monotonic()
         count, until = self._wrong.get(whose, (0, 0.0))
         return (count, until) if now < until else (0, now + MINUTE_S)

@@ -125,7 +125,6 @@ class _Columns:
 
 
 def _runs_of(times: Longs, rows: Longs) -> Longs:
-    """The runs of some rows, ascending, of those that runs tell of."""
     ends = times[:, 0].cumsum()
     counts = np.diff(rows.searchsorted(ends), prepend=0)
     return np.column_stack((counts, times[:, 1]))[counts > 0]

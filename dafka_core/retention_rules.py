@@ -106,7 +106,6 @@ def rule_of(topic: str, rules: Iterable[RetentionRule]) -> RetentionRule | None:
 
 
 def _parsed(word: str) -> tuple[str, float]:
-    """The limit's name and what it is."""
     match = _LIMIT.fullmatch(word)
     units = {unit.lower(): each for unit, each in _SIZES.items()}
     if match is not None:
@@ -125,7 +124,6 @@ def _escaped(space: re.Match[str]) -> str:
 
 
 def _shown(number: float, units: Mapping[str, int]) -> str:
-    """A number in the largest unit that it is a whole multiple of."""
     whole = [unit for unit, each in units.items() if number >= each and number % each == 0]
     unit = max(whole, key=units.__getitem__, default=next(iter(units)))
     return f"{number / units[unit]:.15g}{unit}"

@@ -120,7 +120,6 @@ class Door:
         self._said = why
 
     def _read(self) -> str:
-        """Takes in what is in the file; what is wrong, if anything."""
         if self._path is None:
             return ""
         try:

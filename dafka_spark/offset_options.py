@@ -36,7 +36,6 @@ _PARSERS: Final = {
 
 
 def _bound(kind: str, meaning: str) -> OffsetRangeLimit | None:
-    """Declares an option that says where to start or to end."""
     return option(None, meaning, kind=kind, parse=_PARSERS[kind])
 
 

@@ -92,7 +92,6 @@ def _source_rows(
 def _digests(
     batches: Iterator[pa.RecordBatch], *, kind: DataType, options: SinkOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The digest of a task's rows, as the sink would write them."""
     digest = RowDigest()
     for batch in encoded(batches, row_codec(kind, options)):
         for _, contents in by_topic(batch, options):

@@ -246,6 +246,5 @@ class _OpenFile:
 
 
 def _pieces(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
-    """Row groups, each of one day."""
     for part in batch.split(GROUP_RECORDS, GROUP_BYTES):
         yield from by_day(part)

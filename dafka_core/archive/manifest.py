@@ -222,7 +222,6 @@ class Manifest:
         return is_ours
 
     def _write_fold(self, written: Path) -> None:
-        """Writes what the last commits say as one."""
         first = self.version - FOLD + 1
         commits = [self._read(self._commit(first + each)) for each in range(FOLD)]
         made = Commit(self.topic, tuple(file for commit in commits for file in commit.files))

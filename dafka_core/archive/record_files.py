@@ -179,7 +179,6 @@ def _check(directory: Path, path: Path, file: ArchivedFile, parquet: pq.ParquetF
 
 
 def _groups(parquet: pq.ParquetFile, start: int) -> Iterator[tuple[int, int]]:
-    """The first offset of each row group, and its number."""
     for group in range(parquet.num_row_groups):
         yield start, group
         start += parquet.metadata.row_group(group).num_rows

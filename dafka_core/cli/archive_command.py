@@ -92,7 +92,6 @@ def _wanted(
     before_us: int,
     timeout_s: float,
 ) -> list[Wanted]:
-    """What one store has of before a time."""
     from dafka_core.archive.archive_writer import Wanted
 
     asked = [(*info.tp, before_us) for info in infos]

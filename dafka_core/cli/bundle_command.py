@@ -73,7 +73,6 @@ def bundle(
 
 
 def _settings(ctx: typer.Context, options: Mapping[str, Any]) -> dict[str, str]:
-    """What commands are told, as variables of the environment."""
     told = {CONFIG: ctx.meta.get("dafka.config"), PROFILE: ctx.meta.get("dafka.profile")}
     told |= {PREFIX + name.upper(): value for name, value in options.items()}
     return {name: _text(value) for name, value in told.items() if value not in (None, "")}

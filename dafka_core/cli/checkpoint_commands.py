@@ -192,7 +192,6 @@ def _time_ms(text: str) -> float:
 
 
 def _done(made: Checkpoint, *, as_json: bool, **facts: Any) -> None:
-    """Tells what a checkpoint is from now on."""
     facts = {"checkpoint": str(made.path), "query": made.query_id, **facts}
     facts["next_batch"] = made.next_batch
     output.done(f"{made.path}: {_told(made)}", as_json=as_json, **facts)

@@ -135,7 +135,6 @@ def _content(path: Path) -> dict[str, Any]:
 def _sections(
     path: Path | None, where: str, content: Mapping[str, Any], known: Known
 ) -> Iterator[_Section]:
-    """The commands' sections in a part of the file, and that for all commands at last."""
     inside = f"{where}." if where else ""
     commands = _table(path, inside, content, _COMMANDS)
     for name in commands:

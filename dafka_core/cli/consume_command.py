@@ -239,7 +239,6 @@ def _follow(
     keeps: Keeps | None,
     text: Callable[[Records], bytes],
 ) -> None:
-    """Prints what comes, until Ctrl-C or ``count``."""
     from dafka_core import Consumer
 
     start: Any = wanted.start.base
@@ -299,7 +298,6 @@ def _checked(pattern: str) -> str:
 
 
 def _kept(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
-    """The records whose values match, by column."""
     import pyarrow.compute as pc
 
     from dafka_core.envelope_columns import VALUE, opened_columns

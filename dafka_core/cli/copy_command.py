@@ -125,7 +125,6 @@ def copy(
 def _check_other_cluster(
     stored: StoredRecords, options: Mapping[str, Any], timeout_s: float
 ) -> None:
-    """Refuses to copy a topic to itself, however its towers are named."""
     from dafka_core import Reader
 
     with Reader(**options) as reader:
@@ -268,7 +267,6 @@ class _Mirror:
 
 
 def _by_time(batch: RecordBatch) -> list[tuple[RecordBatch, int | None]]:
-    """The records, cut where their timestamps change."""
     if batch.times is None:
         return [(batch, None)]
     parts, start = [], batch.offset

@@ -101,13 +101,11 @@ def jobs() -> dict[str, ModuleSpec]:
 
 
 def _purpose(spec: ModuleSpec) -> str:
-    """The first line of what a job says of itself."""
     source = getattr(spec.loader, "get_source")(spec.name)  # noqa: B009 -- all loaders of files have it
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 def _submitted(spec: ModuleSpec, arguments: Sequence[str]) -> str:
-    """What a shell runs to have spark-submit run a job, as quietly as here."""
     program = Path(spec.origin or "")
     logging = f"-Dlog4j2.configurationFile={(program.parent / _LOGGING).as_uri()}"
     command = ("spark-submit", "--driver-java-options", logging, str(program), *arguments)

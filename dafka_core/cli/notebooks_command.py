@@ -75,7 +75,6 @@ def notebooks(
 
 
 def _found() -> dict[str, bytes]:
-    """The notebooks by their names."""
     package = find_spec("dafka_spark")
     places = (package and package.submodule_search_locations) or ()
     files = (path for place in places for path in Path(place).glob(f"notebooks/*{_SUFFIX}"))
@@ -83,7 +82,6 @@ def _found() -> dict[str, bytes]:
 
 
 def _title(text: bytes) -> str:
-    """A notebook's first heading."""
     import json
 
     [heading, *_] = json.loads(text)["cells"][0]["source"]

@@ -85,7 +85,6 @@ def _named_in(log: Log) -> set[str]:
 
 
 def _lacking(log: Log, reader: Reader, timeout_s: float) -> list[PartitionInfo]:
-    """What other stores have more of."""
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation
 

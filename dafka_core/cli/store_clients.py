@@ -162,7 +162,6 @@ def _heads(
 
 
 def _unknown(topic: str, known: Callable[[], Iterable[PartitionInfo]]) -> DafkaError:
-    """The error for a topic that no store has, also where the others cannot be found out now."""
     try:
         return unknown_topic(topic, {info.topic for info in known()})
     except DafkaError:

@@ -106,7 +106,6 @@ def top(
 def _first(
     view: ClusterView, timeout_s: float, interval_s: float, options: dict[str, Any]
 ) -> Snapshot:
-    """The first snapshot of a cluster whose stores have answered, with rates."""
     deadline = time.monotonic() + timeout_s
     snapshot = view.wait(1, timeout_s)
     while not any(each.here for each in snapshot.stores):
@@ -129,7 +128,6 @@ def _print(snapshot: Snapshot, choice: TopChoice, *, as_json: bool) -> None:
 
 
 def _watch(view: ClusterView, choice: TopChoice) -> None:
-    """Shows what comes until ``q`` is pressed."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

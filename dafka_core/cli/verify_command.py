@@ -110,7 +110,6 @@ def _told(found: Checkpoint, rows: Sequence[VerifiedBatch], from_batch: int) -> 
 def _made_by(
     query: str, found: Checkpoint, source: Mapping[str, str], sink: Mapping[str, str]
 ) -> Recompute:
-    """Makes rows anew with Spark, by a function of the user's."""
     sys.path.insert(0, str(pathlib.Path.cwd()))
     module, _, name = query.partition(":")
     try:
@@ -130,7 +129,6 @@ def _made_by(
 
 
 def _named(given: Sequence[str] | None) -> dict[str, str]:
-    """Options of Spark's, as NAME=VALUE."""
     for each in given or ():
         if "=" not in each:
             raise typer.BadParameter(f"must be NAME=VALUE, and is {each!r}")

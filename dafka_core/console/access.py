@@ -102,7 +102,6 @@ class Access:
     async def _asked_to_log_in(
         self, login: Login, scope: Scope, headers: Headers, receive: Receive
     ) -> tuple[Message, bytes] | None:
-        """What is answered to who is not let in, or is about to be."""
         address = str((scope.get("client") or ("?",))[0])
         path = scope["path"]
         if path == LOGIN and scope["method"] == "POST":
@@ -127,7 +126,6 @@ class Access:
         return start, body
 
     def _refused(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """A status and a sentence, if a request is refused."""
         hosts = headers.get("host", [])
         if len(hosts) != 1 or not self._is_own(hosts[0]):
             return 421, (
@@ -204,7 +202,6 @@ def _html(page: Page) -> tuple[Message, bytes]:
 
 
 def _is_at(origin: str, host: str) -> bool:
-    """Whether an origin is the host that was asked."""
     try:
         parts = urlsplit(origin)
     except ValueError:

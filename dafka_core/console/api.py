@@ -337,7 +337,6 @@ def _json(found: object, status: int = 200) -> Response:
 
 
 def _name(request: Request, parameter: str) -> str:
-    """A name, which travels escaped."""
     text = request.query_params.get(parameter, "")
     if not text:
         raise InvalidRequestError(parameter, None, "is required")

@@ -101,7 +101,6 @@ def trail(
 
 
 def _rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
-    """The trails with records that can be read."""
     columns = snapshot.partitions
     rows = np.flatnonzero(columns.readable > columns.earliest).tolist()
     return [(columns.tps[row], row) for row in rows if columns.tps[row].topic == AUDIT_TOPIC]

@@ -292,7 +292,6 @@ def _read(
 def _batches(
     clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
 ) -> Iterator[RecordBatch]:
-    """The records of a range, from one store after the other, in order."""
     row = snapshot.partitions.row_of(tp)
     stores = snapshot.partitions.stores
 

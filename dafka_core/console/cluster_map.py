@@ -101,7 +101,6 @@ def _links(snapshot: Snapshot, nodes: dict[str, dict[str, Any]]) -> list[dict[st
 
 
 def _writes(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], float]]:
-    """The topics of each address that is a partition's, and its rate in all of them."""
     columns = snapshot.partitions
     addresses = {each.node for each in snapshot.nodes}
     found: dict[str, tuple[tuple[str, ...], float]] = {}

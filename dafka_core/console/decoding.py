@@ -170,7 +170,6 @@ def _json(value: bytes) -> Decoded:
 
 
 def _indented(text: str) -> str:
-    """JSON with one member to a line, and each number and text as it was written."""
     parts: list[str] = []
     size, depth = 0, 0
     for match in _TOKEN.finditer(text):
@@ -221,7 +220,6 @@ def _hex(value: bytes) -> Decoded:
 
 
 def _dumped(found: object) -> str:
-    """A value as JSON, one member to a line."""
     encoder = json.JSONEncoder(indent=2, ensure_ascii=False, default=_plain)
     parts, size = [], 0
     for part in encoder.iterencode(found):

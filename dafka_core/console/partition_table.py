@@ -166,7 +166,6 @@ class PartitionTable:
         )
 
     def _record_bytes(self) -> Floats:
-        """The mean size of each partition's records, as facts have said it last."""
         return self._ints["bytes"] / np.maximum(self._ints["records"], 1)
 
     def _merge(self, changed: Set[TopicPartition], *, is_first: bool) -> None:
@@ -225,7 +224,6 @@ class PartitionTable:
         self._topic_rates = np.concatenate([self._topic_rates, np.zeros((more, HISTORY))])
 
     def _remove(self, gone: set[TopicPartition]) -> None:
-        """Partitions that no store has any more, and their topics if these have no others."""
         if gone.isdisjoint(self._rows):
             return
         keep = np.array([tp not in gone for tp in self._tps], bool)

@@ -169,5 +169,4 @@ def _security(options: Mapping[str, Any]) -> SecurityOptions:
 
 
 def _of_producers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those options of a reader that a producer has, too."""
     return {name: value for name, value in options.items() if name != "max_queued_bytes"}

@@ -183,7 +183,6 @@ def _picked(
     columns: Sequence[str],
     wanted: Sequence[bool] | None,
 ) -> tuple[Sequence[int], int]:
-    """The rows of a window, and how many were found."""
     if window.sort != "name" and window.sort not in columns:
         near = nearest_name(window.sort, columns)
         why = f"did you mean {near!r}?" if near else f"must be one of name, {', '.join(columns)}"

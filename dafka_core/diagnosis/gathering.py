@@ -59,7 +59,6 @@ def gathered(
 
 
 def _heard(facts: Facts, reader: Reader, deadline: float) -> Facts:
-    """With what a reader hears."""
     left_s = max(deadline - time.monotonic(), 0.1)
     found: list[PartitionInfo] = []
     try:
@@ -102,7 +101,6 @@ def heard(facts: Facts, reader: Reader) -> Facts:
 def _with_stores(
     facts: Facts, stores: Sequence[StoreFacts], keys: KeyFiles, deadline: float
 ) -> Facts:
-    """With what the stores say by Arrow Flight."""
     left_s = min(max(deadline - time.monotonic(), 0.5), MOST_STORE_S)
     answers = asked(stores, facts.topics, left_s, keys)
     heads: dict[TopicPartition, PartitionInfo] = dict(facts.heads)

@@ -116,7 +116,6 @@ def _probe(host: str, port: int, deadline: float) -> PortFacts:
 
 
 def _listen(socket: sockets.socket, deadline: float) -> tuple[Answer, str]:
-    """Greets as ZeroMQ does, and takes what comes until it is known whose that is."""
     came = b""
     # The mechanism is not said before it is: who has another one would end the connection then.
     rest = [GREETING[: _MECHANISM.start], GREETING[_MECHANISM.start :]]

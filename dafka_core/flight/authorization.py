@@ -102,7 +102,6 @@ def _may_administer(owner: Permissions) -> bool:
 
 
 def _topics(request: Request) -> Iterable[str]:
-    """The topics that a request names."""
     named: Any = request
     if (topic := getattr(named, "topic", None)) is not None:
         return (topic,)

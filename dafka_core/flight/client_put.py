@@ -201,7 +201,6 @@ class PutStream(ProcessBound):
                 self._news.put(None)
 
     def _raise_ended(self, end: int) -> NoReturn:
-        """Raises what has ended the stream before ``end`` was on disk."""
         with self._step() as writer:
             # The store must hear that nothing more comes: then it ends the acknowledgements.
             writer.done_writing()
@@ -231,7 +230,6 @@ class PutStream(ProcessBound):
 
     @contextlib.contextmanager
     def _step(self) -> Iterator[Any]:
-        """The stream's writer, for one step, in which the store is waited for."""
         if self._failure is not None:
             raise self._failure
         if self._finished:
@@ -247,6 +245,5 @@ class PutStream(ProcessBound):
             self._call.go_on()
 
     def _fail(self, error: DafkaError) -> DafkaError:
-        """Has every further call raise the error, too."""
         self._failure = error
         return error

@@ -166,6 +166,5 @@ def _cut(sentence: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What gRPC says is wrong, without what it says about itself."""
     sentence = (str(error).splitlines() or [""])[0].partition(". gRPC client debug context")[0]
     return _cut(sentence.rpartition("with message: ")[2] or type(error).__name__)

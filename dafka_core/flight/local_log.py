@@ -245,7 +245,6 @@ class LocalLog:
                 client.lease(tp, at, at, done=done, timeout_s=timeout_s)
 
     def _blocks(self, granted: LeaseGranted, request: GetRequest, at: int) -> Iterator[RecordBatch]:
-        """The batches of one lease, as long as it holds."""
         for first, position, size_bytes in granted.blocks:
             why = ""
             try:
@@ -276,7 +275,6 @@ def _session(directory: str) -> str | None:
 
 
 def _file_id(directory: str) -> _FileId:
-    """What tells the store's file from one that has been put in its place."""
     try:
         found = (Path(directory) / DATA_FILE).stat()
     except OSError:

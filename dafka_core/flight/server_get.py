@@ -98,7 +98,6 @@ def get_many(context: ServerContext, ticket: bytes, caller: Caller) -> flight.Fl
 def _many_batches(
     context: ServerContext, request: GetManyRequest, schema: pa.Schema, stream: WatchedStream
 ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """As ``_batches``, of any number of ranges."""
     place = _Place(0, request.ranges[0].start)
     with stream:
         while place.number < len(request.ranges):
@@ -125,7 +124,6 @@ class _Place(NamedTuple):
 def _parts_at(
     context: ServerContext, request: GetManyRequest, place: _Place
 ) -> tuple[list[Part], _Place]:
-    """What goes into one batch from there on, and where the next one begins."""
     parts: list[Part] = []
     records, size_bytes = request.max_records, request.max_bytes
     with context.log.snapshot() as snapshot:

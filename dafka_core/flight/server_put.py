@@ -200,7 +200,6 @@ def _check_schema(schema: pa.Schema) -> None:
 
 
 def _batches(reader: flight.MetadataRecordBatchReader, stream: WatchedStream) -> Iterator[Values]:
-    """The values of each batch that has some, checked."""
     while True:
         try:
             stream.wait(limits.MAX_BATCH_BYTES)
@@ -238,7 +237,6 @@ def _checked(values: Values) -> Values:
 
 
 def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
-    """Whether there was another batch."""
     try:
         reader.read_chunk()
     except (StopIteration, *FLIGHT_ERRORS):

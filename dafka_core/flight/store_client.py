@@ -363,7 +363,6 @@ class StoreClient(ProcessBound):
 
     @contextmanager
     def _asking(self, timeout_s: float) -> Iterator[tuple[flight.FlightClient, Any]]:
-        """A call that is answered at once, and what pyarrow is told of it."""
         client = self._connected()
         with translating(self._store, timeout_s), self._watched(timeout_s):
             yield client, self._keys.call_options(timeout_s)

@@ -85,7 +85,6 @@ class Access:
     def _taken_out(
         self, api_key: int, request: Any, client: Client, rights: Rights
     ) -> Sequence[Any]:
-        """Takes what is not allowed out of a request."""
         rule = RULES[api_key]
         if rule.each is None:
             return ()
@@ -101,7 +100,6 @@ class Access:
         return errors
 
     def _may_make(self, client: Client, rights: Rights, topic: str) -> bool:
-        """Whether a topic that is not there is made for a user who names it."""
         if not _MAKES.isdisjoint(rights.operations(Resource.TOPIC, topic)):
             return True
         self._note(Api.METADATA, client, rights, Need(Resource.TOPIC, Operation.CREATE), topic)
@@ -155,19 +153,16 @@ class _Completion:
 
 
 def _is_all(api_key: int, request: Any, version: int) -> bool:
-    """Whether it asks for all topics that there are."""
     if api_key == Api.METADATA:
         return request.topics is None or (version == 0 and not request.topics)
     return api_key == Api.OFFSET_FETCH and request.topics is None
 
 
 def _tells(api_key: int, request: Any) -> bool:
-    """Whether the client wants to know what it may do."""
     return any(getattr(request, each) for each in _ASKED_OPERATIONS.get(api_key, ()))
 
 
 def _refusal(api_key: int, request: Any, rule: Rule, version: int) -> Any:
-    """The answer where nothing of a request is allowed."""
     assert rule.whole is not None
     error = KafkaError.NONE if rule.is_hidden else REFUSALS[rule.whole.resource]
     response = schemas.empty_response(api_key, version, error, WHY if error else None)

@@ -64,8 +64,6 @@ def _text(need: Need) -> Named:
 
 
 def _configs(operation: Operation) -> Named:
-    """Configs are a topic's, or a gateway's."""
-
     def needs(each: Any) -> tuple[Need, str]:
         is_topic = each.resource_type == Resource.TOPIC
         kind = Resource.TOPIC if is_topic else Resource.CLUSTER

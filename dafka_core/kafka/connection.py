@@ -211,7 +211,6 @@ class Connection(asyncio.BufferedProtocol):
         return works if self._agreeing is None else [*works, self._agreeing]
 
     async def _agree(self, tls: ssl.SSLContext) -> None:
-        """Has the client talk TLS from now on."""
         start = asyncio.get_running_loop().start_tls
         made = None
         try:
@@ -233,7 +232,6 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests in -----------------------------------------------------------------------------
 
     def _feed(self, octets: memoryview) -> None:
-        """Takes octets as far as requests may be begun; keeps the rest of them."""
         try:
             while not self.is_gone:
                 if self._request is not None:
@@ -249,7 +247,6 @@ class Connection(asyncio.BufferedProtocol):
         self._pace()
 
     def _begin(self, octets: memoryview) -> memoryview:
-        """Reads the size of the next request."""
         missing = _SIZE.size - len(self._size)
         self._size += octets[:missing]
         if len(self._size) < _SIZE.size:
@@ -296,7 +293,6 @@ class Connection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _set_deadline(self) -> None:
-        """For the request that is arriving, if one is, and nothing of ours holds it up."""
         if self._is_writing_paused:
             return
         if self._request is not None:
@@ -310,7 +306,6 @@ class Connection(asyncio.BufferedProtocol):
     # -- responses out ---------------------------------------------------------------------------
 
     def _start_next(self) -> None:
-        """Begins with the request that waits, if it may."""
         if self._waiting is None or self._is_writing_paused:
             return
         head, octets = self._waiting
@@ -372,7 +367,6 @@ class Connection(asyncio.BufferedProtocol):
         self._feed(memoryview(rest))
 
     def _pace(self) -> None:
-        """Reads on, or not."""
         pause = self._waiting is not None or bool(self._wanted_bytes or self._rest)
         if pause is not self._is_reading_paused and not self._transport.is_closing():
             self._is_reading_paused = pause

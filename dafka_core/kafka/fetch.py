@@ -82,7 +82,6 @@ class Fetch(Feature):
         return WantedRecords(found, *place)
 
     async def _wait(self, reading: LogReading, deadline: float) -> None:
-        """Waits until there is enough to read, at the latest until the deadline."""
         with self._watch.waiting(reading.partitions) as wait:
             changed = None
             while not await self._node.in_thread(reading.look, changed):

@@ -108,7 +108,6 @@ class Gateway(Node):
 
 
 def _features(node: GatewayNode, users: Users | None) -> list[Feature]:
-    """The parts that answer requests."""
     groups, produce = Groups(node), Produce(node)
     return [
         Acls(users),

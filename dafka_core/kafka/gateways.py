@@ -170,7 +170,6 @@ class Gateways:
         return None
 
     def _said(self, store: str) -> list[Announcement]:
-        """What a store's gateway has said, the newest first."""
         tp = TopicPartition(GATEWAYS_TOPIC, store)
         end = self._log.end(tp)
         found = []

@@ -118,7 +118,6 @@ class LogReading:
                     each.fail(say_damaged(damage))
 
     def _place(self, wanted: WantedRecords, held: PartitionInfo) -> None:
-        """Where the partition begins and ends, and whether the offset is between that."""
         if wanted.error:
             return
         wanted.earliest, wanted.end = held.earliest, held.end
@@ -128,7 +127,6 @@ class LogReading:
             wanted.fail(KafkaError.OFFSET_OUT_OF_RANGE)
 
     def _waiting_bytes(self, wanted: WantedRecords) -> int:
-        """How many octets of contents could be read of it now, as far as anybody wants to know."""
         start, room = max(wanted.offset, wanted.counted_end), wanted.max_bytes - wanted.counted
         if wanted.tp is not None and wanted.is_waiting and start < wanted.end and room > 0:
             room = min(room, self._min_bytes)
@@ -144,7 +142,6 @@ class LogReading:
     def _read(
         self, wanted: WantedRecords, room: int, encode: Encode, limits: FetchLimits
     ) -> Iterator[bytes]:
-        """Batches of the records from the offset on, encoded."""
         assert wanted.tp is not None
         offset = wanted.offset
         batches = self._batches(wanted.tp, offset, wanted.end, room)

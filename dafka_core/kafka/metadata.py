@@ -82,7 +82,6 @@ class Metadata(Feature):
     async def _found(
         self, names: Iterable[str], *, creates: bool, may_make: Callable[[str], bool]
     ) -> dict[str, KafkaError]:
-        """Which of some topics are there, or are made now; else why not."""
         numbers, options = self._numbers, self._node.options
         errors = dict.fromkeys(names, KafkaError.NONE)
 

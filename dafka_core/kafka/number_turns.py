@@ -97,7 +97,6 @@ class NumberTurns:
         return self._kept
 
     def _is_ours(self, producer: Producer) -> bool:
-        """Whether nobody has taken the list over since, as far as this store knows."""
         _, role, _ = producer.parts
         return role.fenced_by is None and self._list.is_of(role.epoch.life)
 
@@ -154,7 +153,6 @@ class NumberTurns:
             time.sleep(0.02)
 
     def _producer(self, acks: int) -> Producer:
-        """One that has taken the list over, in the mesh in the same way as the store."""
         given = options_beside(self._store.options)
         return Producer(
             LIST.topic,

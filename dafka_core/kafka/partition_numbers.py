@@ -194,7 +194,6 @@ class PartitionNumbers:
         return ranked(topic, [each.address for each in self._gateways.live()])
 
     def _adopt(self, draft: NumberDraft, topic: str) -> None:
-        """Gives numbers to the partitions of a topic that the store has and that have none."""
         infos, ended = self._stored.partitions(topic), self._list.table.ended
         found = [i.tp for i in infos if i.end > ended(i.tp) and is_numbered(topic)]
         draft.adopt(found, self._hosts)
@@ -233,7 +232,6 @@ class PartitionNumbers:
                 return
 
     def _look(self) -> None:
-        """Finds partitions that have no number."""
         number = self._stored.changes.number
         changed = self._stored.changes.since(self._looked, None)
         if changed is None:

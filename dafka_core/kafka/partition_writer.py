@@ -190,7 +190,6 @@ class PartitionWriter:
         self._settle()
 
     def _settle(self) -> None:
-        """Once nothing is under way any more, what has failed begins anew."""
         if self._has_failed and not self._under_way and not self._is_taken:
             is_again = any(put.tries > 1 for put in self._again)
             asyncio.get_running_loop().call_later(TRY_AGAIN_S if is_again else 0, self._begin_anew)
@@ -285,7 +284,6 @@ class PartitionWriter:
             self._states.reset(partition.topic, name, end, notes)
 
     def _name(self, partition: NumberedPartition) -> str:
-        """The name of a numbered partition that no other one has that was, or is, of its topic."""
         if partition.hosted:
             return partition.address
         # A Dafka producer may go on with its partition, which has a number again then.

@@ -150,7 +150,6 @@ class Produce(Feature):
                 each.cancel()
 
     def _begin(self, topic: str, part: Any, version: int) -> Put | RefusedError | None:
-        """Hands the records for one partition to its writer."""
         if not part.records:
             if version < BATCH_VERSION:
                 return None

@@ -91,7 +91,6 @@ class ProduceRounds:
         writer.put(put)
 
     def _forget_deleted(self) -> None:
-        """Forgets the writers of topics that were deleted."""
         number = self._node.numbers.number
         self._writers = {
             tp: each
@@ -155,7 +154,6 @@ class ProduceRounds:
             self._timer = None
 
     def _take(self, writers: Sequence[PartitionWriter]) -> _Round:
-        """What is next of these partitions."""
         taken: _Round = []
         puts, size_bytes = ROUND_PUTS, ROUND_BYTES
         for writer in writers:
@@ -190,7 +188,6 @@ class ProduceRounds:
     # -- in a thread -----------------------------------------------------------------------------
 
     def _write(self, taken: _Round, loop: asyncio.AbstractEventLoop) -> int:
-        """Gives the first puts to the store, and returns how many they are."""
         puts = [put for _, group in taken for put in group]
         errors: _Errors = {}
         decoded = left = self._decode(puts, errors)
@@ -211,7 +208,6 @@ class ProduceRounds:
     def _given(
         self, batches: Sequence[tuple[RecordBatch, Notes]], begun: _Round, errors: _Errors
     ) -> list[Future[int]]:
-        """Gives them to the store; nothing is given where that fails."""
         try:
             return self._node.store.append_queue.put_all(batches)
         except Exception as error:  # noqa: BLE001 -- those who wait hear of it
@@ -241,7 +237,6 @@ class ProduceRounds:
             each.add_done_callback(on_each)
 
     def _decode(self, puts: Sequence[Put], errors: _Errors) -> int:
-        """Gives the first puts their records, and returns how many they are."""
         limit_bytes = self._node.store.append_queue.limit_bytes
         requests = [(put.octets, put.version) for put in puts]
         found = produced_together(requests, limit_bytes, WRITE_BYTES)

@@ -113,7 +113,6 @@ def produced_together(
 
 
 def _chunks(batches: Sequence[OpenedBatch]) -> Iterator[Sequence[OpenedBatch]]:
-    """The batches, as many at a time as are decoded together."""
     first = size_bytes = 0
     for at, batch in enumerate(batches):
         size_bytes += len(batch.records)

@@ -65,7 +65,6 @@ def parse_head(octets: memoryview) -> RequestHead:
 
 
 def _after_tags(octets: memoryview, at: int) -> int:
-    """Where the tagged fields that begin at ``at`` end."""
     try:
         count, at = _varint(octets, at)
         for _ in range(count):

@@ -154,7 +154,6 @@ class Topics(Feature):
     def _checked_topic(
         self, topic: Any, times: int
     ) -> tuple[int, list[str], dict[str, int | None]]:
-        """How many partitions a new topic gets, their gateways if named, and what is kept of it."""
         if times > 1:
             raise RefusedError(KafkaError.INVALID_REQUEST, "the request has this topic twice")
         if why := wrong_name(topic.name):
@@ -176,7 +175,6 @@ class Topics(Feature):
         return count, self._assigned(in_order), limits
 
     def _checked_count(self, topic: Any) -> int:
-        """How many partitions a new topic gets."""
         count, copies = topic.num_partitions, topic.replication_factor
         if topic.assignments:
             if (count, copies) != (DEFAULT, DEFAULT):
@@ -268,7 +266,6 @@ class Topics(Feature):
         await self._to_its_end(self._remove(topic, has_rule=has_rule))
 
     async def _remove(self, topic: str, *, has_rule: bool) -> None:
-        """Takes a topic's numbers away, and then all that there is of it."""
         numbers, deletions = self._node.numbers, self._node.store.deletions
         # Another gateway may write to those that it hosts until it has heard of it.
         hosted = numbers.hosted(topic)

@@ -246,7 +246,6 @@ class Users:
         return hmac.compare_digest(given.stored_key, like.stored_key)
 
     def _read(self) -> str:
-        """Takes in what is there; what is wrong, if anything."""
         try:
             status = self._path.stat()
             state = status.st_ctime_ns, status.st_size, status.st_ino
@@ -281,7 +280,6 @@ class Users:
 
 
 def _take(known: dict[str, _User], line: str) -> None:
-    """Raises ValueError for a line that is wrong."""
     permissions = permissions_of(line)
     if permissions is None:
         name, mechanism, verifier = _parsed(line)

@@ -281,13 +281,11 @@ def _told(text: str) -> dict[str, str]:
 
 
 def _credentials(secret: bytes, name: str, roles: Collection[str]) -> dict[str, str]:
-    """What Arrow Flight knows the owner of a secret by."""
     facts = {TOKEN: token_digest(token(secret))}
     return facts | {CERTIFICATE: new_certificate(secret, name)} if STORE in roles else facts
 
 
 def _told_anew(text: str, facts: Mapping[str, str]) -> str:
-    """A public file with what is said of its owner, in place of what was."""
     text = re.sub(rf"(?m)^\s+({'|'.join(facts)})\s*=.*\n", "", text)
     lines = "".join(f'    {name} = "{fact}"\n' for name, fact in facts.items())
     return text.replace("metadata\n", f"metadata\n{lines}", 1)

@@ -222,11 +222,9 @@ class AppendQueue(ProcessBound):
         self.fail()
 
     def _submit(self, *entries: LogEntry) -> Future[Any]:
-        """Gives entries to the role, in order, when there is room."""
         return self._submit_all([entries])[0]
 
     def _submit_all(self, all_entries: Sequence[Sequence[LogEntry]]) -> list[Future[Any]]:
-        """The same of each, at once."""
         requests = [_Request(entries, Future()) for entries in all_entries]
         size_bytes = sum(each.size_bytes for each in requests)
 
@@ -284,7 +282,6 @@ class AppendQueue(ProcessBound):
         return self._smallest_limit()[0]
 
     def _smallest_limit(self) -> tuple[int, str]:
-        """The same, and whose limit it is."""
         other = self._mesh.limits.smallest_store
         if other is not None and other.limit_bytes < self._max_record_bytes:
             return other.limit_bytes, f"at store {other.node}"

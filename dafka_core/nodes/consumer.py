@@ -264,7 +264,6 @@ class Consumer(Node):
         )
 
     def _drop(self, unwanted: Callable[[TopicPartition], bool]) -> None:
-        """Drops queued records, and those that the application is iterating over."""
         self._queue_delivered()
         self._queue.drop(unwanted)
 

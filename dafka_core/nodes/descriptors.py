@@ -140,7 +140,6 @@ class PeerRoom:
         )
 
     def _needed(self, peer_count: int) -> int:
-        """How many descriptors there must be for so many peers."""
         return self._others + RESERVE + self._per_peer * peer_count
 
     def _fits(self, peer_count: int) -> bool:
@@ -174,7 +173,6 @@ class PeerRoom:
         self._others = max(others, self._least)
 
     def _turn_away(self, peer_count: int) -> None:
-        """Ends the connections of refused peers, and lets no further ones come."""
         full = not self._fits(peer_count + 1)
         taken = 0
         if full or self.refused:
@@ -215,7 +213,6 @@ class PeerRoom:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
-    """A socket that somebody else closes."""
     found = sockets.socket(fileno=descriptor)
     try:
         yield found

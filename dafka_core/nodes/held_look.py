@@ -110,7 +110,6 @@ class HeldLook:
 
 
 def _counted(log: Log, limits: StoreLimits, held: Held) -> Iterator[list[PartitionInfo]]:
-    """Partitions, some at a time, when those with records are counted."""
     found = log.partitions_after(None, None, PAGE)
     while found:
         for info in found:

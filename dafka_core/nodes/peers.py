@@ -379,7 +379,6 @@ class Peers:
                 )
 
     def _renew(self, now: float, endpoint: str) -> None:
-        """Connects to a peer that ZeroMQ has given up, though its beacons go on."""
         self._disconnect(endpoint)
         try:
             self._connect(now, endpoint)

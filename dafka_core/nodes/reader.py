@@ -200,7 +200,6 @@ class Reader(Node):
         self._mesh.close()
 
     def _take(self, read: _Read) -> list[RecordBatch]:
-        """What has come of a range and was not taken yet."""
         with self._lock:
             batches, read.arrived = read.arrived, []
             read.arrived_bytes = 0
@@ -211,7 +210,6 @@ class Reader(Node):
         return batches
 
     def _explain(self, tp: TopicPartition, offset: int, end: int, waited_s: float) -> None:
-        """Raises the error that fits records which do not come."""
         infos = self.partitions([tp.topic], timeout_s=waited_s)
         held = next((info for info in infos if info.partition == tp.partition), None)
         if held is None:

@@ -123,7 +123,6 @@ class RetentionThread(ProcessBound):
             )
 
     def _do(self, steps: Iterable[None]) -> None:
-        """Has steps done, with pauses while records come in."""
         started_s = time.monotonic()
         for _ in steps:
             if self._closed.is_set():

@@ -248,7 +248,6 @@ class Security:
         return allowed
 
     def _say_refused(self, key: str, frame: bytes) -> None:
-        """Says what of a subscription is refused."""
         owner = self._permissions(key)
         # It comes first of all, and is not to hide what comes then.
         introduced = parse_announcement(frame[1:])

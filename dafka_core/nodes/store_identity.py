@@ -137,7 +137,6 @@ def copied(address: str) -> str:
 
 
 def _origin(directory: Path) -> str:
-    """What a copy of the directory's files does not share with them."""
     return " ".join(str(path.stat().st_ino) for path in (directory, directory / DATA_FILE))
 
 

@@ -73,7 +73,6 @@ class StoreLoop:
         return bool(self._role.requests)
 
     def _serve(self) -> None:
-        """Answers requests, as many as are small."""
         requests, sent = self._role.requests, 0
         for _ in range(SERVE_REQUESTS):
             request = requests.take()
@@ -171,7 +170,6 @@ class StoreLoop:
         return store_requests.fetched_batches(fetch.requestor, batches)
 
     def _published(self, publish: PublishCommitted) -> list[Outgoing]:
-        """The next records of what was committed here, and after the last ones the head."""
         # Without a subscriber no record is read: who subscribes later hears of the head, and asks.
         if self._mesh.has_subscriber(publish.tp.topic):
             batches = self._read(publish.tp, publish.start, publish.end)
@@ -191,7 +189,6 @@ class StoreLoop:
 
 
 def _size(answer: Outgoing) -> int:
-    """Records or entries in a message."""
     if isinstance(answer, OutgoingBatch):
         return answer.batch.count
     return len(answer.entries) if isinstance(answer, HeadsReply | TimesReply) else 1

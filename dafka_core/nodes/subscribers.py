@@ -89,7 +89,6 @@ class Subscribers:
 
     @staticmethod
     def _forget(names: Counter[str], name: str) -> None:
-        """A connection of a node has ended, perhaps after the node's next one began."""
         names[name] -= 1
         if names[name] <= 0:
             del names[name]

@@ -88,7 +88,6 @@ class AdmittedPartitions:
         self._change(self.limits.apply(held))
 
     def _change(self, owners: Iterable[str]) -> None:
-        """Some owners have as much as they may now, or not any more."""
         changed = set(owners)
         for tp, partition in self.by_name.items() if changed else ():
             if self.limits.owner(tp) not in changed:

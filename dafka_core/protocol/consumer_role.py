@@ -207,7 +207,6 @@ class ConsumerRole:
         return min((due for due in deadlines if due is not None), default=None)
 
     def _pass_over(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
-        """Goes on behind a record that is larger than the consumer takes."""
         fetcher, limit_bytes = self.fetchers.get(record.tp), self._limit_bytes
         # Of one that is smaller somebody errs: whoever has it may still send it.
         if fetcher is None or record.size_bytes <= limit_bytes:

@@ -144,7 +144,6 @@ class KnownStores:
         return self._settled_at if self._begins else self._due
 
     def _note(self, store: str) -> None:
-        """Writes down that a store is there, or was until now."""
         known = self._met.get(store, Met(store))
         self._met[store] = Met(store, self._peers.get(store) or known.endpoint, self._wall_us())
         self._write(self._met[store])

@@ -242,7 +242,6 @@ class DirectRecordBatches(Message):
             start, run = stop, run_end
 
     def _columns(self) -> tuple[PackedRecords, list[int]]:
-        """The content, and where each entry's runs of timestamps end."""
         ends = np.cumsum([entry.end - entry.earliest for entry in self.entries])
         if not len(ends) or not 1 <= ends[-1] <= MAX_BATCH_COUNT:
             raise ProtocolError(f"a message has 1 to {MAX_BATCH_COUNT} records")

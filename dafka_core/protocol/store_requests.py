@@ -179,7 +179,6 @@ class RequestQueue:
             self._put(peer, key, newer)
 
     def _put(self, peer: str, key: tuple[type, object], request: Work) -> None:
-        """Joins a request to the one with its key, if there is one."""
         queue = self._queues.setdefault(peer, _Queue())
         older = queue.get(key)
         if older is not None:

@@ -355,7 +355,6 @@ class StoreRole:
         return [] if refused else self.scheduler.on_head(now, partition.fetcher, end, direct=direct)
 
     def _on_heads(self, now: float, heads: m.HeadsReply) -> list[Outgoing]:
-        """Another store's heads, which say whose records they are."""
         messages: list[Outgoing] = []
         for info in heads.entries:
             partition = self._partition(info.tp)

@@ -134,14 +134,12 @@ def _state_files(directory: Path) -> Iterator[_StateFile]:
 
 
 def _operators_after(directory: Path, batch: int) -> Iterator[Path]:
-    """What operators have noted of themselves in later batches."""
     for path in directory.glob("*/_metadata/v2/*"):
         if _OPERATOR.fullmatch(path.name) and int(path.name) > batch:
             yield path
 
 
 def _check_state(checkpoint: Checkpoint, states: Iterable[_StateFile], batch: int) -> None:
-    """Sees that each state store can be read as it was behind a batch."""
     stores: dict[Path, dict[int, bool]] = {}
     for path, version, is_full in states:
         known = stores.setdefault(path.parent, {})

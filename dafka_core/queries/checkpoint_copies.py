@@ -81,7 +81,6 @@ def _copy(own: Path, part: Path) -> None:
 
 
 def _files(directory: Path) -> set[tuple[Path, int, int]]:
-    """What is there, and when it was changed."""
     found = set()
     for path in directory.rglob("*"):
         try:

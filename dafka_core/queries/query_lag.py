@@ -112,7 +112,6 @@ def partition_lags(
 def _positions(
     report: Report, heads: Mapping[TopicPartition, PartitionInfo]
 ) -> dict[TopicPartition, int]:
-    """Where a query reads on in each partition that stores hold."""
     told, topics = report.progress.offsets(), {*report.progress.topics}
     return {tp: told.get(tp, 0) for tp in heads if tp in told or tp.topic in topics}
 
@@ -120,7 +119,6 @@ def _positions(
 def _ages_s(
     clients: Sequence[StoreClient], firsts: Iterable[tuple[str, str, int]], timeout_s: float
 ) -> dict[tuple[str, str, int], float]:
-    """For how many seconds records have waited, by the clock of the store that tells."""
     left, found = sorted(firsts), {}
     for client in clients:
         if not left:

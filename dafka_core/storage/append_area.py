@@ -181,7 +181,6 @@ class AppendArea:
         return _ID.unpack(value)[0] if found == value + checksum(key, value) else 0
 
     def _replace(self, bucket: Bucket, keys: list[bytes], blocks: list[GroupedBlock]) -> None:
-        """Writes the blocks, merged, at the next level in the place of a bucket's groups."""
         merged, level, kept = self._merged(blocks), bucket[0] + 1, False
         for key, value in reversed(list(self._slots(bucket))):
             if value and key not in keys:
@@ -213,7 +212,6 @@ class AppendArea:
         return left
 
     def _is_followed(self, block: GroupedBlock) -> bool:
-        """Whether the records after a block are in the table of blocks, so that it cannot grow."""
         cursor = self._txn.cursor(self._blocks)
         return cursor.set_key(BLOCK_KEY.pack(block.partition_id, block.end))
 
@@ -274,7 +272,6 @@ class AppendArea:
 
 
 def _stretches(blocks: Iterable[GroupedBlock]) -> Iterator[list[GroupedBlock]]:
-    """A partition's blocks in parts that follow each other, none larger than need be."""
     stretch: list[GroupedBlock] = []
     size_bytes = 0
     for block in blocks:

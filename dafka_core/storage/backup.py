@@ -242,7 +242,6 @@ def _taken(directory: Path) -> StoreError:
 
 @contextlib.contextmanager
 def _as_written(directory: Path) -> Iterator[None]:
-    """Says by name what of a backup's tables cannot be read, though its checksum is right."""
     try:
         yield
     except ValueError as error:
@@ -295,7 +294,6 @@ def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], in
 
 
 def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
-    """Makes a backup's tables those of the next one."""
     with after.reading() as new:
         earliest = _earliest(new)
         firsts = {each: next(new.firsts(each, 0)) for each in new.ids_with_blocks()}
@@ -329,13 +327,11 @@ def _copy_blocks(opened: Opened, new: Tables) -> None:
 
 
 def _earliest(tables: Tables) -> dict[int, int]:
-    """Where the blocks begin that a store still has under each id."""
     earliest = {row.id: row.earliest for _, row in tables.all_rows()}
     return earliest | {each.id: each.start for each in tables.aside.listed()}
 
 
 def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:
-    """Deletes what the later backup's store has trimmed, deleted or discarded since."""
     for partition_id in list(tables.ids_with_blocks()):
         if partition_id not in earliest:
             tables.delete_blocks(partition_id, list(tables.firsts(partition_id, 0)))

@@ -239,7 +239,6 @@ class Block:
 
 
 def _body(view: memoryview, head: _Head) -> memoryview:
-    """Offsets and data, opened if they are compressed."""
     at = HEADER.size + head.run_count * RUN_BYTES
     if not head.codec:
         return view[at:]

@@ -125,7 +125,6 @@ def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
 
 
 def _stop(costs: npt.NDArray[np.int64], start: int, extend: Block | None) -> int:
-    """Where a block that begins at ``start``, behind ``extend``, is to end."""
     room = MAX_BLOCK_BYTES - _SPARE_BYTES
     size, count = (extend.size_bytes, extend.count) if extend else (0, 0)
     whole_size = size + int(costs[-1] - costs[start])
@@ -151,7 +150,6 @@ def _checked_columns(values: Sequence[bytes]) -> tuple[Longs, memoryview]:
 
 
 def _assembled(parts: Sequence[Block | _Part], into: bytearray | None) -> memoryview:
-    """The records of all parts as one block."""
     pairs = _joined(np.concatenate([part.times for part in parts]))
     count = int(pairs[:, 0].sum())
     offsets_at = HEADER.size + pairs.nbytes
@@ -177,7 +175,6 @@ def _assembled(parts: Sequence[Block | _Part], into: bytearray | None) -> memory
 
 
 def _joined(runs: Longs) -> Longs:
-    """The runs with neighbours of one timestamp made one."""
     first = np.flatnonzero(np.append(True, runs[1:, 1] != runs[:-1, 1]))
     if len(first) == len(runs):
         return runs

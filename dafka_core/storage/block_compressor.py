@@ -88,7 +88,6 @@ class BlockCompressor:
         return True
 
     def _look(self) -> None:
-        """Finds the partitions that have blocks which were not looked at."""
         with self._env.reading() as tables:
             for tp, row in tables.all_rows():
                 if row.end and codec_of(tp.topic, self.rules) != NONE:

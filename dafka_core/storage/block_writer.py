@@ -91,7 +91,6 @@ def _last(
 
 @contextlib.contextmanager
 def _named(batch: RecordBatch) -> Iterator[None]:
-    """Has a ValueError say which batch it is about."""
     try:
         yield
     except ValueError as error:

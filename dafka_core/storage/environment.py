@@ -209,7 +209,6 @@ class Environment:
 
 
 def _used_bytes(opened: Opened, txn: lmdb.Transaction[memoryview]) -> int:
-    """What the pages of all tables take, and the file's first two."""
     tables = map(txn.stat, (opened.meta, opened.partitions, opened.blocks))
     stats = [opened.env.stat(), *tables]
     pages = sum(

@@ -101,7 +101,6 @@ class Linker:
         return True
 
     def _look(self, now_s: float) -> None:
-        """Finds the partitions that have enough new records, or have had some for long."""
         changes = self._env.changes
         number, changed = changes.number, changes.since(self._changes_seen, None)
         waiting, self._tails = self._tails, {}
@@ -124,7 +123,6 @@ class Linker:
         self._changes_seen = number
 
     def _links(self, tables: Tables, tp: TopicPartition) -> tuple[int, list[Link]]:
-        """A partition's id, and its next links, if there are some to be made."""
         row = tables.visible_row(tp)
         if row is None:
             return 0, []

@@ -79,7 +79,6 @@ def check_blocks(tables: Tables) -> Iterator[Checked]:
 
 @contextmanager
 def _naming(look: Look, kind: str, tp: TopicPartition, found: list[Damage]) -> Iterator[Tables]:
-    """Gives a look, and adds the damage that ends it to ``found``."""
     try:
         with look() as tables:
             yield tables
@@ -88,7 +87,6 @@ def _naming(look: Look, kind: str, tp: TopicPartition, found: list[Damage]) -> I
 
 
 def _rows(look: Look) -> tuple[list[TopicPartition], list[Damage]]:
-    """The partitions whose rows are good, and those whose rows are not."""
     good, damaged = list[TopicPartition](), list[Damage]()
     with _naming(look, ROW, _NOWHERE, damaged) as tables:
         for key, value in tables.entries(1):

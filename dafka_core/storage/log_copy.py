@@ -110,7 +110,6 @@ def _fact(key: bytes, facts: Mapping[str, Any]) -> Entry:
 
 
 def _blocks_from(tables: Tables, partition_id: int, start: int) -> Iterator[FoundBlock]:
-    """An id's blocks that hold records from an offset on."""
     last = tables.last_block(partition_id, start) if start else None
     if last is not None and last.first < start:
         try:

@@ -122,7 +122,6 @@ def affordable_bytes(wanted_bytes: int) -> int:
 
 
 def _can_map(size_bytes: int) -> bool:
-    """Whether the system would map so much now."""
     try:
         # No access: this takes address space and nothing else, whatever the system's policy.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

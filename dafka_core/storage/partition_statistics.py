@@ -126,6 +126,5 @@ def times_of(batches: Iterable[RecordBatch]) -> list[tuple[int, int]]:
 def _times_at(
     tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
 ) -> tuple[int, Longs]:
-    """The first offset of the block that holds a record, and its runs of timestamps."""
     found = tables.blocks_of(tp, row, offset)[0]
     return found.first, tables.read_block(tp, found, peek_times)

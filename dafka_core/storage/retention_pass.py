@@ -152,7 +152,6 @@ class Retention:
             yield from self._doom(info, bounds[: bisect_right(bounds, before)])
 
     def _doom(self, info: PartitionInfo, bounds: Sequence[int]) -> Iterator[None]:
-        """Has the blocks between ``bounds`` go."""
         if len(bounds) < 2:
             return
         before = bounds[-1]

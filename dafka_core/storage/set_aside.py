@@ -108,7 +108,6 @@ class AsideArea:
         return True
 
     def _blocks(self, tp: TopicPartition, row: PartitionRow, offset: int) -> Iterator[RecordBatch]:
-        """The records of a row, by blocks, from the one with an offset on."""
         while offset < row.end:
             # LMDB: what is found is valid until the transaction's next write, which may come when
             # a batch is handed out.  So all are copied first.

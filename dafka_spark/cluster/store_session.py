@@ -292,7 +292,6 @@ def _end_at(
 
 
 def _has(state: TransactionState, transaction: Transaction) -> bool:
-    """Whether a store has a transaction, and itself or a newer one as the partition's last."""
     last = state.transaction
     is_last = transaction.version == NO_VERSION or (
         last is not None and (last == transaction or last.version > transaction.version)
@@ -303,7 +302,6 @@ def _has(state: TransactionState, transaction: Transaction) -> bool:
 def _missing(
     tp: TopicPartition, transaction: Transaction, ends: dict[str, int | None], deadline: Deadline
 ) -> NotAcknowledgedError:
-    """The error for acknowledgements of these stores, which have the partition so far."""
     count = transaction.end - transaction.start
     error = NotAcknowledgedError(*tp, count, deadline.timeout_s)
     for store, end in sorted(ends.items()):

@@ -122,7 +122,6 @@ def _name(schema: Any) -> str:
 
 
 def _without_others(schema: Any) -> Any:
-    """A schema without the logical types that Spark has not."""
     if isinstance(schema, list):
         return [_without_others(each) for each in schema]
     if not isinstance(schema, dict):

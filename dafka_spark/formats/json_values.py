@@ -116,7 +116,6 @@ def _has_infinity(column: pa.Array) -> bool:
 
 
 def _read_as(kind: types.DataType) -> pa.DataType:
-    """The type that Arrow reads in the place of Spark's."""
     match kind:
         case types.StructType():
             return pa.struct([(field.name, _read_as(field.dataType)) for field in kind])

@@ -300,7 +300,6 @@ class _Field:
 
 
 def _masked(column: pa.Array, valid: list[bool]) -> pa.Array:
-    """A column with nulls where it is not valid."""
     if all(valid):
         return column
     there = pa.array(valid, pa.bool_())

@@ -108,7 +108,6 @@ class Sessions(StatefulProcessor):
         return [(first, last, count) for first, last, count in self._open.get()]
 
     def _end_ms(self, span: Span) -> int:
-        """When the session has ended: a record of then would begin another one."""
         return -(-(span[1] + self._gap_us) // 1_000)
 
 

@@ -159,7 +159,6 @@ class Application(NamedTuple):
 
 
 def _newest(heard: Sequence[tuple[StoreClient, dict[TopicPartition, Transaction]]]) -> Progress:
-    """Return the newest version of all answers."""
     last: dict[TopicPartition, Transaction] = {}
     holders: dict[TopicPartition, StoreClient] = {}
     for client, found in heard:

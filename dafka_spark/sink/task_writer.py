@@ -153,7 +153,6 @@ def _contents(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
 
 
 def _check_inserted(batch: pa.RecordBatch, options: SinkOptions) -> None:
-    """Sees that rows for a SQL table say nothing that would be passed over."""
     written = WRITTEN if options.opens else WRITTEN - {"key", "headers"}
     for name in batch.schema.names:
         if name not in written and batch.column(name).null_count < batch.num_rows:

@@ -185,7 +185,6 @@ class TransactionalWriter(PartitionWriter):
     # -- where the transaction is, or is to be ---------------------------------------------------
 
     def _find(self, known: Sequence[StoreClient], deadline: Deadline) -> None:
-        """Finds the transaction, or a store for it, which is then given all rows sent so far."""
         self.rows.close()
         cause: DafkaError | None = None
         session, only = self._task.session, self._task.picked

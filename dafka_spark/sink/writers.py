@@ -161,7 +161,6 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Has errors that another job with the same name causes say so."""
         try:
             yield
         except (

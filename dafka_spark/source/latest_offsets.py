@@ -145,7 +145,6 @@ def ask_known(
 
 
 def _hear_stores(reader: Reader) -> None:
-    """Waits for stores that have come since the last look."""
     with suppress(NoStoreError):  # those of before are there all the same
         reader.hear_stores(timeout_s=timing.FIND_S)
 

@@ -159,7 +159,6 @@ def _look(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
 
 
 def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, PartitionFacts]:
-    """What stores say of each partition that is selected."""
     asked = options.selection.asked
     names = asked if asked is not None and len(asked) <= MOST_ASKED_BY_NAME else [None]
 

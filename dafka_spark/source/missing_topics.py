@@ -45,7 +45,6 @@ def wait_or_fail(
 
 
 def _all_held(options: SourceOptions, connect: Connect) -> Collection[TopicPartition]:
-    """What the stores hold of any topic, where the right name may be."""
     everything = replace(
         options.without_bounds(),
         subscribe=(),
@@ -59,7 +58,6 @@ def _all_held(options: SourceOptions, connect: Connect) -> Collection[TopicParti
 def _sentence(
     options: SourceOptions, missing: TopicPartition, held: Collection[TopicPartition]
 ) -> tuple[str, str, str]:
-    """The option, its value, and what is wrong with that."""
     partitions = [tp.partition for tp in held if tp.topic == missing.topic]
     if not partitions:
         option = "assign" if options.assign else "subscribe"

@@ -115,7 +115,6 @@ class ProgressPublisher:
             return self._is_closed
 
     def _publish(self, offset: Mapping[str, Any]) -> int:
-        """Reports an offset; the octets that it takes."""
         positions = SourceOffset.parse(offset).positions
         report = self._report.at(positions)
         if self._has_pattern:  # who reads reports would have to match what anybody has written

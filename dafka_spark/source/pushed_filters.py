@@ -71,5 +71,4 @@ def conditions(pushed: Filter) -> list[Comparison]:
 
 
 def _narrows(value: Any, kind: type) -> bool:
-    """Whether a value is of the column's type, and a time one with a zone."""
     return type(value) is kind and getattr(value, "tzinfo", dt.UTC) is not None

@@ -86,7 +86,6 @@ class RangeFetch:
                 self._meet(failures, patience)
 
     def _round(self) -> Generator[Records, None, Failures]:
-        """Asks each source for what it is known to have, then, if need be, for anything."""
         begun, end = self._position, self._wanted.end
         failures: Failures = []
         idle: list[RecordSource] = []
@@ -220,7 +219,6 @@ class RangeFetch:
         return RetentionAheadError(*self._wanted.tp, position, available, lost_end=available)
 
     def _held(self) -> PartitionInfo | None:
-        """What all sources that answer have of the partition now."""
         infos: list[PartitionInfo] = []
         for source in self._sources:
             if isinstance(source, ArchiveSource) and source.known.stop <= self._position:

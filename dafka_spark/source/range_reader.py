@@ -113,7 +113,6 @@ class ArrowBatches:
         return made if kept is None else made.filter(kept)
 
     def _opened(self, batches: Sequence[Records]) -> dict[str, pa.Array]:
-        """The columns that are made of the records' contents, if there is something in them."""
         wanted = [
             name
             for name in (KEY, VALUE, HEADERS)
@@ -165,7 +164,6 @@ class ArrowBatches:
                 return self._constant(field, None, rows)
 
     def _offsets(self, firsts: Longs, counts: Longs, kind: pa.DataType) -> pa.Array:
-        """So many offsets from each of the first ones on."""
         rows = int(counts.sum())
         if rows > len(self._rising):
             self._rising = np.arange(rows, dtype=np.int64)
@@ -177,7 +175,6 @@ class ArrowBatches:
         return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
 
     def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:
-        """A column with one value: a slice of the longest one made so far."""
         made_of, made = self._constants.get(field.name, (None, None))
         if made is None or made_of != value or len(made) < rows:
             made = pa.repeat(pa.scalar(value, field.type), rows)

@@ -184,7 +184,6 @@ def with_times(
 
 
 def _asked(wanted: OffsetRange) -> dict[str, Any]:
-    """What to ask a store for, as arguments."""
     lives = {"life": wanted.life, "after": wanted.after}
     known = {name: life for name, life in lives.items() if life != NO_LIFE}
     return {"tp": wanted.tp, "start": wanted.start, "end": wanted.end, **known}

@@ -59,7 +59,6 @@ class ReportedLag:
 
 
 def _mean(waiting: Waiting, sizes: Sizes) -> float | None:
-    """The mean size of a record, by those partitions of which it is known."""
     known = {tp: each for tp, each in sizes.items() if each}
     count = sum(waiting[tp] for tp in known)
     if not count:

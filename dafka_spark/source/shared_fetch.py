@@ -68,7 +68,6 @@ class SharedFetch:
             yield from self._alone(replace(wanted, held=tuple(held)))
 
     def _by_store(self, choice: int) -> dict[StoreLocation, list[int]]:
-        """The ranges to ask of each store, where it is the one of this number to be asked."""
         stores: dict[StoreLocation, list[int]] = {}
         for number, wanted in sorted(self._left.items(), key=operator.itemgetter(0)):
             held = wanted.held[choice : choice + 1]
@@ -77,7 +76,6 @@ class SharedFetch:
         return stores
 
     def _ask(self, location: StoreLocation, numbers: Sequence[int]) -> Iterator[RecordBatch]:
-        """What a store gives of these ranges, with one request."""
         asked = [_asked(self._left[number]) for number in numbers]
         checks = [CompletenessCheck(self._left[number]) for number in numbers]
         try:
@@ -110,7 +108,6 @@ class SharedFetch:
             self._left[number] = wanted.part(batch.end, wanted.end)
 
     def _alone(self, wanted: OffsetRange) -> Iterator[Records]:
-        """The records of one range; sees that all of them come."""
         sources = open_sources(
             wanted.held,
             self._options,

@@ -97,7 +97,6 @@ class StoreWatch:
         return known.infos
 
     def _has_watch(self, known: _Known) -> bool:
-        """Whether a store tells when something changes, from now on at the latest."""
         if not known.tells_changes or not known.cursor:
             return False
         if not known.is_watched and time.monotonic() >= known.unwatched_until:

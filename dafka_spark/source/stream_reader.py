@@ -237,7 +237,6 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return self._look(thorough=thorough) if self._frozen is None else self._frozen
 
     def _news(self, known: Heads) -> Heads:
-        """What there is; waits for a while as long as that is what is known."""
         deadline = Deadline(self._idle.allowed_s())
         while True:
             # Where the mesh had to be asked, too, nobody tells when something changes.
@@ -322,7 +321,6 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return ArchiveLook(self._options)
 
     def _first(self, tp: TopicPartition, begin: SourceOffset, info: PartitionInfo) -> int:
-        """The next offset to read of a partition."""
         position = begin.positions.get(tp, info.earliest)
         # The task that reads lost records asks every store, and fails then.
         return position if self._options.fail_on_data_loss else max(position, info.earliest)

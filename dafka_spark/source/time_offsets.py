@@ -173,7 +173,6 @@ def spans_of_times(
 
 
 def _of_files(files: Sequence[ArchivedFile], times_us: Sequence[int | None]) -> Told:
-    """About where the two times are in an archive, to a file, so that all that fits is between."""
     since_us, before_us = times_us
     since: int | None = files[0].start
     before = None
@@ -192,7 +191,6 @@ def _span(
     times_us: Sequence[int | None],
     head: PartitionInfo,
 ) -> tuple[int, int]:
-    """The span of a partition of which stores say where the two times are in what they have."""
     start, end = head.earliest, head.end
     if times_us[0] is not None:
         # Where all that stores have is older, what none of them has may be newer; and older records

@@ -81,7 +81,6 @@ class TypedValues:
         )
 
     def _error(self, part: Part, batches: Sequence[Records]) -> BadValueError:
-        """The error of a bad value."""
         row = part.start
         for batch in batches:
             if row < batch.count:

@@ -193,7 +193,6 @@ class Coordinator:
                 _log.warning("groups that are not used could not be deleted: %s", error)
 
     async def _expire(self) -> None:
-        """Deletes groups that have not been used for too long."""
         log = self._node.store.log
         if log.clock.doubt() or self.loading():
             return
@@ -259,7 +258,6 @@ class Coordinator:
             kept.pop(group_id, None)
 
     async def _keep(self, group: Group, record: GroupRecord) -> None:
-        """Keeps who is in a group, so that another gateway can go on with it."""
         try:
             await self.log.write([record])
         except (DafkaError, TimeoutError) as error:

@@ -249,7 +249,6 @@ class Group:
     def _hears(
         self, now: float, event: str, member_id: str, instance_id: str | None, generation: int
     ) -> KafkaError:
-        """A member shows that it is there, and that it knows the generation."""
         member = self._member(member_id, instance_id)
         if isinstance(member, KafkaError):
             return member
@@ -277,7 +276,6 @@ class Group:
             self.leader = member.member_id
 
     def _assign(self, now: float, assignments: Mapping[str, bytes]) -> None:
-        """The leader says what each member's part is."""
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.state = GroupState.STABLE
@@ -295,7 +293,6 @@ class Group:
             self._check(now)
 
     def _rebalance(self, now: float) -> None:
-        """Has all members join again."""
         for member in self.members.values():
             self._answer_sync(now, member, KafkaError.REBALANCE_IN_PROGRESS)
         self._sync_until = None
@@ -320,7 +317,6 @@ class Group:
         self._delays, self._grew = True, False
 
     def _check(self, now: float) -> None:
-        """Begins a generation if all have joined."""
         if self.state is not GroupState.PREPARING_REBALANCE or self._delays or self._pending:
             return
         if all(each.join_ticket is not None for each in self.members.values()):
@@ -383,6 +379,5 @@ class Group:
         self._answers.append((ticket, answer))
 
     def _refuse(self, member: Member, error: KafkaError) -> None:
-        """Whatever the member waits for gets the error."""
         self._answer_join(0.0, member, error)
         self._answer_sync(0.0, member, error)

@@ -107,7 +107,6 @@ def _lag(
 
 
 def _numbers(clients: Sequence[StoreClient], timeout_s: float) -> NumberTable:
-    """Which partition has which number, as far as gateways have agreed on it."""
     records = [
         (offset, parsed(value))
         for tp, offset, value in _records(clients, LIST.topic, timeout_s)
@@ -124,7 +123,6 @@ def _numbers(clients: Sequence[StoreClient], timeout_s: float) -> NumberTable:
 def _records(
     clients: Sequence[StoreClient], topic: str, timeout_s: float
 ) -> Iterator[tuple[TopicPartition, int, bytes]]:
-    """All records of a topic with their offsets, from the store that has most of a partition."""
     held = _held(clients, topic, timeout_s)
     for tp in tuple(held):
         for tries in range(TRIES):

@@ -141,7 +141,6 @@ class OffsetLog:
     # -- writing -----------------------------------------------------------------------------------
 
     async def _write_all(self) -> None:
-        """Writes what waits, until nothing does."""
         while self._waiting:
             taken = self._waiting[:MAX_BATCH]
             del self._waiting[:MAX_BATCH]

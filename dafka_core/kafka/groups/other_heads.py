@@ -60,7 +60,6 @@ class OtherHeads:
         return {tp: info.end for tp, info in merge_heads(found).items()}
 
     def _endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Those of the other stores, as soon as they have said where they can be asked."""
         until = time.monotonic() + MEET_S
         while True:
             found = self._store.endpoints

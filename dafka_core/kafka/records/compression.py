@@ -144,7 +144,6 @@ def _xerial(octets: Bytes) -> bytes:
 
 
 def _unsnapped(octets: Bytes, max_bytes: int) -> bytes:
-    """Of Java's blocks, or of the one block that other clients send."""
     if bytes(octets[:8]) != _XERIAL[:8]:
         return _unsnapped_block(octets, max_bytes, max_bytes)
     if len(octets) < len(_XERIAL):

@@ -149,7 +149,6 @@ def _part(octets: memoryview, at: int) -> tuple[bytes | None, int]:
 
 
 def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
-    """The messages of a compressed set, with what its own message says of them."""
     if not inner or any(message.magic != wrapper.magic for message in inner):
         raise CorruptRecordsError(
             INVALID_RECORD, "a compressed message set is empty, or of more than one version"

@@ -85,7 +85,6 @@ def boundaries_of_each(octets: Octets, size_bytes: int, count: int) -> Boundarie
 
 
 def _runs(octets: Octets, count: int) -> Boundaries | None:
-    """Of records that come in few runs of one length each."""
     starts: list[Longs] = []
     ends: list[Longs] = []
     at = 0

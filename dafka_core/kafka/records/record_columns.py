@@ -126,7 +126,6 @@ def decode_together(batches: Sequence[Bytes], counts: Sequence[int]) -> RecordCo
 def _decoded(
     octets: Octets, data: Bytes, boundaries: Boundaries, numbers: Longs, max_headers: int
 ) -> RecordColumns:
-    """Some of the records, whose offset deltas must be these."""
     starts, ends = boundaries
     deltas, at = read_varints(octets, starts + 1, LONG_OCTETS)
     offsets, at = read_varints(octets, at, INT_OCTETS)
@@ -175,7 +174,6 @@ def _parts(octets: Octets, at: Longs) -> _Parts:
 
 
 def _taken(data: Bytes, parts: _Parts) -> pa.Array:
-    """Parts, which follow each other with something between them, as an array of binary."""
     count = len(parts.starts)
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2], bounds[1::2] = parts.starts, parts.ends
@@ -189,7 +187,6 @@ def _taken(data: Bytes, parts: _Parts) -> pa.Array:
 def _headers(
     octets: Octets, data: Bytes, runs: Runs, at: Longs, ends: Longs
 ) -> tuple[pa.Array, Longs]:
-    """The headers of records that begin at these places, and the places after them."""
     counts, at = runs.counts, at.copy()
     names = _Parts(*np.empty((2, runs.total), np.int64))
     values = _Parts(*np.empty((2, runs.total), np.int64))
@@ -223,7 +220,6 @@ def _headers(
 def _many_headers(
     octets: memoryview, names: _Parts, values: _Parts, places: range, start: int
 ) -> int:
-    """Headers of one record; says where they end."""
     at = int(start)
     for place in places:
         for of_all in (names, values):
@@ -282,7 +278,6 @@ def encode_records(columns: RecordColumns) -> memoryview:
 
 
 def _woven(octets: Octets, cuts: Longs, data: list[pa.Array], order: Longs) -> memoryview:
-    """Octets, and at each cut what comes next of the data in this order."""
     ends = np.concatenate(([0], cuts, [len(octets)])).astype(np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(octets)]
     between = pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers, null_count=0)

@@ -122,7 +122,6 @@ class DayFile:
         return dict(json.loads(told[_ENDS]))
 
     def _begin(self) -> None:
-        """Begins the file with what the old one has."""
         with translated(self._directory):
             self._writer = pq.ParquetWriter(
                 self._temporary, SCHEMA, compression="zstd", write_page_checksum=True
@@ -167,6 +166,5 @@ class DayFile:
 
 
 def _comparable(table: pa.Table) -> pa.Table:
-    """With numbers for times, of which a join finds none equal that are null."""
     times = table["timestamp"].cast(pa.int64()).fill_null(-(1 << 63))
     return table.select(_KNOWN).set_column(2, "timestamp", times)

@@ -111,7 +111,6 @@ class MirroredPartition:
         return self.count
 
     def _check_known(self, table: pa.Table) -> None:
-        """Compares records with the copy, as far as that still has them."""
         first, last = (table["offset"][at].as_py() for at in (0, -1))
         with Reader(**self._cluster) as reader:
             found = reader.partitions([self._tp.topic], timeout_s=TIMEOUT_S)
@@ -131,7 +130,6 @@ def _contents(table: pa.Table) -> pa.Array:
 
 
 def _by_time(table: pa.Table) -> Iterator[pa.Table]:
-    """The records, cut where their timestamps change."""
     if table.num_rows:
         times = table["timestamp"].cast(pa.int64()).fill_null(-1).to_numpy()
         cuts = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), table.num_rows]

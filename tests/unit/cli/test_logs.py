@@ -133,7 +133,7 @@ def test_each_event_has_its_row_in_the_page() -> None:
         used |= set(re.findall(r'"event": "(\w+)"|_tell\(\s*"(\w+)"', text))
     page = (ROOT / "docs/metrics.md").read_text("utf-8")
     assert {event for pair in used for event in pair if event} == set(
-        re.findall(r"^\| `(\w+)` \| (?:info|warning|error) \|", page, re.M)
+        re.findall(r"^\| `(\w+)` \| (?:info|warning|error|critical) \|", page, re.M)
     )
 
 
