@@ -19,8 +19,8 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
-DIRECTORY = ROOT / "dafka_spark" / "notebooks"
-QUIET = ROOT / "dafka_spark" / "jobs" / "support" / "log4j2.properties"
+DIRECTORY = ROOT / "notebooks"
+QUIET = ROOT / "dafka_spark" / "log4j2.properties"
 
 # A cell waits for Spark's first job, on a machine that may be busy.
 CELL_TIMEOUT_S = 180

@@ -1,18 +1,16 @@
 """``dafka job``: programs for Spark that come with the package, listed and run.
 
-They are in ``dafka_spark``, of which this package knows only the name: it reads what each says of
-itself, and leaves the process to the one that is to run.
+They are scripts that come with ``dafka_spark``, of which this package knows only the name: it reads
+the docstring of each, and leaves the process to the one that is to run.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-import pkgutil
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -28,17 +26,22 @@ from dafka_core.node_options import NodeOptions
 
 _PACKAGE: Final = "dafka_spark"
 _PRINT_SUBMIT: Final = "--print-submit"
-_LOGGING: Final = "support/log4j2.properties"
+_LOGGING: Final = "log4j2.properties"
 
 OTHER_OPTIONS: Final = frozenset(row.name for row in NodeOptions.table()) - {"tower"}
 """Options of nodes that are not this command's: jobs have their own."""
 
 _RUN: Final = """\
-import signal
+import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the job has something to close
-from dafka_spark.jobs.support.job_exit import run_named
-run_named()
+__file__ = sys.argv[2]
+sys.argv[:3] = [f"dafka job {sys.argv[1]}"]
+with open(__file__, "rb") as script:
+    code = compile(script.read(), __file__, "exec")
+exec(code)
 """
+"""Runs a job as ``__main__``, as spark-submit does: workers can import its functions from nowhere,
+so Spark pickles them by value.  Its messages name the command that runs it."""
 
 
 def job(
@@ -68,7 +71,7 @@ def job(
     """
     known = jobs()
     if name is None:
-        rows = [(each, _purpose(spec)) for each, spec in sorted(known.items())]
+        rows = [(each, _purpose(script)) for each, script in known.items()]
         output.table(("job", "what it does"), rows, as_json=as_json, wrapped=("what it does",))
         return
     name = name.replace("-", "_")
@@ -84,29 +87,39 @@ def job(
     if find_spec("pyspark") is None:
         raise DafkaError(f"job {name} needs Spark: pip install 'pyspark>=4.3,<4.4', and Java 17")
     # A process as Python starts it: without handlers and threads of this one.
-    os.execv(sys.executable, [sys.executable, "-P", "-c", _RUN, name, *given])  # noqa: S606
+    command = [sys.executable, "-P", "-c", _RUN, name, str(known[name]), *given]
+    os.execv(sys.executable, command)  # noqa: S606
 
 
-def jobs() -> dict[str, ModuleSpec]:
-    """The jobs by their names; nothing of them is imported."""
+def jobs() -> dict[str, Path]:
+    """Return the scripts by the names of their jobs; none of them is imported."""
+    return shipped_files("jobs", ".py")
+
+
+def shipped_files(directory: str, suffix: str) -> dict[str, Path]:
+    """Return the files of a directory that comes with ``dafka_spark``, by their stems.
+
+    The wheel has the directory inside the package; a checkout has it beside the package.
+    """
+    for package in _packages():
+        for found in (package / directory, package.parent / directory):
+            if files := sorted(found.glob(f"*{suffix}")):
+                return {path.stem: path for path in files}
+    return {}
+
+
+def _packages() -> list[Path]:
     package = find_spec(_PACKAGE)
-    places = (package and package.submodule_search_locations) or ()
-    folders = [str(Path(each) / "jobs") for each in places]
-    found = {
-        module.name: module.module_finder.find_spec(module.name, None)
-        for module in pkgutil.iter_modules(folders)
-        if not module.ispkg
-    }
-    return {name: spec for name, spec in found.items() if spec is not None}
+    return [Path(each) for each in (package and package.submodule_search_locations) or ()]
 
 
-def _purpose(spec: ModuleSpec) -> str:
-    source = getattr(spec.loader, "get_source")(spec.name)  # noqa: B009 -- all loaders of files have it
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+def _purpose(script: Path) -> str:
+    source = ast.parse(script.read_bytes())
+    return (ast.get_docstring(source) or "").partition("\n")[0]
 
 
-def _submitted(spec: ModuleSpec, arguments: Sequence[str]) -> str:
-    program = Path(spec.origin or "")
-    logging = f"-Dlog4j2.configurationFile={(program.parent / _LOGGING).as_uri()}"
-    command = ("spark-submit", "--driver-java-options", logging, str(program), *arguments)
+def _submitted(script: Path, arguments: Sequence[str]) -> str:
+    [package, *_] = _packages()
+    logging = f"-Dlog4j2.configurationFile={(package / _LOGGING).as_uri()}"
+    command = ("spark-submit", "--driver-java-options", logging, str(script), *arguments)
     return shlex.join(command)

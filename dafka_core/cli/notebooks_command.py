@@ -1,18 +1,15 @@
-"""``dafka notebooks``: copies of the notebooks that come with the package.
-
-They are in ``dafka_spark``, of which this package knows only the name.
-"""
+"""``dafka notebooks``: copies of the notebooks that come with the package."""
 
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from dafka_core.cli import output
+from dafka_core.cli.job_command import shipped_files
 from dafka_core.cli.list_commands import AsJson
 from dafka_core.durable_files import make_directory, open_new
 from dafka_core.errors import ConfigError
@@ -45,7 +42,7 @@ def notebooks(
 
     Each starts a cluster of its own.
     """
-    found = _found()
+    found = {name: path.read_bytes() for name, path in shipped_files("notebooks", _SUFFIX).items()}
     if directory is None:
         rows = [(name, _title(text)) for name, text in found.items()]
         output.table(("notebook", "about"), rows, as_json=as_json, wrapped=("about",))
@@ -72,13 +69,6 @@ def notebooks(
         why = f"cannot be written to: {error.strerror}"
         raise ConfigError("dir", escape(directory), why, "argument") from None
     output.table(("notebook", "file"), [(n, str(p)) for n, p in paths.items()], as_json=as_json)
-
-
-def _found() -> dict[str, bytes]:
-    package = find_spec("dafka_spark")
-    places = (package and package.submodule_search_locations) or ()
-    files = (path for place in places for path in Path(place).glob(f"notebooks/*{_SUFFIX}"))
-    return {path.stem: path.read_bytes() for path in sorted(files)}
 
 
 def _title(text: bytes) -> str:

@@ -28,14 +28,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dafka_core import DafkaError, EmbeddedCluster
-from dafka_spark.jobs.flight_delays import (
+from dafka_spark.job_support import build_session, positive
+from demo.compare import PartitionSum, partition_differences, row_differences, sums_of
+from demo.flight_delays import (
     RESULT_KEY,
     delays,
     from_records,
     latest_results,
     parse_flights,
 )
-from dafka_spark.jobs.support.flight_records import (
+from demo.plot import plot_delays
+from demo.processes import Job, JobFailedError
+from demo.replay_flights import (
     FLIGHTS_OF_2013,
     ORIGINS,
     Flights,
@@ -43,11 +47,6 @@ from dafka_spark.jobs.support.flight_records import (
     load_airlines,
     load_flights,
 )
-from dafka_spark.jobs.support.job_arguments import positive
-from dafka_spark.jobs.support.job_session import build_session
-from demo.compare import PartitionSum, partition_differences, row_differences, sums_of
-from demo.plot import plot_delays
-from demo.processes import Job, JobFailedError
 from demo.report import delay_table
 
 TOPIC = "flights"

@@ -22,12 +22,12 @@ from typing import Any
 from rich.console import Console as Terminal
 
 from dafka_core import ConfigError, DafkaError, EmbeddedCluster
-from dafka_spark.jobs.support.flight_records import FLIGHTS_OF_2013, FlightsNotFoundError
-from dafka_spark.jobs.support.job_arguments import positive
+from dafka_spark.job_support import positive
 from demo.demo import SUBMIT_ARGUMENTS, StalledError
 from demo.live_pipeline import AWAY_PICTURE, MAP_PICTURE, QUERY_PICTURE, Live, Plan
 from demo.pictures import MISSING, NONE, Page, browser_named, draw_console, find_browser
 from demo.processes import JobFailedError
+from demo.replay_flights import FLIGHTS_OF_2013, FlightsNotFoundError
 from demo.timeline import plot_timeline
 
 EXIT_USAGE = 2

@@ -16,12 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dafka_core import EmbeddedCluster
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_spark.jobs.support.flight_records import FLIGHTS_OF_2013, load_flights
 from demo.compare import partition_differences, row_differences
 from demo.demo import RESULTS_TOPIC, STALLED_AFTER_S, TOPIC, Observed, StalledError
 from demo.pictures import MAP, QUERIES, Page
 from demo.processes import Job
 from demo.received import Reading
+from demo.replay_flights import FLIGHTS_OF_2013, load_flights
 from demo.results import KEY, Row, expected_results, of_parquet, of_topic
 from demo.timeline import Outage, Sample
 

@@ -15,9 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dafka_spark import jobs
-
-JOBS = Path(jobs.__file__).parent
+JOBS = Path(__file__).resolve().parent
 
 # A stopping query finishes its tasks and its JVM writes its logs: seconds, on a busy machine more.
 STOP_TIMEOUT_S = 60.0

@@ -57,7 +57,7 @@ class Received:
         return waited_s
 
     def sums(self) -> dict[str, PartitionSum]:
-        """What each partition held, as ``flight_records.checksum`` has it; of topics not kept."""
+        """What each partition held, as ``replay_flights.checksum`` has it; of topics not kept."""
         return {
             tp.partition: PartitionSum(tp.partition, self._next[tp], found.hexdigest())
             for tp, found in self._sums.items()

@@ -10,7 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from dafka_spark.jobs.support.flight_records import ORIGINS
+from demo.replay_flights import ORIGINS
 
 # Results of delays(): one dictionary per window, airport and carrier.
 Results = Sequence[Mapping[str, Any]]

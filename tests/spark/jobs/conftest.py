@@ -14,13 +14,13 @@ ROOT = Path(__file__).parents[3]
 # Jobs run as processes of their own, and Spark's JVM starts workers: they find the packages too.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    [str(ROOT), str(ROOT / "jobs"), *filter(None, [os.environ.get("PYTHONPATH", "")])]
 )
 
 from pyspark.sql import SparkSession  # noqa: E402
 
 from dafka_core import EmbeddedCluster  # noqa: E402
-from dafka_spark.jobs.support.job_session import build_session  # noqa: E402
+from dafka_spark.job_support import build_session  # noqa: E402
 from tests.spark.jobs.programs import FLIGHTS, job  # noqa: E402
 
 
@@ -39,6 +39,6 @@ def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster() as cluster:
         for limit in (1000, FLIGHTS):
             feed = ("--resume", f"--tower={cluster.tower}", f"--limit={limit}")
-            *_, done = job("replay_flights.py", *feed)
+            *_, done = job("demo/replay_flights.py", *feed)
             assert sum(entry["records"] for entry in done["partitions"]) == limit
         yield cluster

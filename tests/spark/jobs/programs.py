@@ -12,12 +12,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import dafka_spark.jobs
 from dafka_core import EmbeddedCluster, Reader
-from dafka_spark.jobs.support.job_session import _summary
+from dafka_spark.job_support import _summary
 
 ROOT = Path(__file__).parents[3]
-JOBS = Path(dafka_spark.jobs.__file__).parent
+JOBS = ROOT / "jobs"
 
 FLIGHTS = 3000
 

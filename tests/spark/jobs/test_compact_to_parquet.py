@@ -1,19 +1,31 @@
-"""Topics as one file for each day."""
+"""Topics as one file for each day: each record once, whoever adds it, and whenever that ends."""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import compact_to_parquet
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from chispa import assert_df_equality
+from compact_to_parquet import NAME, DayFile
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from dafka_core import EmbeddedCluster, Producer
-from dafka_spark.jobs import compact_to_parquet
-from tests.spark.jobs.programs import until_done
+from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.record_files import SCHEMA
+from tests.spark.jobs.programs import JOBS, ROOT, run, until_done
+from tests.synced_disk import SyncedDisk
 
-DAY = dt.datetime(2025, 11, 23, 23, 59, tzinfo=dt.UTC)
+DAY = "2026-11-24"
+START = dt.datetime(2025, 11, 23, 23, 59, tzinfo=dt.UTC)
 
 
 def test_each_day_has_one_file_with_each_record_once(
@@ -22,22 +34,22 @@ def test_each_day_has_one_file_with_each_record_once(
     def publish(*minutes: int) -> None:
         with Producer("daily", tower=cluster.tower) as producer:
             for each in minutes:
-                time = DAY + dt.timedelta(minutes=each)
+                time = START + dt.timedelta(minutes=each)
                 producer.publish(b"%d" % each, key=b"k", headers=[("h", b"1")], timestamp=time)
             producer.flush(30)
 
-    def compact(checkpoint: str) -> None:
+    def arguments(checkpoint: str) -> list[str]:
         places = (f"--output={tmp_path / 'days'}", f"--checkpoint={tmp_path / checkpoint}")
         limit = "--max-offsets-per-trigger=3"
-        arguments = compact_to_parquet.parse(
-            [f"--tower={cluster.tower}", "--topic=daily", limit, *places, "--available-now"]
-        )
-        until_done(compact_to_parquet.build_writer(session, arguments), arguments)
+        return [f"--tower={cluster.tower}", "--topic=daily", limit, *places, "--available-now"]
 
     publish(0, 1, 2, 3)  # the first is the day's last
-    compact("checkpoint")
+    parsed = compact_to_parquet.parse(arguments("checkpoint"))
+    until_done(compact_to_parquet.build_writer(session, parsed), parsed)
     publish(-1, 4)  # the first is late
-    compact("another")  # it reads all again
+    # A process of its own reads all again; its workers have no module of the job's name.
+    command = [sys.executable, "-m", "dafka_core.cli", "job", "compact_to_parquet"]
+    run(*command, *arguments("another"), env={**os.environ, "PYTHONPATH": str(ROOT)})
 
     files = sorted((tmp_path / "days").rglob("*.parquet"))
     assert [path.parent.name for path in files] == ["day=2025-11-23", "day=2025-11-24"]
@@ -50,3 +62,106 @@ def test_each_day_has_one_file_with_each_record_once(
     source = reader.option("subscribe", "daily").option("includeHeaders", "true").load()
     columns = [sf.col(name) for name in source.columns]
     assert_df_equality(kept.select(columns), source, ignore_row_order=True, ignore_nullable=True)
+
+
+def records(partition: str, *offsets: int, later_us: int = 0) -> pa.RecordBatch:
+    rows = [
+        {
+            "value": b"%d" % each,
+            "partition": partition,
+            "offset": each,
+            "timestamp": each + later_us,
+        }
+        for each in offsets
+    ]
+    return pa.RecordBatch.from_pylist(rows, SCHEMA)
+
+
+def add(directory: Path, *batches: pa.RecordBatch) -> int:
+    with DayFile(directory, "t", DAY) as file:
+        for batch in batches:
+            file.add(batch)
+        return file.finish()
+
+
+def offsets(directory: Path) -> list[tuple[str, int]]:
+    [path] = directory.rglob("*.parquet")
+    assert path == directory / "topic=t" / f"day={DAY}" / NAME
+    rows = pq.read_table(path, partitioning=None).to_pylist()
+    assert all(row["value"] == b"%d" % row["offset"] for row in rows)
+    return [(row["partition"], row["offset"]) for row in rows]
+
+
+def test_records_are_added_to_one_file(tmp_path: Path) -> None:
+    assert add(tmp_path, records("A", 0, 1), records("B", 7)) == 3
+    assert add(tmp_path, records("A", 5), records("C", 0)) == 2  # those between are another day's
+    assert offsets(tmp_path) == [("A", 0), ("A", 1), ("B", 7), ("A", 5), ("C", 0)]
+    assert pq.ParquetFile(tmp_path / "topic=t" / f"day={DAY}" / NAME).num_row_groups == 1
+
+
+def test_a_power_cut_takes_nothing_that_was_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SyncedDisk(tmp_path, monkeypatch.setattr)
+    for last in (1, 2):
+        assert add(tmp_path / "a" / "b", records("A", *range(last)))
+        assert disk.lost() == []
+
+
+def test_what_is_added_again_is_there_once(tmp_path: Path) -> None:
+    assert add(tmp_path, records("A", 0, 1)) == 2
+    before = (tmp_path / "topic=t" / f"day={DAY}" / NAME).stat()
+    assert add(tmp_path, records("A", 0, 1)) == 0
+    assert (tmp_path / "topic=t" / f"day={DAY}" / NAME).stat() == before
+    assert add(tmp_path, records("A", 0), records("A", 1, 2)) == 1
+    assert offsets(tmp_path) == [("A", 0), ("A", 1), ("A", 2)]
+
+
+@pytest.mark.parametrize("again", [records("A", 0, 1, later_us=9), records("A", 0, 1, 2, 3, 4)])
+def test_other_records_at_the_same_offsets_are_refused(
+    tmp_path: Path, again: pa.RecordBatch
+) -> None:
+    add(tmp_path, records("A", 1, 3, 5))
+    with pytest.raises(ArchiveError, match=r"has other records than partition A, .* was made anew"):
+        add(tmp_path, again)
+    assert offsets(tmp_path) == [("A", 1), ("A", 3), ("A", 5)]
+
+
+def test_a_file_that_something_else_has_written_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "topic=t" / f"day={DAY}" / NAME
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(ArchiveError, match="was not written by this job"):
+        add(tmp_path, records("A", 0))
+
+
+def test_large_files_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact_to_parquet, "ROW_GROUP_RECORDS", 4)
+    for start in range(0, 12, 3):
+        add(tmp_path, records("A", *range(start, start + 3)))
+    assert offsets(tmp_path) == [("A", offset) for offset in range(12)]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.spark.jobs.test_compact_to_parquet import DAY, DayFile, records
+with DayFile(Path(sys.argv[1]), "t", DAY) as file:
+    file.add(records("A", 2, 3))
+    if sys.argv[2] == "after":
+        file.finish()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_who_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path, moment: str) -> None:
+    add(tmp_path, records("A", 0, 1))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{JOBS}"}
+    command = [sys.executable, "-c", _KILLED, str(tmp_path), moment]
+    killed = subprocess.run(command, check=False, env=environment, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(offsets(tmp_path)) == (2 if moment == "before" else 4)
+    assert add(tmp_path, records("A", 2, 3), records("A", 4)) == (3 if moment == "before" else 1)
+    assert offsets(tmp_path) == [("A", offset) for offset in range(5)]
+    assert len([*(tmp_path / "topic=t" / f"day={DAY}").iterdir()]) == 1

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from demo.compare import PartitionSum, partition_differences, row_differences, sums_of
+from demo.replay_flights import checksum
 from pyspark.sql import SparkSession
-
-from dafka_spark.jobs.support.flight_records import checksum
 
 Rows = list[dict[str, object]]
 

@@ -8,11 +8,7 @@ from pathlib import Path
 
 from chispa import assert_df_equality
 from demo.compare import row_differences
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
-
-from dafka_core import EmbeddedCluster
-from dafka_spark.jobs.flight_delays import (
+from demo.flight_delays import (
     FLIGHT_SCHEMA,
     RESULT_KEY,
     RESULT_SCHEMA,
@@ -22,6 +18,10 @@ from dafka_spark.jobs.flight_delays import (
     parse_flights,
     to_records,
 )
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from dafka_core import EmbeddedCluster
 from tests.spark.jobs.programs import FLIGHTS, job, read_topic
 
 
@@ -132,7 +132,7 @@ def test_flight_delays_writes_the_same_to_topic_and_parquet(
     session: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     batches = job(
-        "flight_delays.py",
+        "demo/flight_delays.py",
         f"--tower={cluster.tower}",
         f"--checkpoint={tmp_path / 'checkpoint'}",
         f"--output={tmp_path / 'delays'}",

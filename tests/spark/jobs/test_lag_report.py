@@ -6,13 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import lag_report
 import pytest
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster
 from dafka_core.testing import wait_until
-from dafka_spark.jobs import lag_report
-from dafka_spark.jobs.support.job_exit import JobError
+from dafka_spark.job_support import JobError
 
 
 def test_the_lag_of_queries_is_told_and_kept(

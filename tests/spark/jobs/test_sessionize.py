@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import sessionize
 from pyspark.sql import SparkSession
+from sessionize import merged
 
 from dafka_core import EmbeddedCluster, Producer
-from dafka_spark.jobs import sessionize
-from dafka_spark.jobs.sessionize import merged
 from tests.spark.jobs.programs import read_topic, until_done
 
 CLICK = "get_json_object(text, '$.{}')"

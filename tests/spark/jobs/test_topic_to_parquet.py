@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
+from topic_to_parquet import as_text
 
 from dafka_core import EmbeddedCluster
-from dafka_spark.jobs.topic_to_parquet import as_text
 from tests.spark.jobs.programs import (
     FLIGHTS,
     JOBS,

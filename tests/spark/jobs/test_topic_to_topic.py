@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from demo.replay_flights import load_flights
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster
-from dafka_spark.jobs.support.flight_records import load_flights
 from tests.spark.jobs.programs import (
     FLIGHTS,
     job,

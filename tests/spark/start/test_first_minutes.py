@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 from matplotlib import colors
 from matplotlib import pyplot as plt
 
 from scripts import first_minutes
+from scripts.notebooks import names
 
 
-def test_the_first_ten_minutes_are_as_the_page_says(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("newcomer")
+
+
+@pytest.fixture(scope="module")
+def done(directory: Path) -> str:
+    return first_minutes.lived(first_minutes.PAGE.read_text(encoding="utf-8"), directory)
+
+
+def test_the_first_ten_minutes_are_as_the_page_says(done: str, directory: Path) -> None:
     page = first_minutes.PAGE.read_text(encoding="utf-8")
-    done = first_minutes.lived(page, tmp_path)
     assert first_minutes.same(done) == first_minutes.same(page), (
-        tmp_path / "spark.log"
+        directory / "spark.log"
     ).read_text()
-    picture = plt.imread(tmp_path / "weather.png")
+    picture = plt.imread(directory / "weather.png")
     for line in ("C0", "C1"):
         near = np.abs(picture[..., :3] - colors.to_rgb(line)).max(axis=2) < 0.02
         assert near.sum() > 500
+
+
+@pytest.mark.usefixtures("done")
+def test_the_wheel_has_jobs_and_notebooks_inside_the_package(directory: Path) -> None:
+    environment = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
+
+    def said(*arguments: str) -> str:
+        command = [str(directory / ".venv" / "bin" / "dafka"), *arguments]
+        return subprocess.run(
+            command,
+            cwd=directory,
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout
+
+    jobs = {path.stem for path in (first_minutes.ROOT / "jobs").glob("*.py")}
+    assert {json.loads(line)["job"] for line in said("job", "--json").splitlines()} == jobs
+    listed = said("notebooks", "--json").splitlines()
+    assert [json.loads(line)["notebook"] for line in listed] == names()
+    assert said("job", "mirror", "--help").startswith("usage: dafka job mirror ")
+    [packages] = directory.glob(".venv/lib/python*/site-packages")
+    assert not {"jobs", "notebooks"} & {path.name for path in packages.iterdir()}
+    assert not (packages / "dafka_spark" / "jobs" / "demo").exists()

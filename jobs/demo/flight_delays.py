@@ -3,7 +3,7 @@
 One streaming query reads the flights, and writes each window that changed both to a topic (through
 the batch sink) and to parquet, once per micro-batch.  Run it so, or with spark-submit:
 
-    dafka job flight_delays --checkpoint DIR --output DIR
+    python jobs/demo/flight_delays.py --checkpoint DIR --output DIR
 
 A window may be written several times as flights arrive; the row with the highest ``batch`` holds
 (``latest_results``).  A batch that is repeated after a crash replaces its parquet directory, and
@@ -17,9 +17,16 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from dafka_spark.jobs.support.job_arguments import JobParser, add_query_arguments, print_json
-from dafka_spark.jobs.support.job_exit import run_job
-from dafka_spark.jobs.support.job_session import build_session, check_options, read_topic, run_query
+from dafka_spark.job_support import (
+    JobParser,
+    add_query_arguments,
+    build_session,
+    check_options,
+    print_json,
+    read_topic,
+    run_job,
+    run_query,
+)
 
 QUERY = "flight-delays"
 

@@ -15,9 +15,16 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from dafka_spark.jobs.support.job_arguments import JobParser, add_query_arguments, print_json
-from dafka_spark.jobs.support.job_exit import run_job
-from dafka_spark.jobs.support.job_session import build_session, check_options, read_topic, run_query
+from dafka_spark.job_support import (
+    JobParser,
+    add_query_arguments,
+    build_session,
+    check_options,
+    print_json,
+    read_topic,
+    run_job,
+    run_query,
+)
 
 
 def transform(records: DataFrame, where: str | None, value: str | None) -> DataFrame:

@@ -21,18 +21,17 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from dafka_spark.formats.extras import needed
-from dafka_spark.jobs.support.job_arguments import (
+from dafka_spark.job_support import (
+    JobError,
     JobParser,
     add_query_arguments,
+    build_session,
+    check_options,
     delay_ms,
     duration_ms,
     print_json,
-)
-from dafka_spark.jobs.support.job_exit import JobError, run_job
-from dafka_spark.jobs.support.job_session import (
-    build_session,
-    check_options,
     read_topic,
+    run_job,
     run_query,
 )
 

@@ -18,9 +18,13 @@ from pyspark.sql import functions as sf
 
 from dafka_core.names import QUERIES_TOPIC, escape, quoted
 from dafka_core.near_names import what_there_is
-from dafka_spark.jobs.support.job_arguments import JobParser, print_json
-from dafka_spark.jobs.support.job_exit import JobError, run_job
-from dafka_spark.jobs.support.job_session import build_session
+from dafka_spark.job_support import (
+    JobError,
+    JobParser,
+    build_session,
+    print_json,
+    run_job,
+)
 from dafka_spark.metadata import LAG, QUERIES
 from dafka_spark.options import SourceOptions
 

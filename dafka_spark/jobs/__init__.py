@@ -1,1 +1,0 @@
-"""Programs for Spark: each module is one, which ``dafka job`` lists and runs."""

@@ -1,1 +1,0 @@
-"""What jobs share: their arguments, how they begin, and how they end."""
