@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.host_port import HostPort, host_port
 from dafka_core.kafka.acls import Acls
 from dafka_core.kafka.configs import Configs
 from dafka_core.kafka.fetch import Fetch
 from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.groups.group_requests import Groups
-from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
+from dafka_core.kafka.kafka_options import DEFAULT_PORT, KafkaOptions
 from dafka_core.kafka.list_offsets import ListOffsets
 from dafka_core.kafka.log_dirs import LogDirs
 from dafka_core.kafka.metadata import Metadata
@@ -48,7 +49,7 @@ class Gateway(Node):
     def __init__(self, store: Store, **options: Any) -> None:
         config = KafkaOptions.build(options)
         with contextlib.ExitStack() as undo:
-            where = host_port(config.listen)
+            where = host_port(config.listen, DEFAULT_PORT)
             tls = tls_of(config)
             users = Users(config.kafka_users) if config.kafka_users else None
             if users is not None:
@@ -130,7 +131,7 @@ def _retract(gateways: Gateways) -> None:
 
 def _advertised(config: KafkaOptions, listens: HostPort) -> HostPort:
     if config.advertised is not None:
-        host, port = host_port(config.advertised)
+        host, port = host_port(config.advertised, DEFAULT_PORT)
         return HostPort(host, port or listens.port)
     if _is(listens.host, "is_unspecified"):
         why = "is all addresses of this machine: clients need one of them, as 'advertised'"
