@@ -30,6 +30,8 @@ def _parse_names(value: Any) -> tuple[str, ...]:
 class ConsoleOptions(Options):
     """What the console takes."""
 
+    MAIN = frozenset({"listen"})
+
     listen: str = option(
         f"127.0.0.1:{DEFAULT_PORT}",
         "where browsers connect; port 0 lets the system choose",

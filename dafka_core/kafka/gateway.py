@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
+from dafka_core.diagnosis.findings import Finding
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.host_port import HostPort, host_port
+from dafka_core.kafka import gateway_metrics
 from dafka_core.kafka.acls import Acls
 from dafka_core.kafka.configs import Configs
 from dafka_core.kafka.fetch import Fetch
@@ -28,12 +31,13 @@ from dafka_core.kafka.server import Server, listen_at
 from dafka_core.kafka.tls import tls_of
 from dafka_core.kafka.topics import Topics
 from dafka_core.kafka.users import Users
+from dafka_core.metrics.samples import Sample
 from dafka_core.nodes.addresses import check_trusted
-from dafka_core.nodes.node import Node
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.store_extension import ExtensionNode
+from dafka_core.nodes.store_handle import StoreHandle
 
 
-class Gateway(Node):
+class Gateway(ExtensionNode):
     """Lets Kafka's clients write to and read from the cluster of ``store``, until ``close``.
 
     It ends before the store does.
@@ -46,7 +50,9 @@ class Gateway(Node):
         ConfigError: an option cannot be used, or extra ``kafka`` is not installed.
     """
 
-    def __init__(self, store: Store, **options: Any) -> None:
+    metrics = gateway_metrics.TABLE
+
+    def __init__(self, store: StoreHandle, **options: Any) -> None:
         config = KafkaOptions.build(options)
         with contextlib.ExitStack() as undo:
             where = host_port(config.listen, DEFAULT_PORT)
@@ -81,6 +87,29 @@ class Gateway(Node):
             undo.callback(_retract, gateways)
             self._undo = undo.pop_all()
         self._is_open = True
+
+    @property
+    def name(self) -> str:
+        """The address where clients reach it."""
+        return str(self.advertised)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The address where clients reach it."""
+        return {"kafka": self.name}
+
+    @property
+    def notice(self) -> str:
+        """A sentence with that address."""
+        return f"Kafka's clients connect to {self.advertised}"
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the values of its metrics."""
+        return gateway_metrics.samples(self)
+
+    def findings(self) -> Iterator[Finding]:
+        """Return whether it serves."""
+        return gateway_metrics.findings(self)
 
     @property
     def invalid_count(self) -> int:

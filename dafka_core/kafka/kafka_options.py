@@ -20,6 +20,8 @@ def _parse(value: Any) -> str:
 class KafkaOptions(Options):
     """What a gateway takes."""
 
+    MAIN = frozenset({"listen", "advertised", "num_partitions"})
+
     listen: str = option(
         f"127.0.0.1:{DEFAULT_PORT}",
         "where Kafka's clients connect; port 0 lets the system choose",
