@@ -75,6 +75,9 @@ class Options:
     RENAME: ClassVar[Callable[[str], str]] = staticmethod(lambda name: name)
     """How a field is called by users (Spark writes ``fetchTimeoutMs`` for ``fetch_timeout_ms``)."""
 
+    MAIN: ClassVar[frozenset[str]] = frozenset()
+    """Options that ``--help`` lists first, beside those of ``cli.flags.MAIN_OPTIONS``."""
+
     @classmethod
     def build(cls, given: Mapping[str, Any]) -> Self:
         """The options from what a user gave, by the users' names.

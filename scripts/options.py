@@ -14,8 +14,10 @@ from benchmarks.__main__ import ROWS as BENCHMARKS
 from dafka_core.cli.flags import CommandOptions
 from dafka_core.cli.logs import LogOptions
 from dafka_core.console.console_options import ConsoleOptions
+from dafka_core.kafka import gateway_metrics
+from dafka_core.kafka.extension import GatewayFlags
 from dafka_core.kafka.kafka_options import KafkaOptions
-from dafka_core.metrics.declarations import TABLE as METRICS
+from dafka_core.metrics import declarations
 from dafka_core.metrics.options import MetricsOptions
 from dafka_core.node_options import (
     ConsumerOptions,
@@ -43,6 +45,11 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Reader", ReaderOptions, NodeOptions),
     ("Store", StoreOptions, NodeOptions),
     ("Gateway for Kafka's clients", KafkaOptions, None),
+    (
+        "A gateway of `dafka store` and `dafka up`, in place of its `listen`",
+        GatewayFlags,
+        KafkaOptions,
+    ),
     ("Tower", TowerOptions, None),
     ("Metrics", MetricsOptions, None),
     ("Logs of commands", LogOptions, None),
@@ -85,7 +92,7 @@ def kafka_table() -> str:
 def metrics_table() -> str:
     """What nodes tell at ``/metrics``, as a Markdown table."""
     lines = ["| name | kind | unit | of | labels | meaning |", "|---|---|---|---|---|---|"]
-    for row in METRICS:
+    for row in (*declarations.TABLE, *gateway_metrics.TABLE):
         of = ", ".join(row.of)
         labels = ", ".join(f"`{label}`" for label in row.labels)
         lines.append(

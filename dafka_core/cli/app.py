@@ -1,11 +1,12 @@
-"""The commands of ``dafka``, put together."""
+"""The commands of ``dafka``, with those of installed packages (entry points ``dafka.commands``)."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from dafka_core.cli import (
     backup_commands,
     checkpoint_commands,
-    kafka_user_command,
     keys_command,
     perf_commands,
 )
@@ -14,15 +15,12 @@ from dafka_core.cli.bundle_command import bundle
 from dafka_core.cli.cluster_commands import nodes, status
 from dafka_core.cli.config_command import config
 from dafka_core.cli.configured import ConfiguredTyper
-from dafka_core.cli.console_command import console
 from dafka_core.cli.consume_command import consume
 from dafka_core.cli.copy_command import copy
 from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
-from dafka_core.cli.group_commands import groups
 from dafka_core.cli.itself import completion, dafka
 from dafka_core.cli.job_command import OTHER_OPTIONS, job
-from dafka_core.cli.kafka_command import WITHOUT_LISTEN, kafka
 from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
 from dafka_core.cli.node_commands import tower, up
 from dafka_core.cli.notebooks_command import notebooks
@@ -30,10 +28,7 @@ from dafka_core.cli.record_commands import produce
 from dafka_core.cli.replace_command import replace
 from dafka_core.cli.retention_commands import delete, retain, trim
 from dafka_core.cli.store_commands import aside, forget, store
-from dafka_core.cli.top_command import top
 from dafka_core.cli.verify_command import verify
-from dafka_core.console.console_options import ConsoleOptions
-from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.metrics.options import MetricsOptions
 from dafka_core.node_options import (
     ConsumerOptions,
@@ -43,7 +38,11 @@ from dafka_core.node_options import (
     StoreOptions,
     TowerOptions,
 )
+from dafka_core.nodes.store_extension import store_extensions
+from dafka_core.plugins import plugins
 from dafka_core.security_options import SecurityOptions
+
+EXTENSIONS: Final = tuple(each.options for each in store_extensions())
 
 app = ConfiguredTyper(
     name="dafka",
@@ -62,16 +61,14 @@ app.command()(
     with_options(
         TowerOptions,
         StoreOptions,
-        KafkaOptions,
+        *EXTENSIONS,
         MetricsOptions,
-        without={"tower", "join"} | WITHOUT_LISTEN,
+        without={"tower", "join"},
     )(up)
 )
 app.command()(with_options(TowerOptions, MetricsOptions)(tower))
 store_group = ConfiguredTyper(invoke_without_command=True)
-store_group.callback()(
-    with_options(StoreOptions, KafkaOptions, MetricsOptions, without=WITHOUT_LISTEN)(store)
-)
+store_group.callback()(with_options(StoreOptions, *EXTENSIONS, MetricsOptions)(store))
 for command in (
     with_options(SecurityOptions, without={"insecure"})(backup_commands.backup),
     backup_commands.restore,
@@ -82,7 +79,6 @@ for command in (
 ):
     store_group.command()(command)
 app.add_typer(store_group, name="store")
-app.command()(with_options(KafkaOptions, StoreOptions, MetricsOptions)(kafka))
 app.command()(with_options(ProducerOptions, MetricsOptions)(produce))
 app.command()(with_options(ConsumerOptions, MetricsOptions)(consume))
 app.command()(with_options(ReaderOptions, ProducerOptions, without={"envelope"})(copy))
@@ -97,10 +93,7 @@ app.command()(with_options(ReaderOptions)(trim))
 app.command()(with_options(ReaderOptions)(delete))
 app.command()(with_options(ReaderOptions)(stores))
 app.command()(with_options(ReaderOptions)(lag))
-app.command()(with_options(ReaderOptions)(groups))
-app.command()(with_options(ReaderOptions)(top))
 app.command()(with_options(ReaderOptions)(archive))
-app.command()(with_options(ConsoleOptions, ReaderOptions)(console))
 checkpoint_group = ConfiguredTyper(
     help="Look at the checkpoint of one of Spark's streaming queries, copy it, or change it.",
     no_args_is_help=True,
@@ -132,18 +125,6 @@ keys_group.command()(keys_command.renew)
 keys_group.command()(keys_command.show)
 keys_group.command()(keys_command.token)
 app.add_typer(keys_group, name="keys")
-kafka_user_group = ConfiguredTyper(
-    help="Say who may use a gateway for Kafka's clients, and what each may do.",
-    no_args_is_help=True,
-)
-for each in (
-    kafka_user_command.add,
-    kafka_user_command.change,
-    kafka_user_command.remove,
-    kafka_user_command.show,
-):
-    kafka_user_group.command()(each)
-app.add_typer(kafka_user_group, name="kafka-user")
 perf_group = ConfiguredTyper(
     help="Measure how fast a cluster is: publish, consume, read in bulk.", no_args_is_help=True
 )
@@ -151,3 +132,5 @@ perf_group.command()(with_options(ProducerOptions)(perf_commands.produce))
 perf_group.command()(with_options(ConsumerOptions)(perf_commands.consume))
 perf_group.command()(with_options(ReaderOptions)(perf_commands.store))
 app.add_typer(perf_group, name="perf")
+for add_commands in plugins("dafka.commands"):
+    add_commands(app)

@@ -11,8 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 from dafka_core.cli import configuration, output
 from dafka_core.cli.configuration import DEFAULT, FLAG, Found, Known
 from dafka_core.cli.flags import SETTINGS
-from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.metrics.options import MetricsOptions
+from dafka_core.nodes.store_extension import store_extensions
+from dafka_core.options import Options
 
 _META: Final = "dafka."
 """How what commands note in their contexts is called."""
@@ -163,12 +164,11 @@ def _given(value: Any, *, is_list: bool) -> Any:
 
 
 def _drop_unused(ctx: Any, told: dict[str, str]) -> None:
-    """Settings of a gateway count where there is one; as a flag they are refused without one.
-
-    The same goes for those of what is served with ``--metrics``.
-    """
-    for part, table in (("kafka", KafkaOptions), ("metrics", MetricsOptions)):
-        if part not in told or ctx.params.get(part):
+    """Ignore settings of an extension that is off, and of ``--metrics``; flags are refused."""
+    tables: dict[str, type[Options]] = {each.switch: each.options for each in store_extensions()}
+    tables["metrics"] = MetricsOptions
+    for switch, table in tables.items():
+        if switch not in told or ctx.params.get(switch):
             continue
         for row in table.table():
             if told.get(row.name, FLAG) not in (FLAG, DEFAULT):

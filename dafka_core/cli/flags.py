@@ -23,11 +23,10 @@ Command = Callable[..., None]
 MAIN_OPTIONS: Final = frozenset(
     {
         *("host", "sub_address", "pub_address", "join", "acks", "flight_port"),
-        *("listen", "advertised", "num_partitions", "metrics", "retain", "retain_until_read"),
-        *("archive", "compress"),
+        *("metrics", "retain", "retain_until_read", "archive", "compress"),
     }
 )
-"""Listed first in ``--help``, with ``tower``; most users need none of the others."""
+"""Listed first in ``--help``, with ``tower`` and ``Options.MAIN``; most users need no others."""
 
 SETTINGS: Final[dict[str, type[Options]]] = {}
 """What a file and the environment may say of commands, by name, and the tables that declare it."""
@@ -66,7 +65,6 @@ class CommandOptions(Options):
     """What commands take beside the options of their nodes, and a file may say as well."""
 
     dir: str = option("", "the directory in which a store keeps records", kind="DIR")
-    kafka: str = option("", "where a store lets Kafka's clients connect", kind="HOST[:PORT]")
     timeout_s: float = option(10.0, "how long to wait for stores", unit="s", minimum=0.01)
     stores: str = option(
         "", "stores to ask by Arrow Flight instead of through towers", kind="grpc://HOST:PORT,..."
@@ -89,15 +87,17 @@ def with_options(
     they are handed to parses and checks them, so what is right is said in one place.
     """
     tables = (*tables, LogOptions)
+    main = MAIN_OPTIONS.union(*(table.MAIN for table in tables))
     for table in tables:
-        SETTINGS.update({row.name: table for row in table.table()})
+        for row in table.table():
+            SETTINGS.setdefault(row.name, table)
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         names = {parameter.name for parameter in own}
         rows = {row.name: row for table in tables for row in table.table()}
-        made = [_parameter(row) for name, row in rows.items() if name not in without]
+        made = [_parameter(row, main) for name, row in rows.items() if name not in without]
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
@@ -136,21 +136,21 @@ def of_table(table: type[Options], options: Mapping[str, Any]) -> dict[str, Any]
     return {row.name: options[row.name] for row in table.table() if row.name in options}
 
 
-def _parameter(row: OptionInfo) -> inspect.Parameter:
-    annotation = Towers if row.name == "tower" else _annotation(row)
+def _parameter(row: OptionInfo, main: Collection[str]) -> inspect.Parameter:
+    annotation = Towers if row.name == "tower" else _annotation(row, main)
     return inspect.Parameter(
         row.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )
 
 
-def _annotation(row: OptionInfo) -> object:
+def _annotation(row: OptionInfo, main: Collection[str]) -> object:
     is_switch = isinstance(row.default, bool)
     flag = row.name.replace("_", "-")
     option = typer.Option(
         f"--{flag}/--no-{flag}" if row.default is True else f"--{flag}",
         help=_help(row),
         metavar="" if is_switch else _METAVARS.get(row.kind, row.kind.replace(" or ", "|")),
-        rich_help_panel=None if row.name in MAIN_OPTIONS else "Tuning",
+        rich_help_panel=None if row.name in main else "Tuning",
         show_default=False,
     )
     if row.name in _REPEATED:
@@ -160,6 +160,6 @@ def _annotation(row: OptionInfo) -> object:
 
 def _help(row: OptionInfo) -> str:
     text = row.meaning[:1].upper() + row.meaning[1:]
-    if row.default in (None, ()) or isinstance(row.default, bool):
+    if row.default in (None, (), "") or isinstance(row.default, bool):
         return f"{text}."
     return f"{text} (default {row.default}{' ' if row.unit else ''}{row.unit})."

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dafka_core.cli import output
+from dafka_core.cli.extensions import check_extensions, extended
 from dafka_core.cli.flags import Directory, ExitWithParent, of_table
-from dafka_core.cli.kafka_command import Kafka, gateway, refuse_unused
 from dafka_core.cli.metrics_flag import watching
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.node_options import StoreOptions, TowerOptions
@@ -33,7 +33,6 @@ def tower(*, exit_with_parent: ExitWithParent = False, **options: Any) -> None:
 def up(
     *,
     directory: Directory = DESK_DIRECTORY,
-    kafka: Kafka = None,
     exit_with_parent: ExitWithParent = False,
     **options: Any,
 ) -> None:
@@ -45,13 +44,13 @@ def up(
 
     if exit_with_parent:
         stop_when_input_ends()
-    refuse_unused(kafka, options)
+    check_extensions(options)
     stored = of_table(StoreOptions, options) | {"announce": False}
     with (
         watching("tower and store", options) as watch,
         Tower(announce=False, **of_table(TowerOptions, options)) as hub,
         Store(directory, **stored | {"tower": hub.tower}) as node,
-        gateway(node, kafka, options) as (nodes, facts),
+        extended(node, options) as (nodes, facts),
     ):
         watch.add(hub, node, *nodes)
         node.announce()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from dafka_core.cli import logs, output, streams
 from dafka_core.cli.malloc import keep_freed_memory
-from dafka_core.cli.service_manager import told_of
+from dafka_core.cli.service_manager import Served, told_of
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.native_threads import check_threads
 from dafka_core.near_names import nearest_name
@@ -23,8 +23,6 @@ from dafka_core.nodes.descriptors import raise_limit
 if TYPE_CHECKING:
     import typer
 
-    from dafka_core import Store, Tower
-    from dafka_core.console.server import Console
 
 EXIT_OK: Final = 0
 """All is done; also a node that served and was stopped, or a reader of the output that has gone."""
@@ -172,7 +170,7 @@ def _is_importing(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def serve_until_stopped(node: Console | Store | Tower, **facts: object) -> None:
+def serve_until_stopped(node: Served, **facts: object) -> None:
     """Says that a node serves, and where; waits until it is told to stop, which is its end."""
     with contextlib.suppress(Stopped):
         output.ready(**facts)

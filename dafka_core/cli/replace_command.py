@@ -76,12 +76,11 @@ def _check_gone(reader: Reader, missing: set[str], named: set[str], address: str
 
 
 def _named_in(log: Log) -> set[str]:
-    """The stores that this one has met, and those whose gateways have partitions for Kafka."""
-    from dafka_core.kafka.number_list import NumberList
+    """The stores that this one has met, and those that records of extensions name."""
+    from dafka_core.nodes.store_extension import store_extensions
 
-    table = NumberList(log).read()
-    gateways = {each.gateway for topic in table.topics for each in table.partitions(topic)}
-    return gateways | {each.store for each in log.met()}
+    named = {store for each in store_extensions() for store in each.named_stores(log)}
+    return named | {each.store for each in log.met()}
 
 
 def _lacking(log: Log, reader: Reader, timeout_s: float) -> list[PartitionInfo]:

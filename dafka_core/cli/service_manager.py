@@ -12,11 +12,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from dafka_core import Store, Tower
-    from dafka_core.console.server import Console
+from typing import Final, Protocol
 
 SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
@@ -29,8 +25,15 @@ PATIENCE_S: Final = 5.0
 """A systemd that does not listen holds no node up for longer."""
 
 
+class Served(Protocol):
+    """A node, or a server, that a command runs until it is stopped."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has stopped; return whether it has."""
+
+
 @contextmanager
-def told_of(node: Console | Store | Tower) -> Iterator[None]:
+def told_of(node: Served) -> Iterator[None]:
     """Tells systemd that a node serves, meanwhile that it lives, and at the end that it stops."""
     address = os.environ.get(SOCKET, "")
     if not address:
@@ -48,9 +51,7 @@ def told_of(node: Console | Store | Tower) -> Iterator[None]:
         _tell(address, "STOPPING=1")
 
 
-def _live(
-    address: str, node: Console | Store | Tower, interval_s: float, ended: threading.Event
-) -> None:
+def _live(address: str, node: Served, interval_s: float, ended: threading.Event) -> None:
     """Tells of life as long as ``/healthz`` would."""
     from dafka_core import Store, Tower
     from dafka_core.metrics.health import is_alive, of_node

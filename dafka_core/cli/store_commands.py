@@ -8,20 +8,22 @@ from typing import Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, WithResult, needed
-from dafka_core.cli.kafka_command import Kafka, run_store
+from dafka_core.cli.extensions import check_extensions, extended
+from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, WithResult, needed, of_table
 from dafka_core.cli.list_commands import AsJson, Timeout
+from dafka_core.cli.metrics_flag import watching
+from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.cli.record_text import json_lines
 from dafka_core.errors import DafkaError
 from dafka_core.names import escape
 from dafka_core.near_names import nearest_name
+from dafka_core.node_options import StoreOptions
 
 
 def store(
     ctx: typer.Context,
     *,
     directory: MaybeDirectory = None,
-    kafka: Kafka = None,
     exit_with_parent: ExitWithParent = False,
     **options: Any,
 ) -> None:
@@ -31,7 +33,26 @@ def store(
     """
     if ctx.invoked_subcommand is not None:
         return
-    run_store(needed(directory), kafka, options, exit_with_parent=exit_with_parent)
+    run_store(needed(directory), options, exit_with_parent=exit_with_parent)
+
+
+def run_store(directory: str, options: dict[str, Any], *, exit_with_parent: bool) -> None:
+    """Run a store with its extensions until it is told to stop."""
+    from dafka_core import Store
+
+    if exit_with_parent:
+        stop_when_input_ends()
+    check_extensions(options)
+    with (
+        watching("store", options) as watch,
+        Store(directory, announce=False, **of_table(StoreOptions, options)) as node,
+        extended(node, options) as (nodes, facts),
+    ):
+        watch.add(node, *nodes)
+        node.announce()
+        output.say(f"store {node.address} in {directory}; Ctrl-C stops it")
+        where = {"address": node.address, "dir": directory}
+        serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
 
 
 Stopped = Annotated[str, typer.Argument(metavar="DIR", show_default=False)]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.kafka.kafka_options import host_port
+from dafka_core.host_port import host_port
 from dafka_core.node_options import HOST
 from dafka_core.options import Options, option
 
@@ -29,6 +29,8 @@ def _parse_names(value: Any) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class ConsoleOptions(Options):
     """What the console takes."""
+
+    MAIN = frozenset({"listen"})
 
     listen: str = option(
         f"127.0.0.1:{DEFAULT_PORT}",

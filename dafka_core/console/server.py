@@ -14,12 +14,12 @@ from dafka_core.console.access import Access
 from dafka_core.console.api import Api
 from dafka_core.console.cluster_view import ClusterView
 from dafka_core.console.connections import MOST_CONNECTIONS, Connection
-from dafka_core.console.console_options import ConsoleOptions
+from dafka_core.console.console_options import DEFAULT_PORT, ConsoleOptions
 from dafka_core.console.login import Login
 from dafka_core.console.producing import Producers
 from dafka_core.errors import ConfigError, NodeFailedError
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.kafka.kafka_options import host_port
+from dafka_core.host_port import host_port
 from dafka_core.nodes.addresses import is_loopback
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
 from dafka_core.security_options import SecurityOptions
@@ -55,7 +55,7 @@ class Console(ProcessBound):
         **console: Any,
     ) -> None:
         config = ConsoleOptions.build(console)
-        host, port = host_port(config.listen)
+        host, port = host_port(config.listen, DEFAULT_PORT)
         is_here = is_loopback(host)
         is_open = not config.token_file and (is_here or _security(options).may_be_open)
         self.is_open = is_open and not is_here

@@ -220,7 +220,7 @@ def _kind(name: str, value: str) -> Kind:
 
 def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
     """What is true of a topic; what it keeps is what the gateway's store does."""
-    rule = rule_of(topic, node.store.retention.rules) or RetentionRule(topic)
+    rule = rule_of(topic, node.store.retention_control.rules) or RetentionRule(topic)
     age_ms = -1 if rule.age_s is None else int(rule.age_s * 1000)
     return {
         "cleanup.policy": "delete",
@@ -235,7 +235,7 @@ def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
 
 def changed_configs(node: GatewayNode, topic: str) -> frozenset[str]:
     """Which configs are those of the topic alone."""
-    own = own_rule(topic, node.store.retention.rules)
+    own = own_rule(topic, node.store.retention_control.rules)
     return frozenset(RETENTION if own is not None else ())
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
+from dafka_core.diagnosis.findings import Finding
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.host_port import HostPort, host_port
+from dafka_core.kafka import gateway_metrics
 from dafka_core.kafka.acls import Acls
 from dafka_core.kafka.configs import Configs
 from dafka_core.kafka.fetch import Fetch
 from dafka_core.kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
 from dafka_core.kafka.gateways import Gateways
 from dafka_core.kafka.groups.group_requests import Groups
-from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
+from dafka_core.kafka.kafka_options import DEFAULT_PORT, KafkaOptions
 from dafka_core.kafka.list_offsets import ListOffsets
 from dafka_core.kafka.log_dirs import LogDirs
 from dafka_core.kafka.metadata import Metadata
@@ -27,12 +31,13 @@ from dafka_core.kafka.server import Server, listen_at
 from dafka_core.kafka.tls import tls_of
 from dafka_core.kafka.topics import Topics
 from dafka_core.kafka.users import Users
+from dafka_core.metrics.samples import Sample
 from dafka_core.nodes.addresses import check_trusted
-from dafka_core.nodes.node import Node
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.store_extension import ExtensionNode
+from dafka_core.nodes.store_handle import StoreHandle
 
 
-class Gateway(Node):
+class Gateway(ExtensionNode):
     """Lets Kafka's clients write to and read from the cluster of ``store``, until ``close``.
 
     It ends before the store does.
@@ -45,10 +50,12 @@ class Gateway(Node):
         ConfigError: an option cannot be used, or extra ``kafka`` is not installed.
     """
 
-    def __init__(self, store: Store, **options: Any) -> None:
+    metrics = gateway_metrics.TABLE
+
+    def __init__(self, store: StoreHandle, **options: Any) -> None:
         config = KafkaOptions.build(options)
         with contextlib.ExitStack() as undo:
-            where = host_port(config.listen)
+            where = host_port(config.listen, DEFAULT_PORT)
             tls = tls_of(config)
             users = Users(config.kafka_users) if config.kafka_users else None
             if users is not None:
@@ -80,6 +87,29 @@ class Gateway(Node):
             undo.callback(_retract, gateways)
             self._undo = undo.pop_all()
         self._is_open = True
+
+    @property
+    def name(self) -> str:
+        """The address where clients reach it."""
+        return str(self.advertised)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The address where clients reach it."""
+        return {"kafka": self.name}
+
+    @property
+    def notice(self) -> str:
+        """A sentence with that address."""
+        return f"Kafka's clients connect to {self.advertised}"
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the values of its metrics."""
+        return gateway_metrics.samples(self)
+
+    def findings(self) -> Iterator[Finding]:
+        """Return whether it serves."""
+        return gateway_metrics.findings(self)
 
     @property
     def invalid_count(self) -> int:
@@ -130,7 +160,7 @@ def _retract(gateways: Gateways) -> None:
 
 def _advertised(config: KafkaOptions, listens: HostPort) -> HostPort:
     if config.advertised is not None:
-        host, port = host_port(config.advertised)
+        host, port = host_port(config.advertised, DEFAULT_PORT)
         return HostPort(host, port or listens.port)
     if _is(listens.host, "is_unspecified"):
         why = "is all addresses of this machine: clients need one of them, as 'advertised'"

@@ -15,7 +15,7 @@ from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.kafka.replication import Replication
 from dafka_core.kafka.traffic import Room
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.store_handle import StoreHandle
 
 MAX_THREADS: Final = 8
 """For what would hold up all other clients.  They mostly wait for the disk, or for other stores;
@@ -72,7 +72,7 @@ class Feature:
 class GatewayNode:
     """The store behind the gateway, and what is known of partitions and gateways."""
 
-    store: Store
+    store: StoreHandle
     options: KafkaOptions
     numbers: PartitionNumbers
     gateways: Gateways

@@ -23,7 +23,7 @@ from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.names import INTERNAL
 from dafka_core.nodes.own_partition import append
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.records import TopicPartition
 
 GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"
@@ -102,7 +102,7 @@ class Gateways:
         host, port: where Kafka clients reach it.
     """
 
-    def __init__(self, store: Store, host: str, port: int) -> None:
+    def __init__(self, store: StoreHandle, host: str, port: int) -> None:
         self.own = GatewayInfo(store.address, node_id(store.address), host, port)
         self._store = store
         self._log = store.log
@@ -188,7 +188,7 @@ class Gateways:
             append(self._store, tp, [what.packed()], timeout_s=ANNOUNCE_TIMEOUT_S)
 
 
-def retract_former(store: Store) -> None:
+def retract_former(store: StoreHandle) -> None:
     """Says that a store has no gateway now, if it had one that was killed before it could.
 
     Else the others would take it for live: its store is there.

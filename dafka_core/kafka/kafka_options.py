@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dafka_core.errors import ConfigError
-from dafka_core.node_options import HOST
+from dafka_core.host_port import host_port
 from dafka_core.options import Options, option
 
 DEFAULT_PORT: Final = 9092
-_ADDRESS: Final = re.compile(rf"(?a)(?P<host>{HOST})(?::(?P<port>\d{{1,5}}))?")
-
-
-class HostPort(NamedTuple):
-    """Where a gateway listens, or clients reach it; an IPv6 address is without its brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def host_port(text: str, default_port: int = DEFAULT_PORT) -> HostPort:
-    """What ``HOST[:PORT]`` names; ValueError for any other text."""
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None or int(match["port"] or 0) >= 65_536:
-        example = f"127.0.0.1:{default_port}"
-        raise ValueError(f"must be HOST:PORT, as {example}; port 0 lets the system choose")
-    port = default_port if match["port"] is None else int(match["port"])
-    return HostPort(match["host"].strip("[]"), port)
 
 
 def _parse(value: Any) -> str:
-    return str(host_port(str(value)))
+    return str(host_port(str(value), DEFAULT_PORT))
 
 
 @dataclass(frozen=True)
 class KafkaOptions(Options):
     """What a gateway takes."""
+
+    MAIN = frozenset({"listen", "advertised", "num_partitions"})
 
     listen: str = option(
         f"127.0.0.1:{DEFAULT_PORT}",

@@ -21,7 +21,7 @@ from dafka_core.kafka.number_table import NumbersRecord, NumberTable
 from dafka_core.kafka.refusal import RefusedError
 from dafka_core.nodes.addresses import options_beside
 from dafka_core.nodes.producer import Producer
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.store_handle import StoreHandle
 
 STORES_S: Final = 5.0
 """How long stores may take to answer, or to write a record, until it is said that they do not."""
@@ -46,7 +46,9 @@ class NumberTurns:
         is_closing: whether the gateway ends, and nothing is waited for any more.
     """
 
-    def __init__(self, store: Store, numbers: NumberList, is_closing: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: StoreHandle, numbers: NumberList, is_closing: Callable[[], bool]
+    ) -> None:
         self._store = store
         self._list = numbers
         self._is_closing = is_closing

@@ -10,13 +10,13 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.kafka.refusal import RefusedError
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.store_handle import StoreHandle
 
 ANSWER_S: Final = 10.0
 """How long each may take."""
 
 
-def check_all_there(store: Store) -> None:
+def check_all_there(store: StoreHandle) -> None:
     """Sees whether all stores that are known can be asked.
 
     Raises:
@@ -31,7 +31,7 @@ def check_all_there(store: Store) -> None:
         raise RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
 
 
-def tell_others(store: Store, tell: Callable[[StoreClient], object]) -> None:
+def tell_others(store: StoreHandle, tell: Callable[[StoreClient], object]) -> None:
     """Tells each other store that is there.  Waits, so it is not for the loop.
 
     Raises:

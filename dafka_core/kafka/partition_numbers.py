@@ -27,7 +27,7 @@ from dafka_core.kafka.number_table import NumberedPartition as NumberedPartition
 from dafka_core.kafka.number_table import NumbersRecord, NumberTable, is_numbered
 from dafka_core.kafka.number_turns import TURN_S, NumberTurns
 from dafka_core.kafka.refusal import RefusedError
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.records import TopicPartition
 
 AGREE_S: Final = 15.0
@@ -61,7 +61,7 @@ class PartitionNumbers:
         gateways: who takes writes.
     """
 
-    def __init__(self, store: Store, gateways: Gateways) -> None:
+    def __init__(self, store: StoreHandle, gateways: Gateways) -> None:
         self._store = store
         self._stored = store.log
         self._gateways = gateways

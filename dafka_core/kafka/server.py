@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Final
 
 from dafka_core.errors import ConfigError
+from dafka_core.host_port import HostPort
 from dafka_core.kafka.connection import SCRATCH_BYTES, Connection
 from dafka_core.kafka.gateway_node import Feature
-from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.requests import Requests
 from dafka_core.kafka.traffic import Complaints, Room

@@ -19,7 +19,7 @@ from dafka_core.retention_rules import MAX_AGE_S, RetentionRule, parse_rules, ru
 
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
-    from dafka_core.nodes.store import Store
+    from dafka_core.nodes.store_handle import StoreHandle
 
 AGE: Final = "retention.ms"
 SIZE: Final = "retention.bytes"
@@ -81,7 +81,7 @@ def _limit(asked: int | None, given: float | None, unit: int) -> float | None:
     return None if asked == FOREVER else asked / unit
 
 
-def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) -> None:
+def set_at_all(store: StoreHandle, topic: str, limits: Limits, *, anew: bool = False) -> None:
     """Has all stores that are known go by these limits.  Waits, so it is not for the loop.
 
     This store comes last: as long as another one has not done it, it has what is to be changed.

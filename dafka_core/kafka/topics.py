@@ -135,7 +135,7 @@ class Topics(Feature):
         self, topic: str, count: int, gateways: Sequence[str], limits: Mapping[str, int | None]
     ) -> None:
         """Makes a topic, and then its rule: of two who make it at once, one says what is kept."""
-        rules = self._node.store.retention.rules
+        rules = self._node.store.retention_control.rules
         is_changed = bool(limits) and changed(topic, rules, limits) != rules
         if is_changed:
             check_all_there(self._node.store)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final, cast
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -12,9 +12,10 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from dafka_core.durations import BOUNDS_S, Counted
-from dafka_core.metrics.declarations import TABLE, Metric
+from dafka_core.metrics.declarations import EVERY, TABLE, Metric
 from dafka_core.metrics.samples import Sample
 from dafka_core.metrics.watched import WatchedNodes
+from dafka_core.nodes.store_extension import store_extensions
 
 _FAMILIES: Final[dict[str, Any]] = {
     "counter": CounterMetricFamily,
@@ -39,20 +40,23 @@ class NodesCollector(Collector):
 
     def describe(self) -> list[Family]:
         """Every name that there may be: who asks for some only is told of these."""
-        return [_family(metric, []) for metric in TABLE]
+        declared = [each.metrics for each in store_extensions()]
+        declared += [each.metrics for each in self._nodes.nodes]
+        return [_family(metric, []) for metric in dict.fromkeys(chain(TABLE, *declared))]
 
     def collect(self) -> Iterator[Family]:
         """What they tell now."""
         found: dict[Metric, list[tuple[list[str], Sample]]] = {}
         kinds: set[str] = set()
-        for node in self._nodes.nodes:
-            kinds.add(node.kind)
+        nodes = self._nodes.nodes
+        for node in nodes:
+            kinds |= {node.kind, *EVERY}
             for sample in node.samples():
                 labels = [node.kind, node.name, *sample.labels]
                 found.setdefault(sample.metric, []).append((labels, sample))
-        for metric in TABLE:
-            if not kinds.isdisjoint(metric.of):
-                yield _family(metric, found.get(metric, []))
+        told = (metric for metric in TABLE if not kinds.isdisjoint(metric.of))
+        for metric in dict.fromkeys(chain(told, *(node.metrics for node in nodes))):
+            yield _family(metric, found.get(metric, []))
 
 
 def _family(metric: Metric, samples: list[tuple[list[str], Sample]]) -> Family:

@@ -23,7 +23,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from dafka_core.closing import ProcessBound
 from dafka_core.diagnosis.findings import Finding, Severity
 from dafka_core.errors import ConfigError
-from dafka_core.kafka.kafka_options import HostPort
+from dafka_core.host_port import HostPort
 from dafka_core.metrics.health import is_alive, is_ready
 from dafka_core.metrics.options import MetricsOptions, listen_address
 from dafka_core.metrics.visitors import Visitors

@@ -14,10 +14,10 @@ from dafka_core.diagnosis.findings import Finding, Severity, ok, problem, warnin
 from dafka_core.errors import DafkaError
 from dafka_core.metrics.mesh_readings import overdue_s
 from dafka_core.nodes.disk_watch import SAY_AGAIN_S, SLOW_S, Disk
+from dafka_core.nodes.store_extension import ExtensionNode
 
 if TYPE_CHECKING:
     from dafka_core import Consumer, Producer, Store, Tower
-    from dafka_core.kafka.gateway import Gateway
     from dafka_core.nodes.mesh import Mesh
     from dafka_core.nodes.node import Node
 
@@ -44,7 +44,10 @@ def of_node(node: Node) -> Iterator[Finding]:
     if not node.is_open:
         yield problem(LIFE, f"the {node.kind} is closed", "start it again")
         return
-    yield from _CHECKS[node.kind](node)  # type: ignore[operator]
+    if isinstance(node, ExtensionNode):
+        yield from node.findings()
+    else:
+        yield from _CHECKS[node.kind](node)  # type: ignore[operator]
 
 
 def is_alive(findings: list[Finding]) -> bool:
@@ -140,18 +143,9 @@ def _of_tower(tower: Tower) -> Iterator[Finding]:
         yield ok("tower", f"{tower.heard.count()} nodes are heard at {tower.tower}")
 
 
-def _of_gateway(gateway: Gateway) -> Iterator[Finding]:
-    if not gateway.server.loop.is_running():
-        yield problem(LIFE, "the gateway has ended", "start it again")
-    else:
-        count = gateway.connection_count
-        yield ok("gateway", f"{count} of Kafka's clients are connected at {gateway.listens}")
-
-
 _CHECKS: Final = {
     "store": _of_store,
     "producer": _of_producer,
     "consumer": _of_consumer,
     "tower": _of_tower,
-    "gateway": _of_gateway,
 }

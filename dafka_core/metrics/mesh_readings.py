@@ -1,4 +1,4 @@
-"""What nodes in the mesh tell of themselves; and producers, consumers, towers and gateways."""
+"""What nodes in the mesh tell of themselves; and producers, consumers and towers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dafka_core.names import escape
 
 if TYPE_CHECKING:
     from dafka_core import Consumer, Producer, Tower
-    from dafka_core.kafka.gateway import Gateway
     from dafka_core.nodes.mesh import Mesh
 
 PEER_KINDS: Final = {"S": "store", "P": "producer", "C": "consumer", "R": "reader"}
@@ -90,18 +89,3 @@ def of_tower(tower: Tower) -> Iterator[Sample]:
     yield Sample(d.TOWER_NODES, tower.heard.count())
     yield Sample(d.BEACONS, tower.beacon_count)
     yield Sample(d.FRAMES_REFUSED, tower.invalid_count, ("beacon",))
-
-
-def of_gateway(gateway: Gateway) -> Iterator[Sample]:
-    """What a gateway tells."""
-    from dafka_core.kafka.api_versions import Api  # noqa: PLC0415 -- it is loaded where there is one
-
-    server = gateway.server
-    yield Sample(d.KAFKA_CONNECTIONS, server.connection_count)
-    counts = server.requests.counts
-    for api in Api:
-        yield Sample(d.KAFKA_REQUESTS, counts[api], (api.name.lower(),))
-    for reason, count in [*server.complaints.counts.items()]:
-        yield Sample(d.KAFKA_REFUSED, count, (reason,))
-    yield Sample(d.KAFKA_IN_FLIGHT, server.room.taken_bytes)
-    yield Sample(d.KAFKA_ROOM, server.room.size_bytes)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.kafka.kafka_options import HostPort
+from dafka_core.host_port import HostPort
 from dafka_core.node_options import HOST
 from dafka_core.options import Options, option
 

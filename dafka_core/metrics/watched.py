@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.diagnosis.findings import Finding, Severity, problem
@@ -14,6 +15,7 @@ from dafka_core.metrics import declarations as d
 from dafka_core.metrics import health, mesh_readings
 from dafka_core.metrics.samples import Sample
 from dafka_core.metrics.store_readings import StoreReadings
+from dafka_core.nodes.store_extension import ExtensionNode
 from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.this_version import this_version
 
@@ -33,9 +35,11 @@ class WatchedNode:
 
     def __init__(self, node: Node, topics: int) -> None:
         self.kind = node.kind
+        self.metrics: Sequence[d.Metric] = ()
+        """Those that an extension declares."""
         self._node = weakref.ref(node)
         anyone: Any = node
-        self._read: Callable[[Any], Iterator[Sample]]
+        self._read: Callable[[Any], Iterable[Sample]]
         match self.kind:
             case "store":
                 self._read = StoreReadings(anyone, topics).read
@@ -47,11 +51,12 @@ class WatchedNode:
             case "tower":
                 self._read = mesh_readings.of_tower
                 self.name = endpoint = anyone.tower
-            case "gateway":
-                self._read = mesh_readings.of_gateway
-                self.name = endpoint = str(anyone.advertised)
+            case _ if isinstance(node, ExtensionNode):
+                self._read = methodcaller("samples")
+                self.name = endpoint = node.name
+                self.metrics = node.metrics
             case other:
-                why = "must be a tower, store, gateway, producer or consumer"
+                why = "must be a tower, store, producer, consumer or extension of a store"
                 raise ConfigError("nodes", other, why)
         self._info = (this_version(), endpoint)
 

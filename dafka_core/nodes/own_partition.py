@@ -16,8 +16,13 @@ from dafka_core.values import Values
 class Writable(Protocol):
     """A store, or what has its log and its queue."""
 
-    log: Log
-    append_queue: AppendQueue
+    @property
+    def log(self) -> Log:
+        """Its log."""
+
+    @property
+    def append_queue(self) -> AppendQueue:
+        """Its queue."""
 
 
 def append(

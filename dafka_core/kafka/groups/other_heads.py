@@ -11,7 +11,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.kafka.groups.group_records import OFFSETS_TOPIC
-from dafka_core.nodes.store import Store
+from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.records import TopicPartition, merge_heads
 
 ASK_S: Final = 2.0
@@ -31,7 +31,7 @@ _log: Final = logging.getLogger("dafka.kafka")
 class OtherHeads:
     """How far the stores that are there are with what gateways write of groups."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreHandle) -> None:
         self._store = store
 
     def wait_for(self) -> None:

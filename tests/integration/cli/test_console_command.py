@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from dafka_core.cli import console_command
+from dafka_core.console.commands import console
 from dafka_core.errors import ConfigError
 from tests.integration.cli.processes import PATIENCE_S, Dafka, run, sentence
 
@@ -57,4 +57,4 @@ def test_who_lacks_the_libraries_is_told_which(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "dafka_core.console.server", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[console\]'"):
-        console_command.console()
+        console()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.cli.kafka_user_command import _rewrite
 from dafka_core.errors import ConfigError
+from dafka_core.kafka.user_commands import _rewrite
 from dafka_core.kafka.users import Users
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import run

@@ -13,10 +13,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dafka_core import Store
 from dafka_core.closing import Closing
+from dafka_core.host_port import HostPort
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.gateway_node import GatewayNode
 from dafka_core.kafka.gateways import GatewayInfo, Gateways
-from dafka_core.kafka.kafka_options import HostPort, KafkaOptions
+from dafka_core.kafka.kafka_options import KafkaOptions
 from dafka_core.kafka.number_table import NumberedPartition
 from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.kafka.produce import Produce

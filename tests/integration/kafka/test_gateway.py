@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dafka_core import Store
 from dafka_core.errors import ConfigError, ForkedError
+from dafka_core.host_port import HostPort
 from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.testing import wait_until
 
 

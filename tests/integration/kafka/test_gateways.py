@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_one_that_is_gone_is_not_live_and_its_partitions_have_another_leader(sta
     partitions = [NumberedPartition("t", n, f"P{n}", two.own.address) for n in range(20)]
     assert {one.leader(each) for each in partitions} == {two.own}
     before = {key: one.chosen(key) for key in map(str, range(50))}
-    two._store.close()
+    cast("Store", two._store).close()
     wait_until(lambda: addresses(one) == addresses(three) == {one.own.address, three.own.address})
     assert {one.leader(each) for each in partitions} == {one.own, three.own}
     assert all(one.leader(each) == three.leader(each) for each in partitions)
@@ -101,7 +102,7 @@ def test_one_that_was_killed_and_whose_store_goes_on_without_it_is_not_live(
 ) -> None:
     one, two = start("a"), start("bb")
     wait_until(lambda: len(addresses(one)) == 2)
-    store = two._store
+    store = cast("Store", two._store)
     options = {name: getattr(store.options, name) for name in ("tower", "sync_interval_ms")}
     store.close()  # as if killed: its gateway has said nothing
     wait_until(lambda: len(addresses(one)) == 1)

@@ -14,9 +14,9 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store
+from dafka_core.host_port import HostPort
 from dafka_core.kafka.gateway import Gateway
 from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.store_clock import StoreClock

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import trustme
 
+from dafka_core.host_port import HostPort
 from dafka_core.kafka.api_versions import Api
 from dafka_core.kafka.connection import MALFORMED, TOO_SLOW
 from dafka_core.kafka.gateway_node import Client, EncodedResponse, Feature, Handler
-from dafka_core.kafka.kafka_options import HostPort
 from dafka_core.kafka.limits import Limits
 from dafka_core.kafka.server import REFUSED, Server, listen_at
 from dafka_core.kafka.users import Users

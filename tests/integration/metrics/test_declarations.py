@@ -8,10 +8,14 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from dafka_core import MetricsEndpoint
-from dafka_core.metrics.declarations import ALL_NODES, TABLE
+from dafka_core.kafka import gateway_metrics
+from dafka_core.metrics import declarations
+from dafka_core.metrics.declarations import EVERY, MESH_NODES
 from scripts import options as script
 from tests.integration.metrics.conftest import ask
 
+TABLE = (*declarations.TABLE, *gateway_metrics.TABLE)
+KINDS = {*MESH_NODES, "tower", "gateway"}
 PAGE = Path(__file__).resolve().parents[3] / "docs/metrics.md"
 
 
@@ -33,9 +37,9 @@ def test_each_sample_has_the_labels_that_are_declared(endpoint: MetricsEndpoint)
         for sample in family.samples:
             labels = {*sample.labels} - {"le"}
             assert labels == {*row.all_labels}, sample
-            assert sample.labels["kind"] in row.of
+            assert row.of is EVERY or sample.labels["kind"] in row.of
             kinds.add(sample.labels["kind"])
-    assert kinds == {*ALL_NODES}
+    assert kinds == KINDS
 
 
 def test_names_have_their_units_as_prometheus_wants_them() -> None:
@@ -45,4 +49,4 @@ def test_names_have_their_units_as_prometheus_wants_them() -> None:
         if row.unit in ("bytes", "seconds"):
             assert row.name.removesuffix("_total").endswith(f"_{row.unit}"), row
         assert row.meaning
-        assert set(row.of) <= {*ALL_NODES}
+        assert set(row.of) <= {*KINDS, *EVERY}

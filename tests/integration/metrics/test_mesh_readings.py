@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dafka_core.kafka import gateway_metrics
 from dafka_core.metrics import declarations as d
-from dafka_core.metrics.mesh_readings import of_consumer, of_gateway, of_producer, of_tower
+from dafka_core.metrics.mesh_readings import of_consumer, of_producer, of_tower
 from dafka_core.nodes.refused_frames import REASONS
 from dafka_core.testing import wait_until
 from tests.integration.metrics.conftest import Nodes, told
@@ -30,6 +31,6 @@ def test_towers_and_gateways_tell_of_their_clients(nodes: Nodes) -> None:
     wait_until(lambda: told(of_tower(nodes.tower))[d.TOWER_NODES, ()] == 3)
     found = told(of_tower(nodes.tower))
     assert found[d.BEACONS, ()] >= 3
-    found = told(of_gateway(nodes.gateway))
-    assert found[d.KAFKA_CONNECTIONS, ()] == 0
-    assert found[d.KAFKA_ROOM, ()] > 0
+    found = told(nodes.gateway.samples())
+    assert found[gateway_metrics.CONNECTIONS, ()] == 0
+    assert found[gateway_metrics.ROOM, ()] > 0

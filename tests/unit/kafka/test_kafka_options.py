@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.kafka.kafka_options import HostPort, KafkaOptions, host_port
-
-
-def test_a_place_is_a_host_and_perhaps_a_port() -> None:
-    assert host_port("127.0.0.1:19092") == HostPort("127.0.0.1", 19092)
-    assert host_port("kafka.example.org") == HostPort("kafka.example.org", 9092)
-    assert host_port("[::1]:0") == HostPort("::1", 0)
-    assert str(host_port("[::1]:0")) == "[::1]:0"
+from dafka_core.kafka.kafka_options import KafkaOptions
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
-"""``dafka console``: a cluster in a browser."""
+"""The commands ``dafka console`` and ``dafka top``: a cluster in a browser, or a terminal."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import ExitWithParent, of_table
+from dafka_core.cli.configured import ConfiguredTyper
+from dafka_core.cli.flags import ExitWithParent, of_table, with_options
 from dafka_core.cli.list_commands import Uris
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
 from dafka_core.console.console_options import ConsoleOptions
+from dafka_core.console.top_command import top
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import parse_locations
 from dafka_core.node_options import ReaderOptions
@@ -17,8 +19,14 @@ from dafka_core.security_options import keys_in
 EXTRA: Final = "the console needs starlette and uvicorn: pip install 'dafka-spark[console]'"
 
 
+def add_commands(app: ConfiguredTyper) -> None:
+    """Add the commands to those of ``dafka``."""
+    app.command()(with_options(ReaderOptions)(top))
+    app.command()(with_options(ConsoleOptions, ReaderOptions)(console))
+
+
 def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **options: Any) -> None:
-    """Serve the console: a page that shows the cluster live, its records, queries and health.
+    """Serve the console (extra 'console'): the cluster live, its records, queries and health.
 
     It prints READY and its address as JSON when it serves. Ctrl-C stops it.
     """

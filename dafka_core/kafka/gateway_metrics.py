@@ -1,0 +1,62 @@
+"""What a gateway reports to Prometheus and to health checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from dafka_core.diagnosis.findings import Finding, ok, problem
+from dafka_core.metrics.declarations import Metric, counter, gauge
+from dafka_core.metrics.health import LIFE
+from dafka_core.metrics.samples import Sample
+
+if TYPE_CHECKING:
+    from dafka_core.kafka.gateway import Gateway
+
+GATEWAY: Final = ("gateway",)
+
+CONNECTIONS: Final = gauge(
+    "kafka_connections", "connections", GATEWAY, "clients that are connected"
+)
+REQUESTS: Final = counter(
+    "kafka_requests", "requests", GATEWAY, "their requests, by Kafka's name of the kind", "api"
+)
+REFUSED: Final = counter(
+    "kafka_complaints",
+    "requests",
+    GATEWAY,
+    "requests that failed and connections that were ended, by what was wrong",
+    "reason",
+)
+IN_FLIGHT: Final = gauge(
+    "kafka_in_flight_bytes", "bytes", GATEWAY, "requests and responses in memory"
+)
+ROOM: Final = gauge(
+    "kafka_in_flight_limit_bytes", "bytes", GATEWAY, "the most there may be; then clients wait"
+)
+
+TABLE: Final[tuple[Metric, ...]] = (CONNECTIONS, REQUESTS, REFUSED, IN_FLIGHT, ROOM)
+
+
+def samples(gateway: Gateway) -> Iterator[Sample]:
+    """Yield the values of all metrics."""
+    from dafka_core.kafka.api_versions import Api  # noqa: PLC0415 -- it is loaded where there is one
+
+    server = gateway.server
+    yield Sample(CONNECTIONS, server.connection_count)
+    counts = server.requests.counts
+    for api in Api:
+        yield Sample(REQUESTS, counts[api], (api.name.lower(),))
+    for reason, count in [*server.complaints.counts.items()]:
+        yield Sample(REFUSED, count, (reason,))
+    yield Sample(IN_FLIGHT, server.room.taken_bytes)
+    yield Sample(ROOM, server.room.size_bytes)
+
+
+def findings(gateway: Gateway) -> Iterator[Finding]:
+    """Yield whether the gateway serves."""
+    if not gateway.server.loop.is_running():
+        yield problem(LIFE, "the gateway has ended", "start it again")
+    else:
+        count = gateway.connection_count
+        yield ok("gateway", f"{count} of Kafka's clients are connected at {gateway.listens}")

@@ -1,0 +1,97 @@
+"""A small extension of a store, as an example: it copies what is written to a topic."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dafka_core.diagnosis.findings import Finding, ok, problem
+from dafka_core.errors import DafkaError
+from dafka_core.metrics.declarations import counter
+from dafka_core.metrics.samples import Sample
+from dafka_core.nodes.own_partition import append
+from dafka_core.nodes.store_extension import ExtensionNode, StoreExtension
+from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.options import Options, option
+from dafka_core.records import TopicPartition
+
+ECHOED: Final = counter("echo_records", "records", ("topicecho",), "records that were copied")
+
+
+@dataclass(frozen=True)
+class EchoOptions(Options):
+    """The options of the extension; its commands have them as flags."""
+
+    echo: str = option("", "copy new records of this topic to topic `TOPIC.echo`", kind="TOPIC")
+
+
+class TopicEcho(ExtensionNode):
+    """Copies new records of a topic to the store's own partition of topic ``TOPIC.echo``."""
+
+    metrics = (ECHOED,)
+
+    def __init__(self, store: StoreHandle, topic: str) -> None:
+        self._store, self._topic = store, topic
+        self._own = TopicPartition(f"{topic}.echo", store.address)
+        self._seen = store.log.changes.number
+        self._ends = {info.tp: info.end for info in store.log.partitions(topic)}
+        self._count = 0
+        self._failure = ""
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="topic-echo")
+        self._is_open = True
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """The topic that it copies: a label of its metrics."""
+        return self._topic
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the number of copied records."""
+        yield Sample(ECHOED, self._count)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield whether it copies."""
+        if self._failure:
+            yield problem("echo", f"nothing more is copied: {self._failure}", "start it again")
+        else:
+            yield ok("echo", f"{self._count} records were copied")
+
+    def close(self) -> None:
+        """Stop; may be called twice."""
+        self._is_open = False
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with self._store.log.changes.waking(self._wake, self._seen, frozenset({self._topic})):
+                while self._wake.wait() and self._is_open:
+                    self._wake.clear()
+                    self._copy()
+        except DafkaError as error:
+            self._failure = str(error)
+
+    def _copy(self) -> None:
+        log = self._store.log
+        for info in log.partitions(self._topic):
+            start = max(self._ends.get(info.tp, 0), info.earliest)
+            while start < info.end and (batches := log.read(info.tp, start, info.end)):
+                values = [value for batch in batches for value in batch.values]
+                self._count += len(append(self._store, self._own, values, timeout_s=10.0))
+                start = self._ends[info.tp] = batches[-1].end
+
+
+class EchoExtension(StoreExtension):
+    """What the entry point names: ``--echo`` switches it on."""
+
+    switch = "echo"
+    options = EchoOptions
+    metrics = (ECHOED,)
+
+    def start(self, store: StoreHandle, options: Mapping[str, Any]) -> TopicEcho:
+        """Start copying; raise ConfigError for an option that is invalid."""
+        return TopicEcho(store, EchoOptions.build(options).echo)
