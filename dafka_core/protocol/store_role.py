@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from dafka_core.epochs import Epoch, PartitionLives, before, epoch_at, last_life
+from dafka_core.epochs import Epoch, before, epoch_at, last_life
 from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.limit_options import StoreLimitError
 from dafka_core.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
@@ -33,7 +33,7 @@ from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.transactions import PublishCommitted, continued
 from dafka_core.protocol.trimmed_elsewhere import TrimmedElsewhere
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import PartitionLives, RecordBatch, TopicPartition
 
 
 class StoreRole:

@@ -40,11 +40,11 @@ from pathlib import Path
 
 from dafka_core.closing import ProcessBound
 from dafka_core.compression_rules import CompressionRule
-from dafka_core.epochs import PartitionLives
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.log_entries import GoOn, LogEntry, Met, SetAside
 from dafka_core.records import (
     PartitionInfo,
+    PartitionLives,
     RecordBatch,
     StagedPartition,
     TopicPartition,
