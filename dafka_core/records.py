@@ -17,7 +17,7 @@ import numpy as np
 
 from dafka_core.envelope import Headers
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, epoch_at, last_life
-from dafka_core.names import escape, quoted
+from dafka_core.names import shown_partition
 from dafka_core.values import Longs, Values
 
 
@@ -28,7 +28,7 @@ class TopicPartition(NamedTuple):
     partition: str
 
     def __str__(self) -> str:
-        return f"topic {quoted(self.topic)}, partition {escape(self.partition)}"
+        return shown_partition(*self)
 
 
 class Record(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from dafka_core.epochs import Epoch
-from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, TransactionExistsError
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import (
     REPLICA,
     Commit,
@@ -25,6 +25,7 @@ from dafka_core.log_entries import (
     SetAside,
     SetTransaction,
     Stage,
+    TransactionExistsError,
     attempt_octets,
 )
 from dafka_core.records import (

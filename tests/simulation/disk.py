@@ -13,7 +13,7 @@ import numpy as np
 
 from dafka_core import timestamps
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life, with_epoch
-from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, TransactionExistsError
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import (
     Commit,
     Discard,
@@ -25,6 +25,7 @@ from dafka_core.log_entries import (
     SetAside,
     SetTransaction,
     Stage,
+    TransactionExistsError,
 )
 from dafka_core.records import (
     NO_VERSION,

@@ -11,8 +11,8 @@ import lmdb
 import pytest
 
 from dafka_core.epochs import NO_LIFE, Epoch, EpochId
-from dafka_core.errors import FencedError, StoreError, TransactionExistsError
-from dafka_core.log_entries import GoOn, SetAside
+from dafka_core.errors import FencedError, StoreError
+from dafka_core.log_entries import GoOn, SetAside, TransactionExistsError
 from dafka_core.records import (
     PartitionInfo,
     PartitionLives,
