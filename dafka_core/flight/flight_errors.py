@@ -27,8 +27,8 @@ from dafka_core.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
-from dafka_core.flight.json_messages import VERSION, pack
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
+from dafka_core.json_message import VERSION, pack
 from dafka_core.limit_options import StoreLimitError
 from dafka_core.log_entries import TransactionExistsError
 

@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight import limits
-from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.requests import ActionRequest, Offset
+from dafka_core.json_message import JsonMessage
 from dafka_core.names import INTERNAL
 from dafka_core.records import TopicPartition
 from dafka_core.retention_rules import RetentionRule, parse_rules

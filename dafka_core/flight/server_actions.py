@@ -18,7 +18,6 @@ from dafka_core.flight.json_messages import (
     Done,
     DurableEnd,
     Heads,
-    JsonMessage,
     LeaseGranted,
     LeasesGranted,
     Offsets,
@@ -26,8 +25,6 @@ from dafka_core.flight.json_messages import (
     SpaceUsed,
     Staged,
     TransactionStates,
-    nearest,
-    short,
 )
 from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
 from dafka_core.flight.many_ranges import LeaseManyRequest, SizesRequest
@@ -61,6 +58,7 @@ from dafka_core.flight.server_backup import check_log, links
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.server_watch import watch
+from dafka_core.json_message import JsonMessage, nearest, short
 from dafka_core.log_entries import Discard
 from dafka_core.records import StagedTransaction, TopicPartition, Transaction
 from dafka_core.row_digest import RowDigest
