@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from dafka_core.epochs import Epoch, before, epoch_at, last_life
 from dafka_core.errors import DafkaError, RecordTooLargeError
-from dafka_core.limit_options import StoreLimitError
+from dafka_core.limit_options import MAX_RECORD_BYTES, StoreLimitError
 from dafka_core.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
@@ -24,7 +24,6 @@ from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.hosted_partitions import HostedPartitions
 from dafka_core.protocol.known_stores import KnownStores
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.recent_names import RecentNames
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews

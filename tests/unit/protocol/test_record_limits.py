@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.epochs import NO_LIFE
+from dafka_core.limit_options import MAX_RECORD_BYTES
 from dafka_core.protocol import record_limits
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.limits import MAX_RECORD_BYTES, MAX_REPLY_BYTES, RECORD_OVERHEAD_BYTES
+from dafka_core.protocol.limits import MAX_REPLY_BYTES, RECORD_OVERHEAD_BYTES
 from dafka_core.protocol.messages import Fetch, Head, RecordTooLarge
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.record_limits import (
