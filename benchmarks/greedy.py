@@ -17,11 +17,11 @@ from typing import Final
 
 import zmq
 
-from dafka_core.node_options import parse_towers
+from dafka_core.node_options import C_LAYOUT, parse_towers
 from dafka_core.nodes.descriptors import raise_limit
 from dafka_core.nodes.sockets import send_packed
 from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon
-from dafka_core.protocol.codec import C_LAYOUT, encode, subscription
+from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.messages import DirectRecord, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.records import RecordBatch, TopicPartition

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TowerNotFoundError,
     )
     from dafka_core.limit_options import StoreLimitError
+    from dafka_core.log_entries import TransactionExistsError
     from dafka_core.metrics.endpoint import MetricsEndpoint, serve_metrics
     from dafka_core.nodes.consumer import Consumer
     from dafka_core.nodes.producer import Producer
@@ -67,6 +68,7 @@ __all__ = [
     "TopicDeletedError",
     "Tower",
     "TowerNotFoundError",
+    "TransactionExistsError",
     "serve_metrics",
 ]
 
@@ -83,6 +85,7 @@ _HOMES: Final = {
     "StoreLimitError": "limit_options",
     "TopicDeletedError": "deletions",
     "Tower": "nodes.tower",
+    "TransactionExistsError": "log_entries",
     "serve_metrics": "metrics.endpoint",
 }
 """Where what is not an error comes from."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dafka_core.epochs import EpochId, PartitionLives
+from dafka_core.epochs import EpochId
 from dafka_core.errors import PartitionError
 from dafka_core.names import DELETIONS_TOPIC
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.records import PartitionInfo, PartitionLives, TopicPartition
 
 VERSION: Final = 1
 

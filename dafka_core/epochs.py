@@ -16,12 +16,9 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import xxhash
-
-if TYPE_CHECKING:
-    from dafka_core.records import Transaction
 
 MAX_EPOCHS: Final = 1_000
 """Of a history that is kept.  The oldest are forgotten; the digests of the others know them."""
@@ -183,24 +180,6 @@ def known_until(history: Sequence[Epoch], life: EpochId) -> int | None:
     if life in lives:
         return _start_after(history, lives.index(life))
     return 0 if lives[-1] > life else None
-
-
-class PartitionLives(NamedTuple):
-    """What a store knows of a partition's lives.
-
-    The ``history`` of its records, which go up to ``end`` (exclusive), the newest life that the
-    store has ``promised`` to acknowledge nothing more to older ones, and the last transaction.
-    """
-
-    end: int
-    history: History
-    promised: EpochId
-    transaction: Transaction | None = None
-
-    @property
-    def newest(self) -> EpochId:
-        """The newest life that the store has heard of."""
-        return max(last_life(self.history), self.promised)
 
 
 def parted_by(history: History, epoch: Epoch, end: int) -> int | None:

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 from dafka_core.error_base import HIDDEN, is_secret
 from dafka_core.error_base import DafkaError as DafkaError  # noqa: PLC0414 -- it is public here
-from dafka_core.records import TopicPartition, Transaction
+from dafka_core.names import shown_partition
 
 
 @dataclass(eq=False)
@@ -163,7 +163,7 @@ class PartitionError(DafkaError):
     partition: str
 
     def _sentence(self, **facts: object) -> str:
-        return f"{TopicPartition(self.topic, self.partition)}: {super()._sentence(**facts)}"
+        return f"{shown_partition(self.topic, self.partition)}: {super()._sentence(**facts)}"
 
 
 @dataclass(eq=False)
@@ -387,14 +387,3 @@ class FencedError(PartitionError):
         "staged was discarded; write the transaction again, as a new attempt"
     )
     attempt: str
-
-
-@dataclass(eq=False)
-class TransactionExistsError(PartitionError):
-    """A transaction that is not newer than the last one of its partition: it is committed."""
-
-    sentence = (
-        "transaction {transaction.version} is committed already, at offsets {transaction.start} "
-        "to {transaction.end} (exclusive): only newer ones can be written, so go on after it"
-    )
-    transaction: Transaction

@@ -1,12 +1,23 @@
-"""The limits of a store that an operator sets (docs/security.md), and the error of what exceeds."""
+"""The limits that an operator sets (docs/security.md), and the error of what exceeds a store's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Final
 
 from dafka_core.errors import PartitionError
 from dafka_core.options import Options, option
+
+MAX_VALUE_BYTES: Final = 256 << 20
+"""The default for the largest record that a node takes (``max_record_bytes``)."""
+
+MAX_RECORD_BYTES: Final = 2**31 - 1
+"""The most that ``max_record_bytes`` may be: Arrow's type for records has signed 32-bit offsets."""
+
+LIVE_BATCH_BYTES: Final = 32 << 10
+"""The most that a producer packs into one message (or one record, if that is larger).  PUB sockets
+count messages: this times the high-water mark is how much waits for a peer that does not read."""
 
 
 @dataclass(eq=False)

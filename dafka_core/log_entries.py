@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dafka_core.epochs import Epoch, EpochId, History
+from dafka_core.errors import PartitionError
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,
@@ -192,3 +193,14 @@ def attempt_octets(attempt: str) -> bytes:
 def attempt_text(octets: bytes) -> str:
     """The attempt that ``attempt_octets`` was given; empty for ``REPLICA``."""
     return "" if octets == REPLICA else octets.hex().upper()
+
+
+@dataclass(eq=False)
+class TransactionExistsError(PartitionError):
+    """A transaction that is not newer than the last one of its partition: it is committed."""
+
+    sentence = (
+        "transaction {transaction.version} is committed already, at offsets {transaction.start} "
+        "to {transaction.end} (exclusive): only newer ones can be written, so go on after it"
+    )
+    transaction: Transaction

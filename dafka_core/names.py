@@ -73,6 +73,11 @@ def quoted(name: str) -> str:
     return f"'{escape(name)}'"
 
 
+def shown_partition(topic: str, partition: str) -> str:
+    """Return a partition's name for an error or a log line."""
+    return f"topic {quoted(topic)}, partition {escape(partition)}"
+
+
 def printable(text: str) -> str:
     """Text without what cannot be seen, which is escaped; nothing is done to backslashes."""
     if text.isprintable():

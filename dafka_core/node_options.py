@@ -13,19 +13,15 @@ from typing import Any, Final
 from dafka_core.compression_rules import COMPRESSION, CompressionRule, checked_compression
 from dafka_core.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.errors import ConfigError
-from dafka_core.limit_options import PeerLimitOptions, StoreLimitOptions
-from dafka_core.log_entries import STAGED_HOURS
-from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, option
-from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS
-from dafka_core.protocol.consumer_role import FAIL, ON_DATA_LOSS
-from dafka_core.protocol.limits import (
+from dafka_core.limit_options import (
     LIVE_BATCH_BYTES,
     MAX_RECORD_BYTES,
     MAX_VALUE_BYTES,
-    max_taken_bytes,
+    PeerLimitOptions,
+    StoreLimitOptions,
 )
-from dafka_core.protocol.validation import parse_partition as parse_partition  # noqa: PLC0414
-from dafka_core.protocol.validation import parse_topic as parse_topic  # noqa: PLC0414
+from dafka_core.log_entries import STAGED_HOURS
+from dafka_core.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, option
 from dafka_core.retention_rules import RULES, RetentionRule, checked_rules
 from dafka_core.security_options import SecurityOptions
 
@@ -41,6 +37,17 @@ ANY_HOST: Final = "*"
 
 FLIGHT_OFF = "off"
 """For ``flight_port``: the store is reached over the mesh only."""
+
+C_LAYOUT: Final = "c"
+RFC46: Final = "rfc46"
+LAYOUTS: Final = (C_LAYOUT, RFC46)
+"""For ``wire``."""
+
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+WAIT: Final = "wait"
+ON_DATA_LOSS: Final = (FAIL, SKIP, WAIT)
+"""For ``on_data_loss``: what a consumer does about records that nobody has."""
 
 IGNORE: Final = "ignore"
 """For ``resume_missing`` and ``resume_deleted``: to begin all the same."""
@@ -243,11 +250,6 @@ class NodeOptions(PeerLimitOptions, SecurityOptions):
         """The ports of option ``port``."""
         first, _, last = self.port.partition("-")
         return range(int(first), int(last or first) + 1)
-
-    @property
-    def limit_bytes(self) -> int:
-        """The largest record that reaches the node, in each form."""
-        return max_taken_bytes(self.max_record_bytes)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from dafka_core.envelope import Headers
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, epoch_at
-from dafka_core.names import escape, quoted
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, epoch_at, last_life
+from dafka_core.names import shown_partition
 from dafka_core.values import Longs, Values
 
 
@@ -28,7 +28,7 @@ class TopicPartition(NamedTuple):
     partition: str
 
     def __str__(self) -> str:
-        return f"topic {quoted(self.topic)}, partition {escape(self.partition)}"
+        return shown_partition(*self)
 
 
 class Record(NamedTuple):
@@ -182,6 +182,24 @@ class Neighbour(NamedTuple):
     endpoint: str = ""
     connected: bool = False
     topics: tuple[str, ...] = ()
+
+
+class PartitionLives(NamedTuple):
+    """What a store knows of a partition's lives.
+
+    The ``history`` of its records, which go up to ``end`` (exclusive), the newest life that the
+    store has ``promised`` to acknowledge nothing more to older ones, and the last transaction.
+    """
+
+    end: int
+    history: History
+    promised: EpochId
+    transaction: Transaction | None = None
+
+    @property
+    def newest(self) -> EpochId:
+        """The newest life that the store has heard of."""
+        return max(last_life(self.history), self.promised)
 
 
 class PartitionInfo(NamedTuple):

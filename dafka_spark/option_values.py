@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from dafka_core.missing_stores import EVERY_STORE, parse_min_stores
+from dafka_core.name_limits import parse_partition, parse_topic
 from dafka_core.names import INTERNAL, escape
-from dafka_core.node_options import parse_partition, parse_topic, parse_towers
+from dafka_core.node_options import parse_towers
 from dafka_core.records import TopicPartition
 
 ALL_STORES: Final = EVERY_STORE

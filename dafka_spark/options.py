@@ -14,6 +14,7 @@ from dafka_core import node_options as nodes
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.missing_stores import parse_min_stores
+from dafka_core.name_limits import parse_topic
 from dafka_core.names import INTERNAL, NOT_PLAIN, QUERIES_TOPIC, escape, is_plain
 from dafka_core.options import option, parse_int
 from dafka_core.records import TopicPartition
@@ -263,7 +264,7 @@ class SinkOptions(ValueOptions, SparkOptions):
     NEEDS_SCHEMA = False  # the rows have one
     ALLOWED = frozenset({"checkpointlocation", "queryname"})
     topic: str = option(
-        "", "topic of every row; without it column `topic` says each row's", parse=nodes.parse_topic
+        "", "topic of every row; without it column `topic` says each row's", parse=parse_topic
     )
     delivery: str = option(
         EXACTLY_ONCE,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typer
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -13,4 +17,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Nothing is imported before it is needed: programs import dafka_core without the command line.
     from dafka_core.cli.process import run
 
-    raise SystemExit(run(arguments))
+    raise SystemExit(run(arguments, _load_app))
+
+
+def _load_app() -> typer.Typer:
+    from dafka_core.cli.app import app
+
+    return app

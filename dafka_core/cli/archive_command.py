@@ -14,8 +14,8 @@ from dafka_core.cli.flags import Topic
 from dafka_core.cli.list_commands import Timeout, Uris
 from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import DafkaError
+from dafka_core.name_limits import check_topic
 from dafka_core.options import check_argument
-from dafka_core.protocol.validation import check_topic
 from dafka_core.records import PartitionInfo, RecordBatch, merge_heads
 
 if TYPE_CHECKING:

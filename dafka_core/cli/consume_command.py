@@ -21,11 +21,11 @@ from dafka_core.cli.process import Stopped
 from dafka_core.cli.stored_records import Range, StoredRecords
 from dafka_core.envelope import NONE
 from dafka_core.errors import ClosedError, ConfigError, NodeFailedError, NoStoreError
+from dafka_core.name_limits import check_topic
 from dafka_core.names import escape, quoted, unescape
 from dafka_core.near_names import what_there_is
 from dafka_core.node_options import ConsumerOptions
 from dafka_core.options import check_argument
-from dafka_core.protocol.validation import check_topic
 from dafka_core.records import RecordBatch, times_between
 
 if TYPE_CHECKING:

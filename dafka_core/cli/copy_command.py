@@ -20,10 +20,10 @@ from dafka_core.cli.produce_input import CSV, decoder
 from dafka_core.cli.publishing import Published, opened
 from dafka_core.cli.stored_records import Range, StoredRecords
 from dafka_core.errors import DafkaError
+from dafka_core.name_limits import check_topic
 from dafka_core.names import escape, quoted, unescape
 from dafka_core.node_options import ProducerOptions, ReaderOptions
 from dafka_core.options import check_argument
-from dafka_core.protocol.validation import check_topic
 from dafka_core.records import UNKNOWN_US, Record, RecordBatch
 
 LOOK_S: Final = 1.0

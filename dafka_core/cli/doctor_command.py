@@ -9,9 +9,9 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.name_limits import check_topic
 from dafka_core.names import unescape
 from dafka_core.options import check_argument
-from dafka_core.protocol.validation import check_topic
 
 _COLUMNS: Final = ("severity", "about", "finding", "remedy")
 

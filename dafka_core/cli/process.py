@@ -53,8 +53,12 @@ class Stopped(BaseException):
         self.again = again
 
 
-def run(arguments: Sequence[str] | None) -> int:
-    """Runs a command; returns the process's exit code."""
+def run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -> int:
+    """Run a command of the app; return the process's exit code.
+
+    ``load_app`` is called where signals and errors are handled already: importing the commands
+    takes a while.
+    """
     streams.settle()
     logs.begin()
     keep_freed_memory()
@@ -62,7 +66,7 @@ def run(arguments: Sequence[str] | None) -> int:
     try:
         check_threads()
         handle_stop_signals()
-        return _run(arguments)
+        return _run(arguments, load_app)
     except Stopped as stopped:
         return EXIT_SIGNAL + stopped.number
     except streams.OutputClosedError:
@@ -75,12 +79,12 @@ def run(arguments: Sequence[str] | None) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -> int:
     import typer
 
-    from dafka_core.cli.app import app
     from dafka_core.cli.itself import prepare_completion
 
+    app = load_app()
     prepare_completion()
     try:
         code = app(args=arguments, prog_name="dafka", standalone_mode=False)

@@ -12,10 +12,10 @@ import msgspec
 
 from dafka_core.closing import Closing
 from dafka_core.errors import ClosedError, DafkaError, InvalidRequestError
+from dafka_core.name_limits import check_topic
 from dafka_core.names import INTERNAL, unescape
 from dafka_core.nodes.producer import Producer
 from dafka_core.options import check_argument
-from dafka_core.protocol.validation import check_topic
 
 MOST_PRODUCERS: Final = 8
 """Kept for further records: each is a node of the mesh."""

@@ -17,9 +17,9 @@ from dafka_core.cli import output, store_clients
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.cli.process import Stopped
 from dafka_core.errors import ConfigError, NoStoreError
+from dafka_core.name_limits import check_topic
 from dafka_core.names import unescape
 from dafka_core.options import check_argument
-from dafka_core.protocol.validation import check_topic
 from dafka_core.security_options import keys_in
 
 if TYPE_CHECKING:

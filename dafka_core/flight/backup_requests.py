@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from dafka_core.flight import limits
 from dafka_core.flight.client_get import Chunks
-from dafka_core.flight.json_messages import JsonMessage, Natural
 from dafka_core.flight.requests import ActionRequest, Request
+from dafka_core.json_message import JsonMessage, Natural
 from dafka_core.records import TopicPartition
 from dafka_core.storage.check_results import Checked, Damage
 from dafka_core.storage.link_check import PartitionLink

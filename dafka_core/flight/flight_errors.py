@@ -26,11 +26,11 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreBusyError,
     StoreUnreachableError,
-    TransactionExistsError,
 )
-from dafka_core.flight.json_messages import VERSION, pack
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
+from dafka_core.json_message import VERSION, pack
 from dafka_core.limit_options import StoreLimitError
+from dafka_core.log_entries import TransactionExistsError
 
 _KINDS: Final[dict[str, type[DafkaError]]] = {
     "bad-request": InvalidRequestError,

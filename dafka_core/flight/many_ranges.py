@@ -21,7 +21,6 @@ from msgspec import Meta
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import DEFAULT_COLUMNS
-from dafka_core.flight.json_messages import short
 from dafka_core.flight.requests import (
     ActionRequest,
     LeaseId,
@@ -31,6 +30,7 @@ from dafka_core.flight.requests import (
     Offset,
     Request,
 )
+from dafka_core.json_message import short
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.values import Longs
 

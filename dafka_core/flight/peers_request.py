@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.requests import ActionRequest
+from dafka_core.json_message import JsonMessage
 from dafka_core.records import Neighbour
 
 

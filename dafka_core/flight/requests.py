@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
-from dafka_core.flight.json_messages import JsonMessage, nearest, short
+from dafka_core.json_message import JsonMessage, nearest, short
+from dafka_core.name_limits import check_address, check_topic
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.validation import check_address, check_topic
 from dafka_core.records import NO_VERSION, TopicPartition
 
 MAX_OFFSET: Final = MAX_SEQUENCE + 1

@@ -1,23 +1,17 @@
-"""Actions that have a store keep less: its rules of retention, and trimming by hand."""
+"""Requests to a store that have it keep less: its rules of retention, trims and deletions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 from msgspec import Meta
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight import limits
-from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.requests import ActionRequest, Offset
+from dafka_core.json_message import JsonMessage
 from dafka_core.names import INTERNAL
-from dafka_core.records import TopicPartition
 from dafka_core.retention_rules import RetentionRule, parse_rules
-
-if TYPE_CHECKING:
-    from dafka_core.flight.server_context import ServerContext
-    from dafka_core.flight.server_keys import Caller
 
 
 class RetentionControl(Protocol):
@@ -123,36 +117,3 @@ class Deleted(JsonMessage, frozen=True):
 
     partitions: int
     records: int
-
-
-def retention(
-    context: ServerContext, request: RetentionRequest, caller: Caller
-) -> Iterator[RetentionRules]:
-    """Answers a ``RetentionRequest``."""
-    control = context.retention
-    if control is None:
-        raise InvalidRequestError("rules", list(request.rules or ()), "this store keeps all")
-    with context.commits.take(caller.is_gone):
-        if request.reset or request.rules is not None:
-            control.replace(None if request.reset else request.parsed())
-        yield RetentionRules(tuple(map(str, control.rules)), control.is_set, control.given_up)
-
-
-def trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Iterator[Trimmed]:
-    """Answers a ``TrimRequest``."""
-    with context.commits.take(caller.is_gone):
-        earliest = []
-        for topic, partition, before in request.trims:
-            context.check_open()
-            tp = TopicPartition(topic, partition)
-            earliest.append(context.log.retention.trim_at_most(tp, before))
-        yield Trimmed(tuple(earliest))
-
-
-def delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> Iterator[Deleted]:
-    """Answers a ``DeleteRequest``."""
-    control = context.deletions
-    if control is None:
-        raise InvalidRequestError("topic", request.topic, "this store deletes nothing")
-    with context.commits.take(caller.is_gone):
-        yield Deleted(*control.delete(request.topic))

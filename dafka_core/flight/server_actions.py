@@ -18,7 +18,6 @@ from dafka_core.flight.json_messages import (
     Done,
     DurableEnd,
     Heads,
-    JsonMessage,
     LeaseGranted,
     LeasesGranted,
     Offsets,
@@ -26,8 +25,6 @@ from dafka_core.flight.json_messages import (
     SpaceUsed,
     Staged,
     TransactionStates,
-    nearest,
-    short,
 )
 from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
 from dafka_core.flight.many_ranges import LeaseManyRequest, SizesRequest
@@ -50,17 +47,18 @@ from dafka_core.flight.requests import (
     WatchRequest,
 )
 from dafka_core.flight.retention_actions import (
+    Deleted,
     DeleteRequest,
     RetentionRequest,
+    RetentionRules,
+    Trimmed,
     TrimRequest,
-    delete,
-    retention,
-    trim,
 )
 from dafka_core.flight.server_backup import check_log, links
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.server_watch import watch
+from dafka_core.json_message import JsonMessage, nearest, short
 from dafka_core.log_entries import Discard
 from dafka_core.records import StagedTransaction, TopicPartition, Transaction
 from dafka_core.row_digest import RowDigest
@@ -234,6 +232,36 @@ def _lease_many(
         raise
 
 
+def _retention(
+    context: ServerContext, request: RetentionRequest, caller: Caller
+) -> Iterator[RetentionRules]:
+    control = context.retention
+    if control is None:
+        raise InvalidRequestError("rules", list(request.rules or ()), "this store keeps all")
+    with context.commits.take(caller.is_gone):
+        if request.reset or request.rules is not None:
+            control.replace(None if request.reset else request.parsed())
+        yield RetentionRules(tuple(map(str, control.rules)), control.is_set, control.given_up)
+
+
+def _trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Iterator[Trimmed]:
+    with context.commits.take(caller.is_gone):
+        earliest = []
+        for topic, partition, before in request.trims:
+            context.check_open()
+            tp = TopicPartition(topic, partition)
+            earliest.append(context.log.retention.trim_at_most(tp, before))
+        yield Trimmed(tuple(earliest))
+
+
+def _delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> Iterator[Deleted]:
+    control = context.deletions
+    if control is None:
+        raise InvalidRequestError("topic", request.topic, "this store deletes nothing")
+    with context.commits.take(caller.is_gone):
+        yield Deleted(*control.delete(request.topic))
+
+
 def _done(context: ServerContext, future: Future[None]) -> Done:
     """Waits until it is on disk, even if the client has gone meanwhile."""
     while not wait([future], WAIT_STEP_S).done:
@@ -255,9 +283,9 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(DigestsRequest, _digests),
         Action(DiscardRequest, _discard),
         Action(ForgetRequest, _forget),
-        Action(RetentionRequest, retention),
-        Action(TrimRequest, trim),
-        Action(DeleteRequest, delete),
+        Action(RetentionRequest, _retention),
+        Action(TrimRequest, _trim),
+        Action(DeleteRequest, _delete),
         Action(StagedRequest, _staged),
         Action(LeaseRequest, _lease),
         Action(LeaseManyRequest, _lease_many),

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from dafka_core.closing import Closing
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, OTHER_STORE, UnavailableError
 from dafka_core.flight.requests import Request
+from dafka_core.flight.retention_actions import DeletionControl, RetentionControl
 from dafka_core.flight.server_keys import Caller, ServerKeys
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
@@ -30,9 +31,6 @@ from dafka_core.records import (
     Transaction,
 )
 from dafka_core.storage import Log
-
-if TYPE_CHECKING:
-    from dafka_core.flight.retention_actions import DeletionControl, RetentionControl
 
 LOOK_S: Final = 0.5
 """How often who waits for its turn looks whether its client is there, and the service open."""

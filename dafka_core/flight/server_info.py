@@ -12,10 +12,10 @@ from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.columns import schema_of
-from dafka_core.flight.json_messages import pack, short
 from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import Caller
+from dafka_core.json_message import pack, short
 from dafka_core.names import text_of
 from dafka_core.records import TopicPartition
 from dafka_core.storage import PartitionStatistics

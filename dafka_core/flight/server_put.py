@@ -11,20 +11,17 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.errors import (
-    FencedError,
-    InvalidRequestError,
-    OffsetConflictError,
-    TransactionExistsError,
-)
+from dafka_core.errors import FencedError, InvalidRequestError, OffsetConflictError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import TYPES, VALUE
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS
-from dafka_core.flight.json_messages import DurableEnd, short
+from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.requests import MAX_OFFSET, PutRequest
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.stream_watch import WatchedStream
+from dafka_core.json_message import short
+from dafka_core.log_entries import TransactionExistsError
 from dafka_core.records import NO_VERSION, RecordBatch
 from dafka_core.storage import Log
 from dafka_core.values import Values

@@ -28,7 +28,6 @@ from dafka_core.flight.json_messages import (
     DurableEnd,
     Heads,
     HeadsSince,
-    JsonMessage,
     LeaseGranted,
     LeasesGranted,
     Offsets,
@@ -40,6 +39,7 @@ from dafka_core.flight.json_messages import (
 )
 from dafka_core.flight.many_ranges import AskedRange, GetManyRequest, LeaseManyRequest, Part
 from dafka_core.flight.store_location import StoreLocation, host_of, path_of
+from dafka_core.json_message import JsonMessage
 from dafka_core.log_entries import Discard
 from dafka_core.records import (
     NO_VERSION,

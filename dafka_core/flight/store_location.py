@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dafka_core.durable_files import replace_file
 from dafka_core.errors import StoreError
-from dafka_core.flight.json_messages import JsonMessage
+from dafka_core.json_message import JsonMessage
 from dafka_core.private_files import OTHERS_READ, mode_within
 
 SESSION_FILE: Final = "session"

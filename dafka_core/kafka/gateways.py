@@ -20,7 +20,7 @@ import xxhash
 from msgspec import Meta
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight.json_messages import JsonMessage
+from dafka_core.json_message import JsonMessage
 from dafka_core.names import INTERNAL
 from dafka_core.nodes.own_partition import append
 from dafka_core.nodes.store_handle import StoreHandle

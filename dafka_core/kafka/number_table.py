@@ -26,9 +26,9 @@ from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.epochs import MAX_END
 from dafka_core.errors import InvalidRequestError, ProtocolError
-from dafka_core.flight.json_messages import JsonMessage, Natural
+from dafka_core.json_message import JsonMessage, Natural
+from dafka_core.name_limits import check_address, check_node_address, check_topic
 from dafka_core.names import INTERNAL
-from dafka_core.protocol.validation import check_address, check_node_address, check_topic
 from dafka_core.records import TopicPartition
 
 MAX_NUMBERS: Final = 200_000

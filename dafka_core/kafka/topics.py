@@ -32,8 +32,8 @@ from dafka_core.kafka.schemas import (
 )
 from dafka_core.kafka.topic_names import wrong_name
 from dafka_core.kafka.topic_retention import changed, parsed
+from dafka_core.name_limits import check_topic
 from dafka_core.names import INTERNAL
-from dafka_core.protocol.validation import check_topic
 
 MAX_PARTITIONS: Final = 10_000
 """Of a topic, that a client may ask for: a slip of the finger is not to fill the list."""

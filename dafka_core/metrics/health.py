@@ -17,9 +17,12 @@ from dafka_core.nodes.disk_watch import SAY_AGAIN_S, SLOW_S, Disk
 from dafka_core.nodes.store_extension import ExtensionNode
 
 if TYPE_CHECKING:
-    from dafka_core import Consumer, Producer, Store, Tower
+    from dafka_core.nodes.consumer import Consumer
     from dafka_core.nodes.mesh import Mesh
     from dafka_core.nodes.node import Node
+    from dafka_core.nodes.producer import Producer
+    from dafka_core.nodes.store import Store
+    from dafka_core.nodes.tower import Tower
 
 LIFE: Final = "life"
 """What findings are about that say that a node has ended, or hangs: it is to be started again.  All

@@ -11,8 +11,10 @@ from dafka_core.metrics.samples import Sample
 from dafka_core.names import escape
 
 if TYPE_CHECKING:
-    from dafka_core import Consumer, Producer, Tower
+    from dafka_core.nodes.consumer import Consumer
     from dafka_core.nodes.mesh import Mesh
+    from dafka_core.nodes.producer import Producer
+    from dafka_core.nodes.tower import Tower
 
 PEER_KINDS: Final = {"S": "store", "P": "producer", "C": "consumer", "R": "reader"}
 """By the letter that nodes announce."""

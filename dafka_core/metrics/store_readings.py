@@ -13,8 +13,8 @@ from dafka_core.metrics.topic_totals import ShownTopics, TopicTotals
 from dafka_core.nodes.disk_watch import Disk, DiskWatch
 
 if TYPE_CHECKING:
-    from dafka_core import Store
     from dafka_core.flight.server_context import ServerContext
+    from dafka_core.nodes.store import Store
 
 REFUSALS: Final = ("FencedError", "OffsetConflictError", "TransactionExistsError")
 """Errors for which the log does not do what it is told; told of with 0, too, so that the first one

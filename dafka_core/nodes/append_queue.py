@@ -18,6 +18,7 @@ from dafka_core.errors import (
     InvalidRequestError,
     OffsetConflictError,
 )
+from dafka_core.limit_options import MAX_VALUE_BYTES
 from dafka_core.log_entries import (
     MAX_NOTE_BYTES,
     MAX_NOTE_NAME_BYTES,
@@ -34,7 +35,6 @@ from dafka_core.log_entries import (
 from dafka_core.names import octets_of
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.threads import weakly
-from dafka_core.protocol.limits import MAX_VALUE_BYTES
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import (
     NO_VERSION,

@@ -10,17 +10,18 @@ from typing import Any, Final
 
 from dafka_core.envelope import AUTO
 from dafka_core.errors import ClosedError, ConfigError, DataLossError, HistoryChangedError
-from dafka_core.node_options import ConsumerOptions
+from dafka_core.name_limits import check_topic
+from dafka_core.node_options import FAIL, SKIP, ConsumerOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.record_queue import RecordQueue
 from dafka_core.nodes.threads import weakly
 from dafka_core.options import check_argument
-from dafka_core.protocol.consumer_role import FAIL, SKIP, ConsumerRole, Start
-from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.protocol.consumer_role import ConsumerRole, Start
+from dafka_core.protocol.limits import MAX_SEQUENCE, max_taken_bytes
 from dafka_core.protocol.loss_detector import Loss
-from dafka_core.protocol.validation import check_sequence, check_topic, check_topics
+from dafka_core.protocol.validation import check_sequence, check_topics
 from dafka_core.records import Record, RecordBatch, TopicPartition
 
 TURN_RECORDS: Final = 1_000
@@ -65,7 +66,7 @@ class Consumer(Node):
             self.address,
             _checked_start(start),
             self._config.on_data_loss,
-            limit_bytes=self._config.limit_bytes,
+            limit_bytes=max_taken_bytes(self._config.max_record_bytes),
         )
         opens = self._config.envelope == AUTO
         self._queue = RecordQueue(weakly(self._on_taken, None), opens=opens)

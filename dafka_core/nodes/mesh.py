@@ -39,7 +39,7 @@ from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import encode, parse_subscription
 from dafka_core.protocol.expected_stores import MOST_PATIENCE_S
-from dafka_core.protocol.limits import MAX_HEADER_BYTES
+from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
 from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
@@ -96,7 +96,7 @@ class Mesh(ProcessBound):
             self._poller.register(self.security.zap, zmq.POLLIN)
         self.limits = RecordLimits()
         """The largest records that peers take."""
-        own_limit = announcement(kind, role.address, config.limit_bytes)
+        own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
         self.peers = Peers(
             self.beacon,
             [own_limit, *role.subscriptions()],

@@ -24,6 +24,7 @@ from dafka_core.errors import (
     RecordTooLargeError,
 )
 from dafka_core.keys.allowed_keys import check_produce
+from dafka_core.name_limits import check_node_address, check_topic
 from dafka_core.names import NOT_PLAIN, escape, is_plain
 from dafka_core.node_options import IGNORE, ProducerOptions
 from dafka_core.nodes.addresses import new_address
@@ -37,7 +38,6 @@ from dafka_core.nodes.unacked import Unacked
 from dafka_core.options import check_argument
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
-from dafka_core.protocol.validation import check_node_address, check_topic
 from dafka_core.records import TopicPartition
 from dafka_core.timestamps import WallClock
 from dafka_core.values import Values

@@ -20,13 +20,15 @@ from dafka_core.errors import (
     NoStoreError,
     RecordTooLargeError,
 )
+from dafka_core.name_limits import check_address, check_topic
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.options import check_argument
+from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
-from dafka_core.protocol.validation import check_address, check_end, check_sequence, check_topic
+from dafka_core.protocol.validation import check_end, check_sequence
 from dafka_core.records import (
     Contacts,
     KnownStore,
@@ -64,7 +66,9 @@ class Reader(Node):
         self._config = ReaderOptions.build(options)
         self.address = new_address(self._config)
         """The reader's UUID."""
-        self._role = ReaderRole(self.address, limit_bytes=self._config.limit_bytes)
+        self._role = ReaderRole(
+            self.address, limit_bytes=max_taken_bytes(self._config.max_record_bytes)
+        )
         self._lock = threading.Lock()
         self._reads: set[_Read] = set()
         self._mesh = Mesh("reader", self._role, self._config)

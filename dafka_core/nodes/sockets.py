@@ -17,24 +17,14 @@ import numpy as np
 import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
+from dafka_core.limit_options import LIVE_BATCH_BYTES
+from dafka_core.node_options import C_LAYOUT
 from dafka_core.nodes.peer_rates import MESSAGE_BYTES, REQUEST_BYTES
 from dafka_core.nodes.security import Security
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
-from dafka_core.protocol.codec import (
-    C_LAYOUT,
-    BatchNumbers,
-    encode,
-    encode_batch_prefix,
-    pack_batch_numbers,
-)
-from dafka_core.protocol.limits import (
-    DIRECT_BATCH_BYTES,
-    LIVE_BATCH_BYTES,
-    MAX_BATCH_COUNT,
-    MAX_FRAMES,
-    RUN_BYTES,
-)
+from dafka_core.protocol.codec import BatchNumbers, encode, encode_batch_prefix, pack_batch_numbers
+from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT, MAX_FRAMES, RUN_BYTES
 from dafka_core.protocol.messages import DirectRecord, RecordMessage
 from dafka_core.protocol.packed_records import pack_times
 from dafka_core.protocol.role import OutgoingBatch

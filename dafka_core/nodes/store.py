@@ -30,6 +30,7 @@ from dafka_core.nodes.store_identity import check_directory, copied, kept_addres
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.beacons import endpoint_of
+from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.records import RecordBatch
@@ -284,7 +285,7 @@ def _role(address: str, log: Log, config: StoreOptions) -> StoreRole:
         address,
         log.lives,
         sync_interval_s=config.sync_interval_ms / 1000,
-        limit_bytes=config.limit_bytes,
+        limit_bytes=max_taken_bytes(config.max_record_bytes),
         hosting_id=secrets.randbits(LIFE_ID_BITS),
         least_number=int(time.time()),
         met=log.met(),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dafka_core.epochs import PartitionLives
 from dafka_core.limit_options import StoreLimitError
 from dafka_core.log_entries import LogEntry, Stage
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.store_limits import Held, StoreLimits
 from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import PartitionLives, RecordBatch, TopicPartition
 
 
 class AdmittedPartitions:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from dafka_core.epochs import EPOCH_BYTES, Epoch
 from dafka_core.errors import ProtocolError
 from dafka_core.names import octets_of, text_of
+from dafka_core.node_options import C_LAYOUT, RFC46
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.fields import (
     NO_TRANSACTION,
@@ -34,10 +35,6 @@ from dafka_core.protocol.limits import (
     MAX_REPLY_BYTES,
 )
 from dafka_core.records import TopicPartition, Transaction
-
-C_LAYOUT: Final = "c"
-RFC46: Final = "rfc46"
-LAYOUTS: Final = (C_LAYOUT, RFC46)
 
 SIGNATURE: Final = b"\xaa\xa5"
 """As in RFC 46's grammar; its text says AA A0, which is refused."""

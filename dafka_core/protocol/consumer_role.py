@@ -9,12 +9,13 @@ from typing import Final, Literal
 
 from dafka_core.epochs import NO_LIFE, last_life, parting
 from dafka_core.errors import CHANGED, HistoryChangedError, RecordTooLargeError
+from dafka_core.limit_options import MAX_RECORD_BYTES
+from dafka_core.node_options import FAIL, SKIP, WAIT
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
 from dafka_core.protocol.followed_history import FollowedHistory
 from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.loss_detector import TRIMMED, Loss, LossDetector
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
@@ -24,12 +25,6 @@ from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.records import RecordBatch, TopicPartition
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
-
-FAIL: Final = "fail"
-SKIP: Final = "skip"
-WAIT: Final = "wait"
-ON_DATA_LOSS: Final = (FAIL, SKIP, WAIT)
-"""What a consumer does about records that nobody has."""
 
 HEADS_INTERVAL_S: Final = 10.0
 """How often a consumer asks stores for heads.  PUB sockets drop silently: if they have dropped the

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from dafka_core.epochs import EPOCH_BYTES, LIFE_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History
 from dafka_core.errors import ProtocolError
+from dafka_core.name_limits import check_address, check_topic
 from dafka_core.names import octets_of, text_of
 from dafka_core.protocol import limits
 from dafka_core.protocol import validation as v
@@ -126,9 +127,9 @@ def _check_heads(infos: tuple[PartitionInfo, ...]) -> None:
     known: str | None = None
     for topic, partition, earliest, end, _ in infos:
         if topic != known:
-            v.check_topic(topic)
+            check_topic(topic)
             known = topic
-        v.check_address(partition)
+        check_address(partition)
         if not 0 <= earliest <= end <= limits.MAX_SEQUENCE + 1:
             raise ProtocolError(
                 f"a partition's offsets must lie in 0 to {limits.MAX_SEQUENCE + 1}, and ascend"
@@ -206,7 +207,7 @@ _TIME: Final = FieldKind(
 
 
 def _check_known(each: KnownStore) -> None:
-    v.check_address(each.store)
+    check_address(each.store)
     if each.endpoint:
         check_endpoint(each.endpoint)
     v.check_sequence(each.heard_us)
@@ -232,10 +233,10 @@ _MAYBE_EPOCH: Final = FieldKind(
 )
 _MOST_TEXTS: Final = limits.MAX_HELLO_BYTES // 4  # each takes four octets at least
 
-Topic = Annotated[str, _text(v.check_topic)]
-AnyTopic = Annotated[str, _text(v.check_topic, may_be_empty=True)]
-Address = Annotated[str, _text(v.check_address)]
-AnyAddress = Annotated[str, _text(v.check_address, may_be_empty=True)]
+Topic = Annotated[str, _text(check_topic)]
+AnyTopic = Annotated[str, _text(check_topic, may_be_empty=True)]
+Address = Annotated[str, _text(check_address)]
+AnyAddress = Annotated[str, _text(check_address, may_be_empty=True)]
 """Empty: all of them, or one that is not named."""
 Offset = Annotated[int, _number(8, v.check_sequence)]
 End = Annotated[int, _number(8, v.check_end)]
@@ -275,7 +276,7 @@ Epochs = Annotated[
     ),
 ]
 """A partition's history."""
-Stores = Annotated[tuple[str, ...], _list(_text(v.check_address), limits.MAX_STORES)]
+Stores = Annotated[tuple[str, ...], _list(_text(check_address), limits.MAX_STORES)]
 KnownStores = Annotated[
     tuple[KnownStore, ...],
     _list(FieldKind(_check_known, _pack_known, _unpack_known), limits.MAX_STORES),

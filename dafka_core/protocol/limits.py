@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_TOPIC_BYTES: Final = 255
-"""RFC 46 sets none, but ``subject`` is a string with a one-octet length: C nodes cut it."""
-
-MAX_ADDRESS_BYTES: Final = 255
-"""An address is a string with a one-octet length, too.  Those of C nodes are 32 octets."""
-
 MAX_HEADER_BYTES: Final = 4096
 """Topic, address and subject at their longest, three times over: nothing valid is longer."""
 
@@ -39,16 +33,10 @@ MAX_FETCH_PARTITIONS: Final = 1_000
 MAX_ANSWER_BYTES: Final = 64 << 20
 """The most that one FETCH is answered with; the requestor asks again for more."""
 
-MAX_VALUE_BYTES: Final = 256 << 20
-"""The default for the largest record that a node takes (``max_record_bytes``)."""
-
 MAX_REPLY_BYTES: Final = MAX_REPLY_ENTRIES * 543
 """The largest of what is not one record: a HEADS-REPLY, whose entries have two names and two
 numbers.  Packed messages of several records are smaller.  Every node takes a frame of this size,
 however small the records are that it takes."""
-
-MAX_RECORD_BYTES: Final = 2**31 - 1
-"""The most that ``max_record_bytes`` may be: Arrow's type for records has signed 32-bit offsets."""
 
 LENGTH_BYTES: Final = 4
 """What the length of a record takes in a packed message."""
@@ -68,12 +56,9 @@ MAX_STORES: Final = 1_000
 MAX_BATCH_COUNT: Final = 65_536
 """Records in one packed message."""
 
-LIVE_BATCH_BYTES: Final = 32 << 10
-"""The most that a producer packs into one message (or one record, if that is larger).  PUB sockets
-count messages: this times the high-water mark is how much waits for a peer that does not read."""
-
 DIRECT_BATCH_BYTES: Final = 512 << 10
-"""The same for the answer to a FETCH, which the requestor bounds by what it asks for."""
+"""The most that is packed into one message of the answer to a FETCH, as ``LIVE_BATCH_BYTES`` where
+records are published; the requestor bounds the answer by what it asks for."""
 
 
 def max_frame_bytes(max_record_bytes: int) -> int:

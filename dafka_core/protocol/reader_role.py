@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from dafka_core.errors import RecordTooLargeError
+from dafka_core.limit_options import MAX_RECORD_BYTES
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.followed_history import FollowedHistory
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import TURN
 from dafka_core.protocol.record_limits import error_of

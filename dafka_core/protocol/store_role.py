@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from dafka_core.epochs import Epoch, PartitionLives, before, epoch_at, last_life
+from dafka_core.epochs import Epoch, before, epoch_at, last_life
 from dafka_core.errors import DafkaError, RecordTooLargeError
-from dafka_core.limit_options import StoreLimitError
+from dafka_core.limit_options import MAX_RECORD_BYTES, StoreLimitError
 from dafka_core.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
@@ -24,7 +24,6 @@ from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.hosted_partitions import HostedPartitions
 from dafka_core.protocol.known_stores import KnownStores
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.recent_names import RecentNames
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
@@ -33,7 +32,7 @@ from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.transactions import PublishCommitted, continued
 from dafka_core.protocol.trimmed_elsewhere import TrimmedElsewhere
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import PartitionLives, RecordBatch, TopicPartition
 
 
 class StoreRole:

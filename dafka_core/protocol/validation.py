@@ -2,61 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from dafka_core.epochs import Epoch, History
 from dafka_core.errors import ProtocolError
-from dafka_core.names import octets_of, text_of, unescape
+from dafka_core.name_limits import check_topic, text_size_bytes
 from dafka_core.protocol import limits
 from dafka_core.records import NO_VERSION, Transaction
-
-
-def text_size_bytes(text: str) -> int:
-    """How long a topic or address is on the wire.
-
-    Raises:
-        ProtocolError: no octets are read as this text.
-    """
-    if text.isascii():
-        return len(text)
-    try:
-        octets = octets_of(text)
-    except UnicodeEncodeError:
-        raise ProtocolError("a topic or address must not contain surrogates") from None
-    # Escaped octets that together are UTF-8 would arrive as another text.
-    if text_of(octets) != text:
-        raise ProtocolError("a topic or address must not escape octets that are UTF-8")
-    return len(octets)
-
-
-def _check_name(what: str, max_bytes: int, name: str) -> None:
-    if not name or text_size_bytes(name) > max_bytes:
-        raise ProtocolError(f"{what} must have 1 to {max_bytes} bytes")
-    if "\0" in name:
-        raise ProtocolError(f"{what} must not contain a NUL byte")
 
 
 def check_number(what: str, least: int, most: int, number: int) -> None:
     """Raises ProtocolError unless ``least <= number <= most``."""
     if not least <= number <= most:
         raise ProtocolError(f"{what} must lie in {least} to {most}")
-
-
-check_topic: Final = partial(_check_name, "a topic", limits.MAX_TOPIC_BYTES)
-"""1 to 255 octets without NUL, which ends a topic in the C layout.  RFC 46 allows any octets."""
-
-check_address: Final = partial(_check_name, "an address", limits.MAX_ADDRESS_BYTES)
-"""1 to 255 octets without NUL, since an address is the topic of some messages.  RFC 46: a UUID."""
-
-
-def check_node_address(address: str) -> None:
-    """A node's own address, as beacons carry it: one that everybody can write."""
-    check_address(address)
-    if not (address.isascii() and address.isprintable()):
-        raise ProtocolError("a node's address must be printable ASCII")
 
 
 check_sequence: Final = partial(check_number, "a sequence", 0, limits.MAX_SEQUENCE)
@@ -121,18 +81,3 @@ def check_batch(
     check_end(transaction.end)
     if not 0 <= transaction.start <= sequence or sequence + count > transaction.end:
         raise ProtocolError("a batch must lie within its transaction")
-
-
-def _parse_name(check: Callable[[str], None], value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be a text")
-    try:
-        check(name := unescape(value))
-    except ProtocolError as error:
-        raise ValueError(error.reason) from None
-    return name
-
-
-parse_topic: Final = partial(_parse_name, check_topic)
-parse_partition: Final = partial(_parse_name, check_address)
-"""A name in the limits of the wire, which users write escaped; ValueError for any other value."""

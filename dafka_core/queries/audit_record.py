@@ -19,9 +19,9 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
-from dafka_core.flight.json_messages import JsonMessage, Natural
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.json_message import JsonMessage, Natural
 from dafka_core.names import AUDIT_TOPIC
 from dafka_core.records import TopicPartition
 

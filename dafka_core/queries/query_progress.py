@@ -30,10 +30,10 @@ from dafka_core.errors import (
     NoStoreError,
     OffsetConflictError,
 )
-from dafka_core.flight.json_messages import JsonMessage, Natural
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_RANGES, parts
 from dafka_core.flight.many_ranges import AskedRange
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.json_message import JsonMessage, Natural
 from dafka_core.names import QUERIES_TOPIC
 from dafka_core.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
 from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition

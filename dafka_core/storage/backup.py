@@ -40,6 +40,7 @@ from dafka_core.storage.open_environment import (
     open_tables,
 )
 from dafka_core.storage.rows import LAST_OFFSET
+from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
 from dafka_core.storage.tables import FoundBlock, Tables
 
@@ -328,7 +329,7 @@ def _copy_blocks(opened: Opened, new: Tables) -> None:
 
 def _earliest(tables: Tables) -> dict[int, int]:
     earliest = {row.id: row.earliest for _, row in tables.all_rows()}
-    return earliest | {each.id: each.start for each in tables.aside.listed()}
+    return earliest | {each.id: each.start for each in AsideArea(tables).listed()}
 
 
 def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from dafka_core.epochs import Epoch
-from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, TransactionExistsError
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import (
     REPLICA,
     Commit,
@@ -25,6 +25,7 @@ from dafka_core.log_entries import (
     SetAside,
     SetTransaction,
     Stage,
+    TransactionExistsError,
     attempt_octets,
 )
 from dafka_core.records import (
@@ -39,6 +40,7 @@ from dafka_core.storage.append_area import Bucket
 from dafka_core.storage.block_writer import group_batch, write_batch
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import PartitionRow
+from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
 from dafka_core.timestamps import ANY_US, in_order
 
@@ -211,7 +213,7 @@ class EntryWriter:
         if isinstance(entry, GoOn):
             self._go_on(entry, row)
         elif start < row.end:
-            self._tables.put_row(tp, self._tables.aside.take(tp, row, start))
+            self._tables.put_row(tp, AsideArea(self._tables).take(tp, row, start))
 
     def _go_on(self, entry: GoOn, row: PartitionRow) -> None:
         tp, start, history, transaction = entry
@@ -220,7 +222,7 @@ class EntryWriter:
         if row.id < 0:
             row = row._replace(id=self._tables.new_id())
         else:
-            row = self._tables.aside.take(tp, row, row.earliest)
+            row = AsideArea(self._tables).take(tp, row, row.earliest)
             # What was trimmed of its first block is left, which the next records do not follow.
             self._tables.delete_blocks(row.id, list(self._tables.firsts(row.id, 0)))
         row = self._tables.lives.replace(tp, row, history)

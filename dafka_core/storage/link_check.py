@@ -27,8 +27,10 @@ from dafka_core.storage.check_results import (
     Damage,
     Look,
 )
-from dafka_core.storage.links import GENESIS, Link, LinkDigest, LinkedRecords, life_at
+from dafka_core.storage.linker import LinkedRecords
+from dafka_core.storage.links import GENESIS, Link, LinkDigest, life_at
 from dafka_core.storage.rows import PartitionRow
+from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
 
 LOOK_BYTES: Final = 64 << 20
@@ -177,7 +179,7 @@ def check_saved(look: Look, saved: PartitionLink) -> Checked:
         if row is not None and saved.start < row.earliest:
             return Checked()
         life = life_at(_history(tables, tp, row), saved.end) if row else 0
-        asides = (each for each in tables.aside.listed() if each[1:3] == tp)
+        asides = (each for each in AsideArea(tables).listed() if each[1:3] == tp)
         is_other = f"{life:016x}" != saved.life or any(each.start < saved.end for each in asides)
         why = f"it ends here, and had {saved.range}"
         if row is not None and saved.end <= row.end:

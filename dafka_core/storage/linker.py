@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from dafka_core.errors import StoreError
-from dafka_core.records import TopicPartition
+from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.storage.block import Block
 from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.environment import Environment
-from dafka_core.storage.links import GENESIS, Link, LinkDigest, LinkedRecords, life_at
+from dafka_core.storage.links import GENESIS, Link, LinkDigest, life_at
+from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
 
 LOOK_S: Final = 2.0
@@ -163,3 +166,32 @@ class Linker:
         )
         facts = {"partition": str(tp), "start": link.start, "end": link.end - 1}
         _log.error(text, facts, extra={"event": "records_changed"})
+
+
+class LinkedRecords:
+    """A partition's records from an offset on, for digests; each block is read once."""
+
+    def __init__(self, tables: Tables, tp: TopicPartition, row: PartitionRow, start: int) -> None:
+        self._batches = _batches(tables, tp, row, start)
+        self._rest: RecordBatch | None = None
+
+    def fill(self, made: LinkDigest, end: int, *, full: bool = True) -> None:
+        """Adds records up to an offset; with ``full`` none more than make a full link.
+
+        Raises:
+            StoreError: a block is damaged.
+        """
+        while made.end < end and not (full and made.is_full):
+            batch = self._rest or next(self._batches)
+            stop = min(end, made.reach(batch) if full else batch.end)
+            made.add(batch.between(batch.offset, stop))
+            self._rest = batch.between(stop, batch.end) if stop < batch.end else None
+
+
+def _batches(
+    tables: Tables, tp: TopicPartition, row: PartitionRow, start: int
+) -> Iterator[RecordBatch]:
+    for found in tables.blocks_between(tp, row, start, row.end):
+        block = tables.read_block(tp, found, Block.parse)  # not copied: it is not kept
+        batch = RecordBatch(tp, found.first, block.values, times=block.times)
+        yield batch.between(max(start, found.first), min(batch.end, row.end))

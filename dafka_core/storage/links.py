@@ -32,14 +32,12 @@ import numpy as np
 
 from dafka_core.epochs import History, before, digest
 from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage.block import LONG, OFFSET, Block
+from dafka_core.storage.block import LONG, OFFSET
 from dafka_core.storage.counted_transaction import CountedTransaction
-from dafka_core.storage.rows import LAST_OFFSET, PartitionRow, partition_key
+from dafka_core.storage.rows import LAST_OFFSET, partition_key
 
 if TYPE_CHECKING:
     import lmdb
-
-    from dafka_core.storage.tables import Tables
 
 LINK_RECORDS: Final = 16_384
 LINK_BYTES: Final = 16 << 20
@@ -122,35 +120,6 @@ class LinkDigest:
         records, times = hashlib.sha256(b"".join(parts)).digest(), self._times.digest()
         facts = self.start, self.end, self.size_bytes, life, records, times
         return Link(*facts, _chained(self._chain, *facts))
-
-
-class LinkedRecords:
-    """A partition's records from an offset on, for digests; each block is read once."""
-
-    def __init__(self, tables: Tables, tp: TopicPartition, row: PartitionRow, start: int) -> None:
-        self._batches = _batches(tables, tp, row, start)
-        self._rest: RecordBatch | None = None
-
-    def fill(self, made: LinkDigest, end: int, *, full: bool = True) -> None:
-        """Adds records up to an offset; with ``full`` none more than make a full link.
-
-        Raises:
-            StoreError: a block is damaged.
-        """
-        while made.end < end and not (full and made.is_full):
-            batch = self._rest or next(self._batches)
-            stop = min(end, made.reach(batch) if full else batch.end)
-            made.add(batch.between(batch.offset, stop))
-            self._rest = batch.between(stop, batch.end) if stop < batch.end else None
-
-
-def _batches(
-    tables: Tables, tp: TopicPartition, row: PartitionRow, start: int
-) -> Iterator[RecordBatch]:
-    for found in tables.blocks_between(tp, row, start, row.end):
-        block = tables.read_block(tp, found, Block.parse)  # not copied: it is not kept
-        batch = RecordBatch(tp, found.first, block.values, times=block.times)
-        yield batch.between(max(start, found.first), min(batch.end, row.end))
 
 
 def _chained(

@@ -21,13 +21,12 @@ from dafka_core.epochs import (
     Epoch,
     EpochId,
     History,
-    PartitionLives,
     before,
     with_epoch,
 )
 from dafka_core.log_entries import Met
 from dafka_core.names import octets_of, text_of
-from dafka_core.records import TopicPartition
+from dafka_core.records import PartitionLives, TopicPartition
 from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.rows import CHECKSUM_BYTES, PartitionRow, checksum, partition_key
 from dafka_core.storage.storage_errors import damaged

@@ -40,11 +40,11 @@ from pathlib import Path
 
 from dafka_core.closing import ProcessBound
 from dafka_core.compression_rules import CompressionRule
-from dafka_core.epochs import PartitionLives
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.log_entries import GoOn, LogEntry, Met, SetAside
 from dafka_core.records import (
     PartitionInfo,
+    PartitionLives,
     RecordBatch,
     StagedPartition,
     TopicPartition,
@@ -67,7 +67,7 @@ from dafka_core.storage.partition_statistics import (
     times_of,
 )
 from dafka_core.storage.retention_log import RetentionLog
-from dafka_core.storage.set_aside import AsideRecords
+from dafka_core.storage.set_aside import AsideArea, AsideRecords
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.store_clock import StoreClock
 from dafka_core.storage.tables import Tables
@@ -300,14 +300,14 @@ class Log(ProcessBound):
     def aside(self) -> list[AsideRecords]:
         """What was set aside, in the order in which that happened."""
         with self._env.reading() as tables:
-            return tables.aside.listed()
+            return AsideArea(tables).listed()
 
     def read_aside(self, aside_id: int) -> Iterator[RecordBatch]:
         """What was set aside under an id, in order, as far as it is not discarded meanwhile."""
         offset = 0
         while True:
             with self._env.reading() as tables:
-                batch = tables.aside.read(aside_id, offset)
+                batch = AsideArea(tables).read(aside_id, offset)
             if batch is None:
                 return
             yield batch
@@ -315,7 +315,7 @@ class Log(ProcessBound):
 
     def discard_aside(self, aside_id: int) -> bool:
         """Deletes what was set aside under an id; False when there is no such."""
-        return self._env.write(lambda tables: tables.aside.discard(aside_id))
+        return self._env.write(lambda tables: AsideArea(tables).discard(aside_id))
 
     def end(self, tp: TopicPartition) -> int:
         """The offset of the partition's next record; 0 when it is not known."""

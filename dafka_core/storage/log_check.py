@@ -34,7 +34,7 @@ from dafka_core.storage.check_results import (
 )
 from dafka_core.storage.link_check import check_links
 from dafka_core.storage.rows import PartitionRow, tp_of_key
-from dafka_core.storage.set_aside import AsideRecords
+from dafka_core.storage.set_aside import AsideArea, AsideRecords
 from dafka_core.storage.tables import Tables
 
 _NOWHERE: Final = TopicPartition("", "")
@@ -56,7 +56,7 @@ def check_rest(look: Look) -> Iterator[Checked]:
     aside, log_format = list[AsideRecords](), 0
     _, found = _rows(look)
     with _naming(look, ASIDE, _NOWHERE, found) as tables:
-        aside = tables.aside.listed()
+        aside = AsideArea(tables).listed()
     if not found:  # else blocks of a row that cannot be read would count as nobody's
         with _naming(look, BLOCK, _NOWHERE, found) as tables:
             found.extend(_unknown(tables))
@@ -237,7 +237,7 @@ def _staged(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[D
 def _unknown(tables: Tables) -> Iterator[Damage]:
     """Blocks under ids that no row has: they take space, and nobody reads them."""
     known = {row.id for _, row in tables.all_rows()}
-    known |= {each.id for each in tables.aside.listed()}
+    known |= {each.id for each in AsideArea(tables).listed()}
     for partition_id in tables.ids_with_blocks():
         if partition_id not in known:
             why = f"there are blocks under id {partition_id}, which is no partition's"
@@ -251,9 +251,9 @@ def _set_aside(look: Look, each: AsideRecords) -> Iterator[Checked]:
         batch = None
         try:
             with look() as tables:
-                if each not in tables.aside.listed():
+                if each not in AsideArea(tables).listed():
                     return  # discarded meanwhile
-                batch = tables.aside.read(each.id, offset)
+                batch = AsideArea(tables).read(each.id, offset)
         except StoreError as error:
             why = error.why
         if batch is None or not batch.offset <= offset < batch.end:

@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_builder import pack
-from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.rows import LEAST_BYTES, PartitionRow, partition_key, tp_of_key
 from dafka_core.storage.storage_errors import damaged
-
-if TYPE_CHECKING:
-    import lmdb
-
-    from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.storage.tables import FoundBlock, Tables
 
 _PREFIX = b"aside "
 _ID = struct.Struct(">Q")
@@ -47,17 +41,9 @@ class AsideRecords(NamedTuple):
 class AsideArea:
     """What is set aside, in one transaction of LMDB."""
 
-    def __init__(
-        self,
-        directory: Path,
-        txn: CountedTransaction,
-        meta: lmdb._Database,
-        tables: Tables,
-    ) -> None:
-        self._directory = directory
-        self._txn = txn
-        self._meta = meta
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
+        self._directory, self._txn, self._meta = tables.directory, tables.txn, tables.meta
 
     def take(self, tp: TopicPartition, row: PartitionRow, start: int) -> PartitionRow:
         """Takes the records from ``start`` on out of a partition; its row, not written yet."""

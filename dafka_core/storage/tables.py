@@ -23,7 +23,6 @@ from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.notes import Notes
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
-from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import damaged
 
 if TYPE_CHECKING:
@@ -55,33 +54,28 @@ class Tables:
     """
 
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
-        self._directory, _, self._meta, self._partitions, self._blocks = opened
-        self._txn = CountedTransaction(txn)
-        self.area = AppendArea(self._txn, opened.meta, opened.blocks)
-        self.lives = Lives(self._directory, self._txn, self._meta)
-        self.notes = Notes(self._directory, self._txn, self._meta)
-        self.cold = ColdMarks(self._txn, self._meta)
-        self.links = Links(self._txn, self._meta)
+        self.directory, _, self.meta, self._partitions, self._blocks = opened
+        self.txn = CountedTransaction(txn)
+        self.area = AppendArea(self.txn, opened.meta, opened.blocks)
+        self.lives = Lives(self.directory, self.txn, self.meta)
+        self.notes = Notes(self.directory, self.txn, self.meta)
+        self.cold = ColdMarks(self.txn, self.meta)
+        self.links = Links(self.txn, self.meta)
         self.changed: set[TopicPartition] = set()
         """The partitions that readers see otherwise than before, or at least may."""
 
     @property
-    def aside(self) -> AsideArea:
-        """What was set aside."""
-        return AsideArea(self._directory, self._txn, self._meta, self)
-
-    @property
     def written_bytes(self) -> int:
         """About how much of the file was written."""
-        return self._txn.written_bytes
+        return self.txn.written_bytes
 
     def entries(self, table: int) -> Iterator[tuple[bytes, memoryview]]:
         """All that lies in a table: in that of number 0 meta, 1 partitions, 2 blocks."""
-        return self._txn.scan((self._meta, self._partitions, self._blocks)[table], b"")
+        return self.txn.scan((self.meta, self._partitions, self._blocks)[table], b"")
 
     def ids_with_blocks(self) -> Iterator[int]:
         """The ids under which blocks lie; no page of them is touched."""
-        cursor, partition_id = self._txn.cursor(self._blocks), 0
+        cursor, partition_id = self.txn.cursor(self._blocks), 0
         while cursor.set_range(BLOCK_KEY.pack(partition_id, 0)):
             yield (found := BLOCK_KEY.unpack(cursor.key())[0])
             partition_id = found + 1
@@ -95,7 +89,7 @@ class Tables:
     def row(self, tp: TopicPartition) -> PartitionRow | None:
         """A partition's row; None when the partition is not known."""
         key = rows.partition_key(tp)
-        found = self._txn.get(key, db=self._partitions)
+        found = self.txn.get(key, db=self._partitions)
         return None if found is None else self._parsed(key, found)
 
     def visible_row(self, tp: TopicPartition) -> PartitionRow | None:
@@ -112,25 +106,25 @@ class Tables:
         if row.end or self.visible_row(tp):
             self.changed.add(tp)
         if row.end or row.staged:
-            self._txn.put(key, row.packed(key), db=self._partitions)
+            self.txn.put(key, row.packed(key), db=self._partitions)
         else:
-            self._txn.delete(key, db=self._partitions)
+            self.txn.delete(key, db=self._partitions)
         if row.staged is None:
-            self._txn.delete(staged_key, db=self._meta)
-        elif self._txn.get(staged_key, db=self._meta) is None:
-            self._txn.put(staged_key, key, db=self._meta)
+            self.txn.delete(staged_key, db=self.meta)
+        elif self.txn.get(staged_key, db=self.meta) is None:
+            self.txn.put(staged_key, key, db=self.meta)
 
     def new_id(self) -> int:
         """The id of a partition that is new; ids are not used again."""
-        found = self._txn.get(_NEXT_ID_KEY, db=self._meta)
+        found = self.txn.get(_NEXT_ID_KEY, db=self.meta)
         partition_id: int = _ID.unpack(found)[0] if found is not None else 0
-        known = self._txn.stat(self._partitions)["entries"]  # each has an id of its own
-        blocks = self._txn.cursor(self._blocks)
+        known = self.txn.stat(self._partitions)["entries"]  # each has an id of its own
+        blocks = self.txn.cursor(self._blocks)
         if partition_id < known or blocks.set_range(BLOCK_KEY.pack(partition_id, 0)):
             # Records of another partition would be written over.
             why = f"the id of the next partition, {partition_id}, is in use"
-            raise damaged(self._directory, why)
-        self._txn.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=self._meta)
+            raise damaged(self.directory, why)
+        self.txn.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=self.meta)
         return partition_id
 
     def tp_of_id(self, partition_id: int) -> TopicPartition:
@@ -152,10 +146,10 @@ class Tables:
 
     def check_count(self, found: int) -> None:
         """Raises StoreError if the partitions have more or fewer rows than ``found``."""
-        expected = self._txn.stat(self._partitions)["entries"]
+        expected = self.txn.stat(self._partitions)["entries"]
         if found != expected:
             why = f"the table of partitions has {found} rows and says that they are {expected}"
-            raise damaged(self._directory, why)
+            raise damaged(self.directory, why)
 
     def infos_after(
         self, topic: str | None, after: TopicPartition | None, most: int
@@ -179,7 +173,7 @@ class Tables:
 
     def staged_partitions(self) -> list[TopicPartition]:
         """The partitions with staged records."""
-        return [rows.tp_of_key(bytes(key)) for _, key in self._txn.scan(self._meta, _STAGED_KEY)]
+        return [rows.tp_of_key(bytes(key)) for _, key in self.txn.scan(self.meta, _STAGED_KEY)]
 
     def staged(self) -> list[StagedPartition]:
         """What is staged in each of them."""
@@ -196,7 +190,7 @@ class Tables:
 
     def staged_start(self, partition_id: int) -> int:
         """Where a partition's staged blocks begin, if it has some; behind all blocks if not."""
-        key = self._txn.get(_staged_key(partition_id), db=self._meta)
+        key = self.txn.get(_staged_key(partition_id), db=self.meta)
         row = None if key is None else self.row(rows.tp_of_key(bytes(key)))
         return rows.LAST_OFFSET if row is None else row.end
 
@@ -216,7 +210,7 @@ class Tables:
         # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in
         # a damaged tree LMDB ends the process when it is asked for whatever comes next.  With a
         # cursor: ``get`` would have every page of the block that follows read.
-        following, key = self._txn.cursor(self._blocks), BLOCK_KEY.pack(row.id, end)
+        following, key = self.txn.cursor(self._blocks), BLOCK_KEY.pack(row.id, end)
         in_place = end == row.end or following.set_key(key) or self.grouped(tp, row, end)
         if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other one begins"
@@ -258,7 +252,7 @@ class Tables:
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
         """A partition's last block that begins at ``offset`` or before; None if there is none."""
-        cursor = self._txn.cursor(self._blocks)
+        cursor = self.txn.cursor(self._blocks)
         key = BLOCK_KEY.pack(partition_id, offset)
         # The first one at ``key`` or after it, or else the one before that.
         at_or_after = cursor.set_range(key)
@@ -279,7 +273,7 @@ class Tables:
 
     def packed_block(self, partition_id: int, first: int) -> memoryview | None:
         """The block that begins at an offset, if there is one."""
-        return self._txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
+        return self.txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
     def block_sizes(
         self, partition_id: int, first: int, size_of: Callable[[memoryview], int] = len
@@ -288,7 +282,7 @@ class Tables:
 
         LMDB's Python binding touches each page of a value whose size it says.
         """
-        cursor = self._txn.cursor(self._blocks)
+        cursor = self.txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, first)):
             for key, packed in cursor.iternext():
                 yield (*BLOCK_KEY.unpack(key), size_of(packed))
@@ -305,7 +299,7 @@ class Tables:
 
     def put_block(self, partition_id: int, first: int, packed: memoryview) -> None:
         """Writes a block, in the place of one that begins there."""
-        self._txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
+        self.txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
 
     def swap_blocks(self, partition_id: int, heads: dict[int, bytes], merged: memoryview) -> bool:
         """Puts ``merged`` in the place of blocks; False, and nothing done, if they have changed.
@@ -361,7 +355,7 @@ class Tables:
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
         """The error for a block that is not what was written."""
         return damaged(
-            self._directory,
+            self.directory,
             f"{tp}: the block at offset {offset} cannot be read: {why}",
         )
 
@@ -375,7 +369,7 @@ class Tables:
 
     def firsts(self, partition_id: int, start: int) -> Iterator[int]:
         """Where a partition's blocks begin, from an offset on; no page of them is touched."""
-        cursor = self._txn.cursor(self._blocks)
+        cursor = self.txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
             for key in cursor.iternext(keys=True, values=False):
                 found, first = BLOCK_KEY.unpack(key)
@@ -386,19 +380,19 @@ class Tables:
     def delete_blocks(self, partition_id: int, firsts: Iterable[int]) -> None:
         """Deletes the blocks of a partition that begin at these offsets."""
         for first in firsts:
-            self._txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
+            self.txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
     def _rows(
         self, prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        for key, value in self._txn.scan(self._partitions, prefix, start):
+        for key, value in self.txn.scan(self._partitions, prefix, start):
             yield rows.tp_of_key(key), self._parsed(key, value)
 
     def _parsed(self, key: bytes, value: memoryview) -> PartitionRow:
         try:
             return PartitionRow.parse(key, value)
         except ValueError as error:
-            raise damaged(self._directory, f"{rows.tp_of_key(key)}: {error}") from error
+            raise damaged(self.directory, f"{rows.tp_of_key(key)}: {error}") from error
 
 
 def _staged_key(partition_id: int) -> bytes:

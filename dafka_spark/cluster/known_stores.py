@@ -20,9 +20,9 @@ from typing import ClassVar, Final
 
 from dafka_core.durable_files import replace_file
 from dafka_core.errors import DafkaError, InvalidRequestError, TowerNotFoundError
-from dafka_core.flight.json_messages import JsonMessage
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, this_machine
+from dafka_core.json_message import JsonMessage
 from dafka_core.records import KnownStore, PartitionInfo, merge_heads
 from dafka_core.security_options import KeyFiles
 from dafka_spark.cluster import timing

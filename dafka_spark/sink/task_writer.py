@@ -19,8 +19,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from dafka_core.envelope_columns import close_columns
 from dafka_core.errors import ConfigError
+from dafka_core.name_limits import parse_topic
 from dafka_core.names import octets_of, quoted, unescape
-from dafka_core.node_options import parse_topic
 from dafka_core.permissions import Permissions
 from dafka_core.records import TopicPartition
 from dafka_core.row_digest import RowDigest

@@ -21,10 +21,9 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreBusyError,
     StoreUnreachableError,
-    TransactionExistsError,
 )
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.log_entries import Discard
+from dafka_core.log_entries import Discard, TransactionExistsError
 from dafka_core.records import (
     NO_VERSION,
     StagedTransaction,

@@ -18,13 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dafka_core.errors import (
-    ConfigError,
-    FencedError,
-    OffsetConflictError,
-    ProducerFencedError,
-    TransactionExistsError,
-)
+from dafka_core.errors import ConfigError, FencedError, OffsetConflictError, ProducerFencedError
+from dafka_core.log_entries import TransactionExistsError
 from dafka_core.records import TopicPartition
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.worker_process import settle

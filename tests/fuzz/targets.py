@@ -45,6 +45,7 @@ from dafka_core.kafka.sasl import Sasl
 from dafka_core.kafka.traffic import Complaints
 from dafka_core.kafka.users import SCRAM, Users, lines_of
 from dafka_core.keys.key_files import PUBLIC, read_public
+from dafka_core.node_options import LAYOUTS
 from dafka_core.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
 from dafka_core.protocol import beacons, codec
 from dafka_core.protocol.authorization import granted, refusal
@@ -116,7 +117,7 @@ def frames(octets: bytes) -> None:
         message = codec.decode(received)
     except ProtocolError:
         return
-    for layout in codec.LAYOUTS:
+    for layout in LAYOUTS:
         assert codec.decode(codec.encode(message, layout)) == message
 
 

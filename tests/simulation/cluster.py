@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from dafka_core.limit_options import MAX_RECORD_BYTES
 from dafka_core.log_entries import Met
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol import fetch_scheduler
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_role import StoreRole

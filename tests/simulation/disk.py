@@ -12,17 +12,8 @@ from itertools import pairwise, zip_longest
 import numpy as np
 
 from dafka_core import timestamps
-from dafka_core.epochs import (
-    NO_LIFE,
-    Epoch,
-    EpochId,
-    History,
-    PartitionLives,
-    before,
-    last_life,
-    with_epoch,
-)
-from dafka_core.errors import DafkaError, FencedError, OffsetConflictError, TransactionExistsError
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life, with_epoch
+from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.log_entries import (
     Commit,
     Discard,
@@ -34,10 +25,12 @@ from dafka_core.log_entries import (
     SetAside,
     SetTransaction,
     Stage,
+    TransactionExistsError,
 )
 from dafka_core.records import (
     NO_VERSION,
     PartitionInfo,
+    PartitionLives,
     RecordBatch,
     StagedTransaction,
     TopicPartition,

@@ -10,19 +10,15 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from dafka_core.limit_options import MAX_RECORD_BYTES
+from dafka_core.node_options import C_LAYOUT
+from dafka_core.node_options import RFC46 as RFC46_LAYOUT
 from dafka_core.nodes.mesh_traffic import MeshTraffic
 from dafka_core.nodes.sockets import send_packed
 from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.permissions import Permissions
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import (
-    C_LAYOUT,
-    decode,
-    encode,
-    parse_subscription,
-)
-from dafka_core.protocol.codec import RFC46 as RFC46_LAYOUT
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
+from dafka_core.protocol.codec import decode, encode, parse_subscription
 from dafka_core.protocol.messages import (
     DirectRecord,
     DirectRecordBatches,

@@ -25,7 +25,7 @@ from typing import Annotated, ClassVar, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from dafka_core.flight.json_messages import JsonMessage, Natural
+from dafka_core.json_message import JsonMessage, Natural
 from dafka_core.names import INTERNAL
 
 OFFSETS_TOPIC: Final = f"{INTERNAL}kafka.offsets"

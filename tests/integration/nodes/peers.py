@@ -13,10 +13,10 @@ import zmq
 
 from dafka_core.errors import ProtocolError
 from dafka_core.keys.key_files import KeyPair
-from dafka_core.node_options import parse_towers
+from dafka_core.node_options import C_LAYOUT, parse_towers
 from dafka_core.permissions import address_prefix
 from dafka_core.protocol.beacons import NodeBeacon, decode_tower_beacon, encode_node_beacon
-from dafka_core.protocol.codec import C_LAYOUT, decode, encode
+from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.messages import Message
 from dafka_core.testing import wait_until
 

@@ -19,13 +19,12 @@ from dafka_core.errors import (
     InvalidRequestError,
     OffsetConflictError,
     StoreUnreachableError,
-    TransactionExistsError,
 )
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.local_log import LocalLog, LocalLogs
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.log_entries import Discard
+from dafka_core.log_entries import Discard, TransactionExistsError
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     DirectHead,

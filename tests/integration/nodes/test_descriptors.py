@@ -173,8 +173,11 @@ def test_a_node_in_an_application_raises_its_soft_limit_when_a_peer_needs_it_and
 def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
-        "from dafka_core.cli import process\n"
-        "process.run(['--help'])\n"
+        "from dafka_core.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit:\n"
+        "    pass\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,8 +12,9 @@ import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store
 from dafka_core.epochs import EPOCH_BYTES
+from dafka_core.node_options import C_LAYOUT, RFC46
 from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
-from dafka_core.protocol.codec import C_LAYOUT, RFC46, encode, subscription
+from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from dafka_core import Consumer, NotAcknowledgedError, Producer, Store, Tower
+from dafka_core.limit_options import MAX_RECORD_BYTES
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon, endpoint_of
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.testing import wait_until
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer

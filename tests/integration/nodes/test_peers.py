@@ -12,9 +12,10 @@ import pytest
 import zmq
 
 from dafka_core import Consumer, Producer, Store
+from dafka_core.node_options import LAYOUTS
 from dafka_core.nodes import peers
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
-from dafka_core.protocol.codec import LAYOUTS, subscription
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
 from dafka_core.records import TopicPartition

@@ -12,7 +12,7 @@ import pytest
 
 from dafka_core import Consumer, Producer, Reader, RecordTooLargeError, Store
 from dafka_core.errors import InvalidRequestError
-from dafka_core.protocol.codec import LAYOUTS
+from dafka_core.node_options import LAYOUTS
 from dafka_core.protocol.record_limits import LEAST_BYTES
 from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until

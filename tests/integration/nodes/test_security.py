@@ -17,13 +17,13 @@ from zmq.utils.monitor import parse_monitor_message
 from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
 from dafka_core.errors import ConfigError
 from dafka_core.keys.key_files import read_public, read_secret
+from dafka_core.limit_options import MAX_RECORD_BYTES
 from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes import addresses
 from dafka_core.nodes.security import Security, _port_of
 from dafka_core.permissions import NOBODY
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import MAX_RECORD_BYTES
 from dafka_core.protocol.messages import ConsumerHello, RecordMessage
 from dafka_core.protocol.record_limits import announcement
 from dafka_core.testing import wait_until

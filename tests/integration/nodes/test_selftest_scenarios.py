@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Store
-from dafka_core.protocol.codec import C_LAYOUT, RFC46, subscription
+from dafka_core.node_options import C_LAYOUT, RFC46
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,

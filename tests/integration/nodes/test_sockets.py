@@ -19,6 +19,8 @@ import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower
 from dafka_core.errors import ProtocolError
+from dafka_core.limit_options import LIVE_BATCH_BYTES
+from dafka_core.node_options import LAYOUTS
 from dafka_core.nodes import sockets as module
 from dafka_core.nodes.sockets import (
     new_socket,
@@ -28,8 +30,8 @@ from dafka_core.nodes.sockets import (
     send_packed,
 )
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import LAYOUTS, decode
-from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, LIVE_BATCH_BYTES, MAX_BATCH_COUNT
+from dafka_core.protocol.codec import decode
+from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT
 from dafka_core.protocol.messages import (
     DirectRecord,
     DirectRecordBatch,

@@ -13,8 +13,9 @@ import pytest
 from dafka_core import Consumer, PartitionFullError, Producer, Reader, Store
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.name_limits import MAX_TOPIC_BYTES
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import MAX_SEQUENCE, MAX_TOPIC_BYTES
+from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Fetch,
     Head,

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import EmbeddedCluster, Store
-from dafka_core.errors import FencedError, TransactionExistsError
+from dafka_core.errors import FencedError
+from dafka_core.log_entries import TransactionExistsError
 from dafka_core.protocol import hosted_partitions
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (

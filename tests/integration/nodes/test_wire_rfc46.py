@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store
-from dafka_core.protocol.codec import C_LAYOUT, LAYOUTS, RFC46, SIGNATURE, subscription
+from dafka_core.node_options import C_LAYOUT, LAYOUTS, RFC46
+from dafka_core.protocol.codec import SIGNATURE, subscription
 from dafka_core.protocol.messages import Head, RecordMessage
 from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until

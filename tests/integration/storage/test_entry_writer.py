@@ -10,14 +10,14 @@ import lmdb
 import pytest
 import xxhash
 
-from dafka_core.errors import (
-    ClosedError,
-    FencedError,
-    OffsetConflictError,
-    StoreError,
+from dafka_core.errors import ClosedError, FencedError, OffsetConflictError, StoreError
+from dafka_core.log_entries import (
+    STAGED_HOURS,
+    Commit,
+    Discard,
+    SetTransaction,
     TransactionExistsError,
 )
-from dafka_core.log_entries import STAGED_HOURS, Commit, Discard, SetTransaction
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,

@@ -7,10 +7,16 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dafka_core.epochs import MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History, PartitionLives
+from dafka_core.epochs import MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History
 from dafka_core.errors import StoreError
 from dafka_core.log_entries import Commit, Discard, Met, Promise, SetAside, Stage
-from dafka_core.records import PartitionInfo, RecordBatch, StagedTransaction, Transaction
+from dafka_core.records import (
+    PartitionInfo,
+    PartitionLives,
+    RecordBatch,
+    StagedTransaction,
+    Transaction,
+)
 from dafka_core.storage import Log
 from tests.integration.storage.damage import change
 from tests.integration.storage.staged import TP, A, held, put, values

@@ -10,10 +10,17 @@ from typing import Any
 import lmdb
 import pytest
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
-from dafka_core.errors import FencedError, StoreError, TransactionExistsError
-from dafka_core.log_entries import GoOn, SetAside
-from dafka_core.records import PartitionInfo, RecordBatch, Transaction, TransactionState, concat
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.errors import FencedError, StoreError
+from dafka_core.log_entries import GoOn, SetAside, TransactionExistsError
+from dafka_core.records import (
+    PartitionInfo,
+    PartitionLives,
+    RecordBatch,
+    Transaction,
+    TransactionState,
+    concat,
+)
 from dafka_core.storage import Log
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.set_aside import AsideRecords

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.errors import FencedError, OffsetConflictError, TransactionExistsError
-from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction
+from dafka_core.errors import FencedError, OffsetConflictError
+from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, TransactionExistsError
 from dafka_core.records import (
     NO_VERSION,
     RecordBatch,

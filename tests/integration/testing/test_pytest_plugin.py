@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Reader
-from dafka_core.protocol.validation import check_topic
+from dafka_core.name_limits import check_topic
 from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 

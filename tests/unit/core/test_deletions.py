@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dafka_core.deletions import MAX_ROWS, Deletion, packed, parsed
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.records import PartitionInfo, PartitionLives, TopicPartition
 
 TP = TopicPartition("t\udcff", "A" * 32)
 LIFE = EpochId(7, 2**64 - 1, 2)

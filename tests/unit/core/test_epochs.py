@@ -19,7 +19,6 @@ from dafka_core.epochs import (
     Epoch,
     EpochId,
     History,
-    PartitionLives,
     before,
     digest,
     epoch_at,
@@ -29,6 +28,7 @@ from dafka_core.epochs import (
     parting,
     with_epoch,
 )
+from dafka_core.records import PartitionLives
 
 A = Epoch.first(EpochId(1, 0xA, 1))
 B = Epoch(2, 0xB, 2, 5, A.digest)

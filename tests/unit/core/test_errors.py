@@ -37,9 +37,9 @@ from dafka_core.errors import (
     StoreError,
     StoreUnreachableError,
     TowerNotFoundError,
-    TransactionExistsError,
     _TowersError,
 )
+from dafka_core.log_entries import TransactionExistsError
 from dafka_core.records import Transaction
 
 TOWERS = ["127.0.0.1:5556:5557", "[::1]:1:2"]
@@ -268,7 +268,7 @@ every_error = pytest.mark.parametrize(
 
 def kinds(base: type[DafkaError]) -> Iterator[type[DafkaError]]:
     for kind in base.__subclasses__():
-        if kind.__module__ == ConfigError.__module__:
+        if kind.__module__ in (ConfigError.__module__, TransactionExistsError.__module__):
             yield kind
             yield from kinds(kind)
 

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ConfigError
+from dafka_core.name_limits import parse_partition, parse_topic
 from dafka_core.node_options import (
     NodeOptions,
     StoreOptions,
     TowerAddress,
     TowerOptions,
     parse_flight_port,
-    parse_partition,
     parse_ports,
-    parse_topic,
     parse_towers,
 )
 

@@ -15,9 +15,9 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreBusyError,
     StoreUnreachableError,
-    TransactionExistsError,
 )
 from dafka_core.flight import flight_errors, limits
+from dafka_core.log_entries import TransactionExistsError
 from dafka_core.records import Transaction
 
 

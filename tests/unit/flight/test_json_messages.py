@@ -8,12 +8,10 @@ import re
 import pytest
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight import json_messages
 from dafka_core.flight.json_messages import (
     Done,
     DurableEnd,
     Heads,
-    JsonMessage,
     LeaseGranted,
     Offsets,
     SpaceUsed,
@@ -21,6 +19,7 @@ from dafka_core.flight.json_messages import (
 )
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.json_message import JsonMessage, short
 from dafka_core.records import PartitionInfo, Transaction, TransactionState
 from dafka_core.storage.leases import MAX_LEASES
 
@@ -107,9 +106,9 @@ def test_what_is_no_location_is_refused(text: str | bytes, member: str) -> None:
 
 
 def test_what_came_from_elsewhere_is_cut() -> None:
-    assert json_messages.short(5) == 5
-    assert json_messages.short("x" * 90) == "x" * 90
-    assert len(str(json_messages.short(["x" * 200]))) == 103
+    assert short(5) == 5
+    assert short("x" * 90) == "x" * 90
+    assert len(str(short(["x" * 200]))) == 103
 
 
 def test_json_has_nothing_that_is_not_ascii() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dafka_core.epochs import EPOCH_BYTES, Epoch
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.codec import C_LAYOUT, RFC46, decode, encode, encode_batch_prefix
+from dafka_core.node_options import C_LAYOUT, RFC46
+from dafka_core.protocol.codec import decode, encode, encode_batch_prefix
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     AnyRecord,

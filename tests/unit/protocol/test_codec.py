@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from dafka_core.epochs import EPOCH_BYTES, Epoch
 from dafka_core.errors import ProtocolError
+from dafka_core.node_options import C_LAYOUT, LAYOUTS, RFC46
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import (
-    C_LAYOUT,
-    LAYOUTS,
-    RFC46,
     BatchNumbers,
     decode,
     encode,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
 from dafka_core.names import octets_of, text_of
+from dafka_core.node_options import LAYOUTS
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.codec import LAYOUTS, decode, encode
+from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.fields import FrameReader, pack_text
 from dafka_core.protocol.limits import (
     MAX_FETCH_COUNT,

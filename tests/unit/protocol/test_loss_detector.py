@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from dafka_core.epochs import EpochId
-from dafka_core.protocol.consumer_role import FAIL, SKIP, WAIT, ConsumerRole, Start
+from dafka_core.node_options import FAIL, SKIP, WAIT
+from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.loss_detector import AWAY_S, LOOK_MAX_S, TRIMMED_S, Loss
 from dafka_core.protocol.messages import (
     ConsumerHello,

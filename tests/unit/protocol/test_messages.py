@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ProtocolError
-from dafka_core.protocol.limits import (
-    MAX_ADDRESS_BYTES,
-    MAX_FETCH_COUNT,
-    MAX_HELLO_BYTES,
-    MAX_SEQUENCE,
-    MAX_TOPIC_BYTES,
-)
+from dafka_core.name_limits import MAX_ADDRESS_BYTES, MAX_TOPIC_BYTES
+from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_HELLO_BYTES, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
     ConsumerHello,

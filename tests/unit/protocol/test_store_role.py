@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.epochs import NO_LIFE, EpochId, PartitionLives
+from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.log_entries import Met
 from dafka_core.protocol import partition_fetcher
 from dafka_core.protocol.codec import subscription
@@ -39,7 +39,7 @@ from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.records import PartitionLives, RecordBatch, TopicPartition
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, PartitionLives
+from dafka_core.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.limit_options import StoreLimitError
 from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
@@ -28,6 +28,7 @@ from dafka_core.protocol.transactions import (
 )
 from dafka_core.records import (
     NO_VERSION,
+    PartitionLives,
     RecordBatch,
     StagedTransaction,
     Transaction,

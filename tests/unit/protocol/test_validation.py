@@ -9,18 +9,15 @@ import pytest
 
 from dafka_core.epochs import EPOCH_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, History
 from dafka_core.errors import ProtocolError
+from dafka_core.name_limits import text_size_bytes
+from dafka_core.node_options import LAYOUTS
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.codec import (
-    LAYOUTS,
-    decode,
-    encode,
-)
+from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import (
     MAX_BATCH_COUNT,
     MAX_SEQUENCE,
     MAX_STORES,
 )
-from dafka_core.protocol.validation import text_size_bytes
 from dafka_core.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from tests.unit.protocol.costs import quickly_and_without_memory
 

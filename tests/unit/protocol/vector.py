@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dafka_core.protocol.codec import C_LAYOUT, RFC46
+from dafka_core.node_options import C_LAYOUT, RFC46
 from dafka_core.protocol.messages import (
     Message,
 )
