@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from matplotlib import colors
 from matplotlib import pyplot as plt
 
 from scripts import first_minutes
 
 
+@pytest.mark.nightly
 def test_the_first_ten_minutes_are_as_the_page_says(tmp_path: Path) -> None:
     page = first_minutes.PAGE.read_text(encoding="utf-8")
     done = first_minutes.lived(page, tmp_path)
