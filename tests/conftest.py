@@ -14,6 +14,7 @@ from dafka_core.testing import pytest_plugin
 
 HERE = Path(__file__).parent
 SPARK = HERE / "spark"
+NOTEBOOKS = SPARK / "notebooks"
 SEEDS = HERE / "simulation" / "test_simulation.py"
 TABLES = HERE / "chaos" / "test_tables.py"
 
@@ -37,12 +38,12 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def unit_of(nodeid: str) -> str:
     """Return the name of the group of tests that one worker runs.
 
-    A folder of Spark's tests shares a session, and a file shares the fixtures of its module.  The
-    tables of faults take long and share nothing.
+    A folder of Spark's tests shares a session, the notebooks with the tests beside them, and a file
+    shares the fixtures of its module.  The tables of faults take long and share nothing.
     """
     file = HERE.parent / nodeid.partition("::")[0]
     if file.is_relative_to(SPARK):
-        return str(file.parent)
+        return str(SPARK if file.parent == NOTEBOOKS else file.parent)
     return nodeid if file == TABLES else str(file)
 
 
