@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-live quick test soak fuzz fuzz-kafka chaos lint unit bench docs package audit hashes env java clean
+.PHONY: help demo demo-live quick test test-all tests soak fuzz fuzz-kafka chaos lint unit bench docs package audit hashes env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -27,9 +27,14 @@ unit: env
 	@$(BIN)/python -m pytest -q -n 2 tests/unit
 	@$(BIN)/python -m tests.simulation.soak --seeds 50
 
-test: java env ## everything: format, lint, types, tests
-	@$(MAKE) --no-print-directory -j2 lint .venv/spark-classes.jsa
-	@$(BIN)/python -m pytest -n 4
+test: java env ## format, lint, types, and the tests but those marked nightly
+	@$(MAKE) --no-print-directory -j2 lint tests TESTS='-m "not nightly"'
+
+test-all: java env ## format, lint, types, and all tests
+	@$(MAKE) --no-print-directory -j2 lint tests
+
+tests: .venv/spark-classes.jsa
+	@$(BIN)/python -m pytest -n 4 $(TESTS)
 
 .venv/spark-classes.jsa: .venv/.made tests/spark/jvm.py
 	@$(BIN)/python -m tests.spark.jvm

@@ -14,7 +14,9 @@ from dafka_core.testing import pytest_plugin
 
 HERE = Path(__file__).parent
 SPARK = HERE / "spark"
+NOTEBOOKS = SPARK / "notebooks"
 SEEDS = HERE / "simulation" / "test_simulation.py"
+TABLES = HERE / "chaos" / "test_tables.py"
 
 # How long an example may take says something of the machine, and nothing of the code.
 settings.register_profile("dafka", deadline=None)
@@ -34,15 +36,15 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unit_of(nodeid: str) -> str:
-    """What one worker runs as a whole.
+    """Return the name of the group of tests that one worker runs.
 
-    A folder of Spark's tests, which share a session; the file of simulated seeds, whose last test
-    adds up what the others have seen; elsewhere one test.
+    A folder of Spark's tests shares a session, the notebooks with the tests beside them, and a file
+    shares the fixtures of its module.  The tables of faults take long and share nothing.
     """
     file = HERE.parent / nodeid.partition("::")[0]
     if file.is_relative_to(SPARK):
-        return str(file.parent)
-    return str(file) if file == SEEDS else nodeid
+        return str(SPARK if file.parent == NOTEBOOKS else file.parent)
+    return nodeid if file == TABLES else str(file)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> int:
         if item.path.parent == SPARK:
             return 0
-        return 1 if item.path == SEEDS or item.path.is_relative_to(SPARK) else 2
+        return 1 if item.path in (SEEDS, TABLES) or item.path.is_relative_to(SPARK) else 2
 
     items.sort(key=order)
 
@@ -68,4 +70,5 @@ class LongUnitsFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongUnitsFirst:
     """Has xdist use this scheduler, whatever ``--dist`` says."""
+    config.option.loadscopereorder = False  # it would begin with the group of most tests
     return LongUnitsFirst(config, log)

@@ -105,11 +105,11 @@ class Gateway(ExtensionNode):
 
     def samples(self) -> Iterator[Sample]:
         """Return the values of its metrics."""
-        return gateway_metrics.samples(self)
+        return gateway_metrics.samples(self._server)
 
     def findings(self) -> Iterator[Finding]:
         """Return whether it serves."""
-        return gateway_metrics.findings(self)
+        return gateway_metrics.findings(self._server, self.listens)
 
     @property
     def invalid_count(self) -> int:

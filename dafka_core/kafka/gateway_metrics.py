@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.diagnosis.findings import Finding, ok, problem
+from dafka_core.host_port import HostPort
 from dafka_core.metrics.declarations import Metric, counter, gauge
 from dafka_core.metrics.health import LIFE
 from dafka_core.metrics.samples import Sample
 
 if TYPE_CHECKING:
-    from dafka_core.kafka.gateway import Gateway
+    from dafka_core.kafka.server import Server
 
 GATEWAY: Final = ("gateway",)
 
@@ -38,11 +39,10 @@ ROOM: Final = gauge(
 TABLE: Final[tuple[Metric, ...]] = (CONNECTIONS, REQUESTS, REFUSED, IN_FLIGHT, ROOM)
 
 
-def samples(gateway: Gateway) -> Iterator[Sample]:
+def samples(server: Server) -> Iterator[Sample]:
     """Yield the values of all metrics."""
     from dafka_core.kafka.api_versions import Api  # noqa: PLC0415 -- it is loaded where there is one
 
-    server = gateway.server
     yield Sample(CONNECTIONS, server.connection_count)
     counts = server.requests.counts
     for api in Api:
@@ -53,10 +53,10 @@ def samples(gateway: Gateway) -> Iterator[Sample]:
     yield Sample(ROOM, server.room.size_bytes)
 
 
-def findings(gateway: Gateway) -> Iterator[Finding]:
+def findings(server: Server, listens: HostPort) -> Iterator[Finding]:
     """Yield whether the gateway serves."""
-    if not gateway.server.loop.is_running():
+    if not server.loop.is_running():
         yield problem(LIFE, "the gateway has ended", "start it again")
     else:
-        count = gateway.connection_count
-        yield ok("gateway", f"{count} of Kafka's clients are connected at {gateway.listens}")
+        count = server.connection_count
+        yield ok("gateway", f"{count} of Kafka's clients are connected at {listens}")

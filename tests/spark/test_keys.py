@@ -105,6 +105,7 @@ def test_a_query_goes_on_from_its_checkpoint_and_keeps_no_secret(
         assert not any(secret.decode() in each for each in shown)
 
 
+@pytest.mark.nightly
 def test_no_page_event_or_log_of_spark_has_a_secret(
     locked: EmbeddedCluster, tmp_path: Path
 ) -> None:

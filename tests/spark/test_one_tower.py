@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from dafka_core import EmbeddedCluster
 from tests.spark.topics import produce
 
@@ -82,6 +84,7 @@ def run(cluster: EmbeddedCluster, topic: str, program: str, **variables: str) ->
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.nightly
 def test_a_variable_that_is_set_after_the_session_started_is_refused(
     cluster: EmbeddedCluster, topic: str
 ) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pyspark
+import pytest
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster
@@ -26,6 +27,7 @@ libraries:
 """
 
 
+@pytest.mark.nightly
 def test_the_example_of_a_pipeline(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from tests.spark.test_exactly_once import forget_commit
 from tests.spark.topics import TIMEOUT_S, batch, produce, send, store_client, stream, texts
 
 
+@pytest.mark.nightly
 def test_a_driver_dies_and_comes_back_with_other_cores(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:

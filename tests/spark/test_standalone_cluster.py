@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster
@@ -16,6 +17,7 @@ from tests.spark.topics import batch, produce, texts
 JOB = Path(__file__).with_name("cluster_job.py")
 
 
+@pytest.mark.nightly
 def test_executors_in_their_own_processes(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:

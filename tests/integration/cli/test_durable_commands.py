@@ -46,6 +46,7 @@ def test_archives(source: str, tmp_path: Path) -> None:
     assert len(files) == 1
 
 
+@pytest.mark.nightly
 def test_bundles(tmp_path: Path) -> None:
     path = str(tmp_path / "b.tar.gz")
     at = ("--tower", "127.0.0.1:1:2", "--tower-timeout-s", "0.2", "--timeout-s", "0.5")

@@ -13,17 +13,16 @@ from dafka_core.testing import wait_until
 from tests.integration.kafka.fuzz import fuzz, is_there
 from tests.integration.kafka.malformed import KINDS, malformed
 
-COUNT = 20_000
 
-
+@pytest.mark.parametrize("count", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
 def test_malformed_requests_do_no_harm(
-    store: Store, gateway: Gateway, caplog: pytest.LogCaptureFixture
+    count: int, store: Store, gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     where = gateway.listens.host, gateway.listens.port
-    outcomes = fuzz(where, 7, 0, COUNT)
+    outcomes = fuzz(where, 7, 0, count)
     assert outcomes.hung == []
-    assert outcomes.answered > COUNT / 20
-    assert outcomes.closed > COUNT / 20
+    assert outcomes.answered > count / 20
+    assert outcomes.closed > count / 20
     assert is_there(where)
     server = gateway._server
     wait_until(lambda: gateway.connection_count == server.room.taken_bytes == 0)

@@ -1,4 +1,4 @@
-"""Two million records in by Kafka and out by Dafka, and the other way, compared."""
+"""Many records in by Kafka and out by Dafka, and the other way, compared; two million each night."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 
-RECORDS = 2_000_000
 CHUNK = 10_000
 PARTITIONS = 2
 WAIT_S = 120.0
@@ -24,7 +23,10 @@ LIMITS: dict[str, Any] = {
     "timeout_s": WAIT_S,
 }
 
-pytestmark = pytest.mark.timeout(3 * WAIT_S)
+pytestmark = [
+    pytest.mark.timeout(3 * WAIT_S),
+    pytest.mark.parametrize("count", [200_000, pytest.param(2_000_000, marks=pytest.mark.nightly)]),
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,8 @@ def values(start: int) -> list[bytes]:
     return [b"record %d" % number for number in range(start, start + CHUNK)]
 
 
-def test_in_by_kafka_and_out_by_dafka(cluster: EmbeddedCluster) -> None:
+def test_in_by_kafka_and_out_by_dafka(count: int, cluster: EmbeddedCluster) -> None:
+    topic = f"in-{count}"
     producer = KafkaProducer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -46,20 +49,20 @@ def test_in_by_kafka_and_out_by_dafka(cluster: EmbeddedCluster) -> None:
         }
     )
     sent: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-    for start in range(0, RECORDS, CHUNK):
+    for start in range(0, count, CHUNK):
         number = start // CHUNK % PARTITIONS
         chunk = values(start)
         sent[number] += chunk
         messages = [{"value": value} for value in chunk]
         while messages:
-            messages = messages[producer.produce_batch("in", messages, partition=number) :]
+            messages = messages[producer.produce_batch(topic, messages, partition=number) :]
             producer.poll(0.01 if messages else 0)
     assert producer.flush(WAIT_S) == 0
     with (
         Reader(tower=cluster.tower) as reader,
         StoreClient(StoreLocation(cluster.stores[0], cluster.locations())) as client,
     ):
-        infos = reader.partitions(["in"], timeout_s=WAIT_S)
+        infos = reader.partitions([topic], timeout_s=WAIT_S)
         found = [
             [
                 value
@@ -71,10 +74,11 @@ def test_in_by_kafka_and_out_by_dafka(cluster: EmbeddedCluster) -> None:
     assert sorted(found) == sorted(sent)
 
 
-def test_in_by_dafka_and_out_by_kafka(cluster: EmbeddedCluster) -> None:
+def test_in_by_dafka_and_out_by_kafka(count: int, cluster: EmbeddedCluster) -> None:
+    topic = f"out-{count}"
     sent: list[bytes] = []
-    with Producer("out", tower=cluster.tower, acks="1") as producer:
-        for start in range(0, RECORDS, CHUNK):
+    with Producer(topic, tower=cluster.tower, acks="1") as producer:
+        for start in range(0, count, CHUNK):
             chunk = values(start)
             producer.publish_many(chunk)
             sent += chunk
@@ -82,17 +86,17 @@ def test_in_by_dafka_and_out_by_kafka(cluster: EmbeddedCluster) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "out",
+            "group.id": topic,
             "enable.auto.commit": False,
             "fetch.queue.backoff.ms": 0,
         }
     )
     try:
-        consumer.assign([TopicPartition("out", 0, 0)])
+        consumer.assign([TopicPartition(topic, 0, 0)])
         found: list[bytes] = []
         offset = 0
-        while offset < RECORDS:
-            messages = consumer.consume(min(CHUNK, RECORDS - offset), timeout=WAIT_S)
+        while offset < count:
+            messages = consumer.consume(min(CHUNK, count - offset), timeout=WAIT_S)
             assert [each.offset() for each in messages] == [*range(offset, offset + len(messages))]
             assert messages
             found += [each.value() or b"" for each in messages]

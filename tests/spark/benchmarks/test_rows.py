@@ -127,6 +127,11 @@ TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")
 BESIDE_A_BROKER = "kafka"
 """It needs Apache Kafka, and so Maven."""
 
+QUICK = ["read", "write", "mesh", "partitions"]
+"""Of each kind one: with Spark, without, and with nodes in processes of their own."""
+
+OTHERS = [row for row in ROWS if row not in (*QUICK, BESIDE_A_BROKER)]
+
 
 def run(*arguments: str) -> str:
     # The session of other tests tells its children where its own JVM is.
@@ -151,17 +156,26 @@ def test_the_rows_are_listed() -> None:
     assert listed == list(ROWS) == list(NAMES)
 
 
-@pytest.fixture(scope="module")
-def figures() -> list[dict[str, Any]]:
-    rows = [row for row in ROWS if row != BESIDE_A_BROKER]
-    return [json.loads(line) for line in run(*TOY, "--only", *rows).splitlines()]
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(QUICK, id="quick"),
+        pytest.param(OTHERS, id="others", marks=pytest.mark.nightly),
+    ],
+)
+def figures(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run(*TOY, "--only", *request.param).splitlines()]
 
 
-def test_every_row_gives_its_figures(figures: list[dict[str, Any]]) -> None:
-    names = [name.format("100 B") for row in NAMES if row != BESIDE_A_BROKER for name in NAMES[row]]
+def test_every_row_gives_its_figures(
+    figures: list[dict[str, Any]], request: pytest.FixtureRequest
+) -> None:
+    rows = request.node.callspec.params["figures"]
+    names = [name.format("100 B") for row in NAMES if row in rows for name in NAMES[row]]
     assert [figure["name"] for figure in figures] == names
 
 
+@pytest.mark.nightly
 def test_the_row_beside_a_broker_gives_its_figures() -> None:
     try:
         kafka_broker.jars()

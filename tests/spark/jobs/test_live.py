@@ -38,6 +38,7 @@ def taken(*offsets: int) -> Received:
     return received
 
 
+@pytest.mark.nightly
 def test_a_store_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo.live", "--rate=80", "--seconds=15", "--browser=none"]
     (tmp_path / "mine.png").touch()

@@ -35,6 +35,9 @@ _INLINE = "module://matplotlib_inline.backend_inline"
 _PATHS = re.compile(r"/(home|root|tmp|Users|work|var)/")
 _MOST_OCTETS = 250_000
 
+_QUICK = ("explore_topic", "windows_and_late_data")
+"""Of the notebooks, those that ``make test`` runs."""
+
 
 class _Shown(DisplayHook):
     """The value of a cell's last line is shown like all that it displays."""
@@ -68,7 +71,13 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
         mpl.use(backend)
 
 
-@pytest.mark.parametrize("name", notebooks.names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.nightly])
+        for name in notebooks.names()
+    ],
+)
 def test_a_notebook_gives_what_is_kept_of_it(
     name: str, shell: InteractiveShell, spark: SparkSession
 ) -> None:
