@@ -29,7 +29,9 @@ REPORTS: Final = {QUERIES_TOPIC: CONSUME, AUDIT_TOPIC: PRODUCE}
 """Topics in which queries say what they do, and who may."""
 
 SHARED_BY_STORES: Final = "6461666B61206B61666B61206C697374"
-"""The partition of a list that gateways of all stores append to in turn."""
+"""An address that each store may use, in turn: of a partition that all stores append to.
+
+Every node judges by it, also one without the package that uses it: no extension can declare it."""
 
 PREFIX_DIGITS: Final = 12
 """Hexadecimal digits of an address that are its owner's key's: the other 80 bits tell the addresses

@@ -46,7 +46,7 @@ TABLES: tuple[tuple[str, type[Options], type[Options] | None], ...] = (
     ("Store", StoreOptions, NodeOptions),
     ("Gateway for Kafka's clients", KafkaOptions, None),
     (
-        "A gateway of `dafka store` and `dafka up`, in place of its `listen`",
+        "A gateway of `dafka store`, for `listen`",
         GatewayFlags,
         KafkaOptions,
     ),

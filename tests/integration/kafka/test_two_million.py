@@ -1,4 +1,4 @@
-"""Many records in by Kafka and out by Dafka, and the other way, compared; two million each night."""
+"""Many records in by Kafka and out by Dafka, and back, compared; two million each night."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused_before_anything_is_served(
     with (
         Tower(**ANY_PORTS) as tower,
         Reader(tower=tower.tower) as reader,
-        pytest.raises(ConfigError, match="must be a tower, store, gateway"),
+        pytest.raises(ConfigError, match="must be a tower, store, producer"),
     ):
         serve_metrics(reader)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)

@@ -44,6 +44,10 @@ TRIED = {
     "docs/cluster.md | In a coroutine | python": f"{README}example_of_a_coroutine",
     "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
     "docs/console.md | A pipeline to look at: `make demo-live` | text": LIVE,
+    "docs/extensions.md | * | *": (
+        "tests/integration/testing/test_topic_echo.py::"
+        "test_the_extension_of_the_page_copies_a_topic_and_is_measured"
+    ),
     "docs/flight.md | A client in ten lines | python": f"{README}example_of_flight",
     "docs/flight.md | * | json": FLIGHT,
     "docs/from_kafka.md | A job, ported | diff": f"{README}example_of_a_ported_job",
@@ -207,7 +211,7 @@ def test_a_settings_file_of_a_page_is_one_that_dafka_takes(tmp_path: Path) -> No
             note(below, f"{name} {each}".strip())
 
     note(DAFKA, "")
-    [text] = [each.text for each in BLOCKS if each.language == "toml"]
+    [text] = [each.text for each in BLOCKS if each[::2] == ("docs/commands.md", "toml")]
     file = tmp_path / "dafka.toml"
     file.write_text(text, encoding="utf-8")
     read = configuration.read(str(file), None, known)
