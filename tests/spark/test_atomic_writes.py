@@ -62,11 +62,11 @@ def test_a_job_that_is_run_again_writes_nothing_twice(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     nightly = {"topic": topic, "txnAppId": "nightly", "txnVersion": 1}
-    save(text_rows(spark, 300_000), cluster, **nightly)
+    save(text_rows(spark, 100_000), cluster, **nightly)
     started = time.monotonic()
     for _ in range(3):  # rows that no task takes
-        save(text_rows(spark, 300_000), cluster, **nightly)
-    assert batch(spark, cluster, subscribe=topic).count() == 300_000
+        save(text_rows(spark, 100_000), cluster, **nightly)
+    assert batch(spark, cluster, subscribe=topic).count() == 100_000
     assert time.monotonic() - started < TIMEOUT_S
 
     sink = topic + "-out"
@@ -78,7 +78,7 @@ def test_a_job_that_is_run_again_writes_nothing_twice(
             (tmp_path / "failed").touch()
             raise InjectedError
 
-    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=100_000).select("value")
+    frame = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=35_000).select("value")
     writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
     for fails in (True, False):
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -86,4 +86,4 @@ def test_a_job_that_is_run_again_writes_nothing_twice(
             assert query.awaitTermination(TIMEOUT_S)
     for number in range(2):
         rows = batch(spark, cluster, subscribe=f"{sink}-{number}")
-        assert rows.select("value").distinct().count() == rows.count() == 300_000
+        assert rows.select("value").distinct().count() == rows.count() == 100_000

@@ -29,6 +29,7 @@ def browser() -> Iterator[Browser]:
     assert not made.errors
 
 
+@pytest.mark.nightly
 def test_pages_show_a_cluster_by_mouse_and_keyboard_on_a_screen_and_a_phone(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_page_says_that_no_store_was_ever_there_and_when_there_are_no_topics(
         check.sees("document.querySelector('.live').textContent === 'live'", "it is live")
 
 
+@pytest.mark.nightly
 def test_ten_thousand_partitions_are_shown_by_few_rows(browser: Browser, tmp_path: Path) -> None:
     look_at_many(browser, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Many records in by Kafka and out by Dafka, and back, compared; two million each night."""
+"""Records in by Kafka and out by Dafka, and the other way, compared: each night two million."""
 
 from __future__ import annotations
 
