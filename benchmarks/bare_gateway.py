@@ -18,11 +18,11 @@ from typing import IO
 
 from benchmarks.mesh import up
 from dafka_core.cli import main
-from dafka_core.log_entries import Notes
-from dafka_core.names import INTERNAL
+from dafka_core.model.log_entries import Notes
+from dafka_core.model.names import INTERNAL
+from dafka_core.model.records import RecordBatch
 from dafka_core.nodes import store
 from dafka_core.nodes.append_queue import AppendQueue
-from dafka_core.records import RecordBatch
 
 
 @contextlib.contextmanager

@@ -23,9 +23,9 @@ from benchmarks.harness import TOPIC, Bench
 from dafka_core.archive import archive
 from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
 from dafka_core.archive.record_files import COMPRESSION, columns_of
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.storage import Log
-from dafka_core.values import Values
 
 FULL_RECORDS: Final = 2_000_000
 APPEND: Final = 50_000

@@ -17,13 +17,13 @@ import numpy as np
 
 from benchmarks.figures import Figure, Side, compared, in_turns, tell
 from benchmarks.harness import TOPIC, Bench
-from dafka_core.compression_rules import CODECS, NONE, CompressionRule
+from dafka_core.config.topic_rules import CODECS, NONE, CompressionRule
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.local_log import LocalLogs
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S, StoreDouble
-from dafka_core.values import Values
 
 FULL_RECORDS: Final = 2_000_000
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, compared, in_turns, tell
 from benchmarks.harness import TOPIC, Bench
+from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.console.server import Console
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 

@@ -19,7 +19,7 @@ from benchmarks.bench_metrics import beside_none
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench
 from benchmarks.mesh import full_records
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 
 BATCH = 5_000

@@ -20,7 +20,7 @@ from benchmarks.bench_ingest import publish_watched
 from benchmarks.figures import Figure, compared, in_turns, tell
 from benchmarks.harness import Bench
 from benchmarks.mesh import UNIT, full_records, in_child, up
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 
 PARTITIONS = 1_000

@@ -14,7 +14,7 @@ from typing import Final
 
 from benchmarks.figures import Figure, compared, tell
 from benchmarks.harness import TOPIC, Bench
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.leases import LEASE_WRITTEN_BYTES
 from dafka_core.testing import PATIENCE_S, StoreDouble
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from benchmarks.figures import Figure, compared, tell
 from benchmarks.harness import Bench
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.storage_errors import DATA_FILE
-from dafka_core.values import Values
 
 ROUNDS = {1: 10_000, 1_000: 200}
 """Appends by the number of partitions: some megabytes and a minute."""

@@ -17,11 +17,11 @@ from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import TOPIC, Bench
 from benchmarks.page_cache import kept
 from dafka_core import EmbeddedCluster
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Longs, Values
 from dafka_core.storage import Log
 from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
 from dafka_core.storage.storage_errors import DATA_FILE
-from dafka_core.values import Longs, Values
 
 FULL_RECORDS = 30_000_000
 

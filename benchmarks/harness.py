@@ -14,11 +14,11 @@ import numpy as np
 
 from benchmarks.page_cache import kept
 from dafka_core import EmbeddedCluster
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.storage_errors import DATA_FILE
-from dafka_core.values import Values
 
 SIZES_BYTES = (100, 1_000)
 """Values that every row is measured with, unless it is told otherwise."""

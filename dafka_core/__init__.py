@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from dafka_core.embedded_cluster import EmbeddedCluster
+    from dafka_core.config.limit_options import StoreLimitError
     from dafka_core.errors import (
         BackPressureError,
         ClosedError,
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
         StoreError,
         TowerNotFoundError,
     )
-    from dafka_core.limit_options import StoreLimitError
-    from dafka_core.log_entries import TransactionExistsError
-    from dafka_core.metrics.endpoint import MetricsEndpoint, serve_metrics
+    from dafka_core.model.log_entries import TransactionExistsError
+    from dafka_core.model.records import PartitionInfo, Record, RecordBatch
     from dafka_core.nodes.consumer import Consumer
     from dafka_core.nodes.producer import Producer
     from dafka_core.nodes.reader import Reader
     from dafka_core.nodes.store import Store
     from dafka_core.nodes.tower import Tower
-    from dafka_core.records import PartitionInfo, Record, RecordBatch
+    from dafka_core.ops.endpoint import MetricsEndpoint, serve_metrics
+    from dafka_core.testing.embedded_cluster import EmbeddedCluster
 
 __all__ = [
     "BackPressureError",

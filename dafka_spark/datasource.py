@@ -54,9 +54,8 @@ class DafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DafkaBatchReader | MetadataReader:
         """The reader of a batch query, with ``schema``'s columns."""
-        from dafka_spark.source.batch_reader import DafkaBatchReader
+        from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
         from dafka_spark.source.metadata_reader import MetadataReader
-        from dafka_spark.source.pushed_filters import PushingBatchReader
 
         options = self._source_options(schema).for_batch()
         if options.metadata:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from dafka_core.errors import DafkaError, DataLossError, PartitionError
-from dafka_core.records import Transaction
+from dafka_core.model.records import Transaction
 
 
 @dataclass(eq=False)

@@ -35,8 +35,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.node_options import NodeOptions
 from dafka_spark.datasource import DafkaDataSource
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.positions import parse_duration_ms

@@ -1,6 +1,6 @@
 """What option ``metadata`` reads in place of records: tables about topics and stores.
 
-Their columns are declared here; ``source/metadata_tables.py`` fills them.
+Their columns are declared here; ``source/metadata_reader.py`` fills them.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from dafka_core.missing_stores import EVERY_STORE, parse_min_stores
-from dafka_core.name_limits import parse_partition, parse_topic
-from dafka_core.names import INTERNAL, escape
-from dafka_core.node_options import parse_towers
-from dafka_core.records import TopicPartition
+from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
+from dafka_core.config.node_options import parse_towers
+from dafka_core.model.name_limits import parse_partition, parse_topic
+from dafka_core.model.names import INTERNAL, escape
+from dafka_core.model.records import TopicPartition
 
 ALL_STORES: Final = EVERY_STORE
 """For ``acks``: every store with Arrow Flight that is reachable, one at least."""

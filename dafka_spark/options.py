@@ -5,27 +5,434 @@ Those of reading and writing alike are in ``spark_options``, with how all of the
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import logging
-from collections.abc import Mapping
-from typing import Final, Self
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from dafka_core import node_options as nodes
+from pyspark.sql import types
+
+from dafka_core.config import node_options as nodes
+from dafka_core.config.missing_stores import parse_min_stores
+from dafka_core.config.options import Options, option, parse_int, parse_str
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.missing_stores import parse_min_stores
-from dafka_core.name_limits import parse_topic
-from dafka_core.names import INTERNAL, NOT_PLAIN, QUERIES_TOPIC, escape, is_plain
-from dafka_core.options import option, parse_int
-from dafka_core.records import TopicPartition
+from dafka_core.model.name_limits import parse_topic
+from dafka_core.model.names import INTERNAL, NOT_PLAIN, QUERIES_TOPIC, escape, is_plain
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.where import Where
 from dafka_spark import option_values as values
-from dafka_spark.filter_options import FilterOptions
+from dafka_spark.formats import codecs
+from dafka_spark.formats.codec import Codec
+from dafka_spark.formats.codecs import BYTES, FORMATS, PROTOBUF, TYPED
 from dafka_spark.metadata import KINDS
-from dafka_spark.offset_options import OffsetOptions
+from dafka_spark.option_values import UNLIMITED, UNLIMITED_BYTES, parse_size, parse_word
+from dafka_spark.positions import (
+    AT_EARLIEST,
+    AT_LATEST,
+    EARLIEST_OFFSET,
+    OffsetRangeLimit,
+    Position,
+    parse_duration_ms,
+    parse_offset_range_limit,
+    parse_offsets_by_timestamp,
+    parse_timestamp,
+)
 from dafka_spark.spark_options import SparkOptions, camel
 from dafka_spark.topic_selection import EVERY_TOPIC, TopicSelection
-from dafka_spark.trigger_options import TriggerOptions
-from dafka_spark.value_options import ReadValueOptions, ValueOptions
+
+
+def parse_where(value: Any) -> Where:
+    """A condition on records."""
+    return Where.parse(str(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterOptions(Options):
+    """What records are looked for, and what filters are taken over from Spark."""
+
+    RENAME: ClassVar[Callable[[str], str]] = staticmethod(camel)
+
+    where: Where | None = option(  # noqa: RUF009 -- a field
+        None,
+        "read only records that fit a condition, which stores evaluate: a part of SQL over `key`, "
+        "`value`, `topic`, `partition`, `offset` and `timestamp`, as `key = 'a' AND offset >= 5` "
+        "(docs/spark.md). Limits of batches count the records that are looked at",
+        kind="condition",
+        parse=parse_where,
+    )
+    push_filters: bool = option(
+        False,
+        "batches only: filters of the query on topic, partition, offset and timestamp narrow what "
+        "is read. Needs `spark.sql.python.filterPushdown.enabled` = true. Spark 4.3 then reads all "
+        "queries of one DataFrame as the one that it planned last, so that others may lack rows: "
+        "load a DataFrame for each filter (docs/spark.md)",
+    )
+
+    def unused_of_filters(self, *, batch: bool) -> list[tuple[str, str]]:
+        """Which of these say nothing, and why."""
+        return [] if batch else [("push_filters", "Spark pushes filters of batches only")]
+
+
+ERROR: Final = "error"
+TO_LATEST: Final = "latest"
+
+
+_TIME: Final = "ms or time"
+_POSITIONS: Final = "word, time or JSON"
+_BY_TIME: Final = "JSON"
+_PARSERS: Final = {
+    _TIME: parse_timestamp,
+    _POSITIONS: parse_offset_range_limit,
+    _BY_TIME: parse_offsets_by_timestamp,
+}
+
+
+def _bound(kind: str, meaning: str) -> OffsetRangeLimit | None:
+    return option(None, meaning, kind=kind, parse=_PARSERS[kind])
+
+
+class Bound(NamedTuple):
+    """Where a query starts or ends, and the option that says so.
+
+    ``unnamed`` is the position of partitions of which ``limit`` says nothing.  With
+    ``fails_unmatched`` a time at which or after which a partition has no record fails the query.
+    """
+
+    option: str
+    limit: OffsetRangeLimit
+    unnamed: Position
+    fails_unmatched: bool = False
+
+    @property
+    def everywhere(self) -> Position | None:
+        """The position of all partitions, if it is one."""
+        named = self.limit.topics or self.limit.partitions
+        return None if named else self.limit.everywhere or self.unnamed
+
+
+@dataclasses.dataclass(frozen=True)
+class OffsetOptions(Options):
+    """Where reading begins and ends; with Kafka's precedence, a time before offsets."""
+
+    RENAME: ClassVar[Callable[[str], str]] = staticmethod(camel)
+    STARTING: ClassVar[tuple[str, ...]] = (
+        "starting_timestamp",
+        "starting_offsets_by_timestamp",
+        "starting_offsets",
+    )
+    ENDING: ClassVar[tuple[str, ...]] = (
+        "ending_timestamp",
+        "ending_offsets_by_timestamp",
+        "ending_offsets",
+    )
+
+    starting_timestamp: OffsetRangeLimit | None = _bound(  # noqa: RUF009 -- a field
+        _TIME,
+        "where a new query starts: at the first record of each partition that was published at "
+        "this time, in milliseconds since 1970 or as `2026-01-01T00:00:00Z`, or later. Goes before "
+        "startingOffsetsByTimestamp and startingOffsets",
+    )
+    starting_offsets_by_timestamp: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _BY_TIME,
+        'the same by partition: `{"topic": {"partition": ms}}`; partitions not named, and those '
+        "that appear later, start at their first record. Goes before startingOffsets",
+    )
+    starting_offsets_by_timestamp_strategy: str = option(
+        ERROR,
+        "where these two options find no record so new in a partition: `error` fails the query, "
+        "`latest` starts at the partition's end",
+        choices=(ERROR, TO_LATEST),
+        parse=parse_word,
+    )
+    starting_offsets: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _POSITIONS,
+        "where a new query starts: `earliest` (default of batches), `latest` (streams only, their "
+        'default) or `{"topic": {"partition": offset}}` with -2 for earliest and -1 for latest; '
+        "or `latest-100` (so many records before the end of each partition), `earliest+100`, "
+        "`-10m` (also s, h, d: what was published since, by the stores' clocks), a time as "
+        "`2026-01-01T00:00:00Z`, and JSON with any of these for topics or partitions. "
+        "Partitions not named, and those that appear later, start at their first record, or, where "
+        "`latest` or a time is said of all, at the first one that was written since",
+    )
+    ending_timestamp: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _TIME,
+        "batches only, where to end: before the first record of each partition that was published "
+        "at this time or later; at its end if there is none. Goes before endingOffsetsByTimestamp "
+        "and endingOffsets",
+    )
+    ending_offsets_by_timestamp: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _BY_TIME,
+        'batches only, the same by partition: `{"topic": {"partition": ms}}`; partitions not named '
+        "are read to their end. Goes before endingOffsets",
+    )
+    ending_offsets: OffsetRangeLimit | None = _bound(  # noqa: RUF009
+        _POSITIONS,
+        "batches only, where to end (exclusive): `latest` (default), JSON with offsets or -1, or "
+        "any form of startingOffsets",
+    )
+
+    @property
+    def bounds(self) -> dict[str, OffsetRangeLimit]:
+        """What is given of these options, by their names."""
+        found = {camel(name): getattr(self, name) for name in (*self.STARTING, *self.ENDING)}
+        return {name: limit for name, limit in found.items() if limit is not None}
+
+    def without_bounds(self) -> Self:
+        """The other options alone."""
+        bounds: dict[str, Any] = dict.fromkeys((*self.STARTING, *self.ENDING))
+        return dataclasses.replace(self, **bounds)
+
+    def starting(self, unnamed: Position) -> Bound:
+        """Where the query starts; at ``unnamed`` unless an option says otherwise.
+
+        What an option says of some partitions only leaves the others at their first record.
+        """
+        for name in self.STARTING:
+            if limit := getattr(self, name):
+                is_strict = self.starting_offsets_by_timestamp_strategy == ERROR
+                fails = is_strict and name != "starting_offsets"
+                return Bound(camel(name), limit, AT_EARLIEST, fails)
+        return Bound("startingOffsets", OffsetRangeLimit(text=unnamed.base), unnamed)
+
+    def ending(self) -> Bound:
+        """Where a batch ends."""
+        for name in self.ENDING:
+            if limit := getattr(self, name):
+                return Bound(camel(name), limit, AT_LATEST)
+        return Bound("endingOffsets", OffsetRangeLimit(text=AT_LATEST.base), AT_LATEST)
+
+    def unused_of_offsets(self) -> Iterator[tuple[str, str]]:
+        """Which of these options say nothing beside the others, and why."""
+        if self.starting_timestamp is None and self.starting_offsets_by_timestamp is None:
+            why = "it is about startingTimestamp and startingOffsetsByTimestamp; give one of them"
+            yield "starting_offsets_by_timestamp_strategy", why
+
+    def check_bounds_of_batch(self) -> None:
+        """Raises ConfigError where a batch could read nothing."""
+        start, end = self.starting(AT_EARLIEST), self.ending()
+        if start.everywhere == AT_LATEST:
+            why = "a batch that starts at the latest offset reads nothing"
+            raise ConfigError(start.option, start.limit.text, why)
+        if AT_EARLIEST in end.limit.all:
+            why = f"a batch that ends at the earliest offset ({EARLIEST_OFFSET}) reads nothing"
+            raise ConfigError(end.option, end.limit.text, why)
+
+    def for_stream(self) -> Self:
+        """These options, if a streaming query can use them; raises ``ConfigError`` otherwise."""
+        for name in self.ENDING:
+            if limit := getattr(self, name):
+                raise ConfigError(camel(name), limit.text, "is for batch queries only")
+        return self
+
+
+DEFAULT_BYTES: Final = 4 << 30
+"""What a micro-batch takes unless options say otherwise.  A topic's whole past in one batch takes
+hours without a checkpoint, and shuffles that fill disks.  So much takes a laptop most of a minute,
+and a hundred cores seconds, beside which the 0.1 to 0.5 s that a batch costs Spark are little."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TriggerOptions(Options):
+    """How much a micro-batch takes, and when; streams only."""
+
+    RENAME: ClassVar[Callable[[str], str]] = staticmethod(camel)
+
+    max_offsets_per_trigger: int | None = option(
+        None,
+        "streams only, the most records in a micro-batch, shared among the partitions in "
+        "proportion to what each has waiting",
+        kind="int",
+        parse=parse_int,
+        minimum=1,
+        unit="records",
+    )
+    max_bytes_per_trigger: int | None = option(
+        None,
+        "streams only, about the most bytes in a micro-batch, shared in the same way: a number, a "
+        f"size as `512m` or `4g`, or `{UNLIMITED}`; {DEFAULT_BYTES} (4g) when neither this nor "
+        "maxOffsetsPerTrigger is given. Stores tell the size of records by samples of what is "
+        "waiting",
+        kind=f"int, size or {UNLIMITED}",
+        parse=parse_size,
+        minimum=1,
+        unit="bytes",
+    )
+    min_offsets_per_trigger: int | None = option(
+        None,
+        "streams only, wait with a micro-batch until so many records are there, or maxTriggerDelay "
+        "has passed since the last one; not with `availableNow`, which reads what there is",
+        kind="int",
+        parse=parse_int,
+        minimum=1,
+        unit="records",
+    )
+    max_trigger_delay: int = option(
+        900_000,
+        "the longest wait for minOffsetsPerTrigger while there are records: a time as `500ms`, "
+        "`30s`, `15m`, `2h`, or a number of milliseconds",
+        kind="time",
+        parse=parse_duration_ms,
+        unit="ms",
+    )
+
+    def check_trigger(self) -> None:
+        """Raises ConfigError where no micro-batch could have as many records as it must."""
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least is not None and most is not None and least > most:
+            why = f"must not be above maxOffsetsPerTrigger, which is {most}"
+            raise ConfigError("minOffsetsPerTrigger", least, why)
+
+    @property
+    def trigger_bytes(self) -> int:
+        """The most bytes in a micro-batch."""
+        if self.max_bytes_per_trigger is not None:
+            return self.max_bytes_per_trigger
+        return DEFAULT_BYTES if self.max_offsets_per_trigger is None else UNLIMITED_BYTES
+
+    @property
+    def is_limited_by_default(self) -> bool:
+        """Whether no option says how much a micro-batch takes."""
+        return self.max_bytes_per_trigger is None and self.max_offsets_per_trigger is None
+
+    def unused_of_trigger(self, *, batch: bool) -> Iterator[tuple[str, str]]:
+        """Which of these options say nothing to a batch, or to a stream as it is, and why."""
+        if batch:
+            for each in dataclasses.fields(TriggerOptions):
+                yield each.name, "a batch has no trigger"
+        elif self.min_offsets_per_trigger is None:
+            yield "max_trigger_delay", "no batch waits without minOffsetsPerTrigger; give it, too"
+
+
+FAILFAST: Final = "FAILFAST"
+PERMISSIVE: Final = "PERMISSIVE"
+DROPMALFORMED: Final = "DROPMALFORMED"
+MODES: Final = (FAILFAST, PERMISSIVE, DROPMALFORMED)
+
+DESCRIPTOR_SETS: Final = (".desc", ".pb", ".binpb", ".protoset")
+"""Ends of the names of files with descriptor sets."""
+
+
+def parse_mode(value: Any) -> str:
+    """A word in capitals, as Spark's users write it."""
+    return parse_word(value).upper()
+
+
+def parse_value_schema(value: Any) -> str:
+    """A schema, which is read from a file where its name is given: octets in base64."""
+    text = parse_str(value).strip()
+    is_text = text.endswith(".avsc")
+    if not (is_text or text.endswith(DESCRIPTOR_SETS)):
+        return text
+    try:
+        octets = Path(text).read_bytes()
+        return octets.decode() if is_text else base64.b64encode(octets).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot be read: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueOptions(Options):
+    """What both sides need to know of values."""
+
+    RENAME: ClassVar[Callable[[str], str]] = staticmethod(camel)
+    NEEDS_SCHEMA: ClassVar[bool] = True
+
+    value_format: str = option(
+        BYTES,
+        "what values are, and column `value` with them: `bytes` are binary, or a string that is "
+        "written; `string` is text; `json` is a struct with the columns of valueSchema, one object "
+        "in each value; `arrow` is an array of such structs, one stream of Arrow's IPC format in "
+        "each value; `avro` is a struct, one record of the Avro schema valueSchema in each value; "
+        "`protobuf` is a struct, one message messageName in each value (docs/typed_values.md)",
+        choices=FORMATS,
+        parse=parse_word,
+    )
+    value_schema: str = option(
+        "",
+        "the columns of values, `id BIGINT, tags ARRAY<INT>`; for `avro` an Avro schema in JSON, "
+        "or a file FILE.avsc with one; for `protobuf` a file FILE.desc with a descriptor set, or "
+        "that in base64. The driver reads the file",
+        kind="DDL, JSON or file",
+        parse=parse_value_schema,
+    )
+    message_name: str = option(
+        "",
+        "for `protobuf`, which message of the descriptor set a value is, as `from_protobuf` takes "
+        "it: `package.Message`, or `Message` where only one is called so",
+        kind="name",
+    )
+
+    def check_values(self) -> None:
+        """Raises ``ConfigError`` where these options do not fit together."""
+        typed = self.value_format in TYPED
+        if self.value_schema and not typed:
+            why = f"is for valueFormat = {' or '.join(TYPED)}, not {self.value_format}"
+            raise ConfigError("valueSchema", self.value_schema, why)
+        if typed and not self.value_schema and self.NEEDS_SCHEMA:
+            why = "needs the columns of values: name them with option valueSchema"
+            raise ConfigError("valueFormat", self.value_format, why)
+        is_protobuf = self.value_format == PROTOBUF
+        if self.message_name and not is_protobuf:
+            why = f"is for valueFormat = {PROTOBUF}, not {self.value_format}"
+            raise ConfigError("messageName", self.message_name, why)
+        if is_protobuf and self.value_schema and not self.message_name:
+            why = f"is needed with valueFormat = {PROTOBUF}: name the message of values"
+            raise ConfigError("messageName", self.message_name, why)
+        try:
+            self.codec()
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError("valueSchema", self.value_schema, str(error)) from None
+
+    def codec(self) -> Codec | None:
+        """What decodes and encodes values; None where they are bytes, or no schema is given.
+
+        Raises:
+            ConfigError: the format needs a package that is not installed here.
+            ValueError: the schema is wrong.
+        """
+        if self.value_format in TYPED and not self.value_schema:
+            return None
+        try:
+            return codecs.codec_of(self.value_format, self.value_schema, self.message_name)
+        except ImportError as error:
+            raise ConfigError("valueFormat", self.value_format, str(error)) from None
+
+    @property
+    def value_kind(self) -> types.DataType:
+        """The type of column ``value``."""
+        codec = self.codec()
+        return types.BinaryType() if codec is None else codec.kind
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadValueOptions(ValueOptions):
+    """What reading needs to know more."""
+
+    mode: str = option(
+        FAILFAST,
+        "what becomes of a value that is not of valueFormat and its schema: `FAILFAST` fails the "
+        "query and says which one; `PERMISSIVE` gives a null, and has columns `_error` (why) and "
+        "`_corrupt_record` (the value); `DROPMALFORMED` leaves the record out, and warns",
+        choices=MODES,
+        parse=parse_mode,
+    )
+
+    @property
+    def keeps_bad(self) -> bool:
+        """Whether there are columns for bad values."""
+        return self.mode == PERMISSIVE
+
+    def check_values(self) -> None:
+        """Raises ``ConfigError`` where these options do not fit together."""
+        super().check_values()
+        if self.value_format == BYTES and self.mode != FAILFAST:
+            raise ConfigError("mode", self.mode, "needs valueFormat: no bytes are bad ones")
+
 
 AUTO: Final = "auto"
 LOCAL: Final = "local"

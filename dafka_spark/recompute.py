@@ -14,15 +14,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
+from dafka_core.audit.verification import Recompute
 from dafka_core.errors import DafkaError
-from dafka_core.names import escape
+from dafka_core.model.names import escape
+from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import Values
 from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.verification import Recompute
-from dafka_core.row_digest import RowDigest
-from dafka_core.values import Values
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.task_writer import by_topic, check_columns
-from dafka_spark.sink.typed_rows import encoded, row_codec
+from dafka_spark.sink.task_writer import by_topic, check_columns, encoded, row_codec
 
 _ANY_TOPIC = {"topic": "-"}
 """Where rows go is not compared."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from pyspark.sql import types
 
-from dafka_core.options import unknown
+from dafka_core.config.options import unknown
 from dafka_spark.errors import ColumnError
 
 COLUMNS: Final[Mapping[str, types.DataType]] = {

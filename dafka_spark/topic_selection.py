@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from dafka_core.names import INTERNAL, escape
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.model.names import INTERNAL, escape
+from dafka_core.model.records import PartitionInfo, TopicPartition
 
 EVERY_TOPIC: Final = "(?s:.*)(?#also those of our own programs)"
 """A pattern.  Those that users write match no topic that begins with ``INTERNAL``."""

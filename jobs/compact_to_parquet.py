@@ -25,11 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dafka_core.archive.archive_errors import ArchiveError, reading, translated
-from dafka_core.archive.layout import day_name, topic_name
+from dafka_core.archive.layout import ArchiveError, day_name, reading, topic_name, translated
 from dafka_core.archive.record_files import SCHEMA
-from dafka_core.durable_files import make_directory, move
-from dafka_core.names import unescape
+from dafka_core.model.names import unescape
+from dafka_core.system.files import make_directory, move
 from dafka_spark.job_support import (
     JobParser,
     add_query_arguments,

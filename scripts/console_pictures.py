@@ -26,21 +26,21 @@ import pyarrow as pa
 from confluent_kafka import Consumer as KafkaConsumer
 from PIL import Image
 
+from dafka_console.server import Console
 from dafka_core import Consumer, EmbeddedCluster, Producer
-from dafka_core.console.server import Console
-from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
-from dafka_core.queries.audit_record import (
+from dafka_core.audit.audit_record import (
     AuditedRange,
     AuditRecord,
     chained,
     partition_of,
 )
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, publish
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.security.web_access import write_token
 from dafka_core.storage import Log
 from dafka_core.testing import StoreDouble
-from dafka_core.web_access import write_token
 from scripts.browser import PATIENCE_S, Browser
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"

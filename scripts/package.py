@@ -18,7 +18,7 @@ from scripts import sbom
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-PACKAGES = ("dafka_core", "dafka_spark", "pyspark_dafka")
+PACKAGES = ("dafka_console", "dafka_core", "dafka_kafka", "dafka_spark", "pyspark_dafka")
 ZIP = DIST / "dafka_spark.zip"
 # The oldest time a zip can hold: the same sources give the same bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dafka_core.kafka.groups.group_states import GROUP_TABLE
-from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.protocol.partition_states import FETCH_TABLE, STORE_TABLE
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.groups.group import GROUP_TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {

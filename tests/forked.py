@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Self, cast
 
 from dafka_core.cli import main
-from dafka_core.embedded_cluster import EmbeddedCluster, _NodeProcess
+from dafka_core.testing.embedded_cluster import EmbeddedCluster, _NodeProcess
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dafka_core.keys.key_files import PUBLIC
-from dafka_core.security_options import KeyFiles
+from dafka_core.config.security_options import KeyFiles
+from dafka_core.security.key_files import PUBLIC
 from tests.integration.nodes.locked import Keys
 
 

@@ -7,10 +7,16 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 from dafka_core import Reader
-from dafka_core.epochs import NO_LIFE, Epoch
 from dafka_core.errors import DataLossError
-from dafka_core.records import Contacts, KnownStore, PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.values import Values
+from dafka_core.model.epochs import NO_LIFE, Epoch
+from dafka_core.model.records import (
+    Contacts,
+    KnownStore,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+)
+from dafka_core.model.values import Values
 
 BATCH_RECORDS = 7
 

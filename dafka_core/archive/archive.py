@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from dafka_core.archive import layout
-from dafka_core.archive.archive_errors import ArchiveError, translated
+from dafka_core.archive.layout import ArchiveError, translated
 from dafka_core.archive.manifest import ArchivedFile, Manifest, manifests
 from dafka_core.archive.record_files import first_from, read_records
 from dafka_core.archive.staging import path_of, staged_path
 from dafka_core.errors import DataLossError
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 
 Held = dict[TopicPartition, tuple[ArchivedFile, ...]]
 """The files that are there, of each partition in the order of their offsets."""

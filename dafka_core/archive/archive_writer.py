@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.archive.archive_errors import ArchiveError
-from dafka_core.archive.layout import make_archive
+from dafka_core.archive.layout import ArchiveError, make_archive
 from dafka_core.archive.manifest import MAX_COMMIT_FILES, ArchivedFile, Manifest
 from dafka_core.archive.record_files import RecordFile, by_day, first_and_last_us
 from dafka_core.archive.staging import Staging, recover
-from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import DafkaError, HistoryChangedError
-from dafka_core.records import RecordBatch, TopicPartition, coalesce
+from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.records import RecordBatch, TopicPartition, coalesce
 
 FILE_BYTES: Final = 256 << 20
 """Values in one file: few enough for one Spark task, and many enough that files are few."""

@@ -25,11 +25,11 @@ import msgspec
 from msgspec import Meta
 
 from dafka_core.archive import layout
-from dafka_core.archive.archive_errors import ArchiveError, damaged, translated
-from dafka_core.durable_files import NO_LINKS, replace_file, sync
-from dafka_core.epochs import NO_LIFE, EpochId
-from dafka_core.names import quoted
-from dafka_core.records import TopicPartition
+from dafka_core.archive.layout import ArchiveError, damaged, translated
+from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.names import quoted
+from dafka_core.model.records import TopicPartition
+from dafka_core.system.files import NO_LINKS, replace_file, sync
 
 VERSION: Final = 1
 

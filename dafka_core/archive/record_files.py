@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dafka_core.archive.archive_errors import damaged, reading, translated
-from dafka_core.archive.layout import DAY_US, day_of
+from dafka_core.archive.layout import DAY_US, damaged, day_of, reading, translated
 from dafka_core.archive.manifest import ArchivedFile
-from dafka_core.envelope_columns import HEADERS_TYPE, close_columns, opened_columns
-from dafka_core.names import escape
-from dafka_core.records import UNKNOWN_US, RecordBatch, TopicPartition
-from dafka_core.values import Longs, Values
+from dafka_core.model.envelope import HEADERS_TYPE, close_columns, opened_columns
+from dafka_core.model.names import escape
+from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
+from dafka_core.model.values import Longs, Values
 
 SCHEMA: Final = pa.schema(
     [

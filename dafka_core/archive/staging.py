@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from dafka_core.archive import layout
-from dafka_core.archive.archive_errors import translated
+from dafka_core.archive.layout import translated
 from dafka_core.archive.manifest import ArchivedFile, Manifest
-from dafka_core.durable_files import make_directory, move
+from dafka_core.system.files import make_directory, move
 
 _ID: Final = re.compile("[0-9a-f]{32}")
 

@@ -12,25 +12,20 @@ from dafka_core.cli import (
 )
 from dafka_core.cli.archive_command import archive
 from dafka_core.cli.bundle_command import bundle
-from dafka_core.cli.cluster_commands import nodes, status
+from dafka_core.cli.checkpoint_commands import verify
+from dafka_core.cli.cluster_commands import doctor, nodes, status
 from dafka_core.cli.config_command import config
-from dafka_core.cli.configured import ConfiguredTyper
+from dafka_core.cli.configuration import ConfiguredTyper
 from dafka_core.cli.consume_command import consume
 from dafka_core.cli.copy_command import copy
-from dafka_core.cli.doctor_command import doctor
 from dafka_core.cli.flags import with_options
-from dafka_core.cli.itself import completion, dafka
-from dafka_core.cli.job_command import OTHER_OPTIONS, job
+from dafka_core.cli.job_commands import OTHER_OPTIONS, job, notebooks
 from dafka_core.cli.list_commands import heads, lag, partitions, staged, stores, topics
-from dafka_core.cli.node_commands import tower, up
-from dafka_core.cli.notebooks_command import notebooks
-from dafka_core.cli.record_commands import produce
-from dafka_core.cli.replace_command import replace
+from dafka_core.cli.node_commands import aside, forget, replace, store, tower, up
+from dafka_core.cli.produce_command import produce
 from dafka_core.cli.retention_commands import delete, retain, trim
-from dafka_core.cli.store_commands import aside, forget, store
-from dafka_core.cli.verify_command import verify
-from dafka_core.metrics.options import MetricsOptions
-from dafka_core.node_options import (
+from dafka_core.cli.version_command import completion, dafka
+from dafka_core.config.node_options import (
     ConsumerOptions,
     NodeOptions,
     ProducerOptions,
@@ -38,9 +33,10 @@ from dafka_core.node_options import (
     StoreOptions,
     TowerOptions,
 )
-from dafka_core.nodes.store_extension import store_extensions
-from dafka_core.plugins import plugins
-from dafka_core.security_options import SecurityOptions
+from dafka_core.config.security_options import SecurityOptions
+from dafka_core.ops.metrics_options import MetricsOptions
+from dafka_core.ops.store_extension import store_extensions
+from dafka_core.system.plugins import plugins
 
 EXTENSIONS: Final = tuple(each.options for each in store_extensions())
 

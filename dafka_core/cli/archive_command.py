@@ -12,11 +12,11 @@ import typer
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import Topic
 from dafka_core.cli.list_commands import Timeout, Uris
-from dafka_core.epochs import NO_LIFE
+from dafka_core.config.options import check_argument
 from dafka_core.errors import DafkaError
-from dafka_core.name_limits import check_topic
-from dafka_core.options import check_argument
-from dafka_core.records import PartitionInfo, RecordBatch, merge_heads
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.name_limits import check_topic
+from dafka_core.model.records import PartitionInfo, RecordBatch, merge_heads
 
 if TYPE_CHECKING:
     from dafka_core.archive.archive_writer import Added, ArchiveWriter, Wanted

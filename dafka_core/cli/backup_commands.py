@@ -11,10 +11,10 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.flags import WithResult
 from dafka_core.cli.list_commands import AsJson
-from dafka_core.security_options import KeyFiles, keys_in
+from dafka_core.config.security_options import KeyFiles, keys_in
 
 if TYPE_CHECKING:
-    from dafka_core.storage.check_results import Damage
+    from dafka_core.storage.log_check import Damage
 
 COLUMNS = ("kind", "topic", "partition", "offset", "why")
 
@@ -126,9 +126,9 @@ def verify(
     Every block's checksum is compared, every record must be in a block, and those that have links
     must be as they were. The exit code is 1 if something is damaged.
     """
-    from dafka_core.nodes.saved_links import SavedLinks
+    from dafka_core.nodes.store_backup import SavedLinks
     from dafka_core.nodes.store_backup import verify as checked
-    from dafka_core.storage.check_results import Checked
+    from dafka_core.storage.log_check import Checked
 
     keys = keys_in(options)
     if beside is not None:
@@ -177,8 +177,8 @@ def _tell(found: Sequence[Damage], *, as_json: bool) -> None:
 
 def _compare(store: str, other: str, keys: KeyFiles, *, as_json: bool) -> None:
     """Compares two stores by their links; what they have not settled yet is no damage."""
-    from dafka_core.nodes.saved_links import compare
-    from dafka_core.storage.check_results import DIFFERENT
+    from dafka_core.nodes.store_backup import compare
+    from dafka_core.storage.log_check import DIFFERENT
 
     same = wrong = 0
     for records, found in compare(store, other, keys=keys):

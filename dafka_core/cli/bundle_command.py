@@ -20,12 +20,11 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.configuration import CONFIG, PREFIX, PROFILE
 from dafka_core.cli.flags import WithResult
-from dafka_core.cli.itself import versions
 from dafka_core.cli.list_commands import Timeout, Uris
-from dafka_core.durable_files import open_new
-from dafka_core.error_base import HIDDEN, is_secret
-from dafka_core.errors import ConfigError
-from dafka_core.names import escape
+from dafka_core.cli.version_command import versions
+from dafka_core.errors import HIDDEN, ConfigError, is_secret
+from dafka_core.model.names import escape
+from dafka_core.system.files import open_new
 
 COMMANDS: Final = (
     *("status", "doctor", "nodes", "stores", "topics", "partitions", "staged"),

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from dafka_core.cli import output
 from dafka_core.cli.list_commands import AsJson, MinStores, Timeout, Uris
+from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
+from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.missing_stores import EVERY_STORE, parse_min_stores
+from dafka_core.model.name_limits import check_topic
+from dafka_core.model.names import unescape
 
 if TYPE_CHECKING:
-    from dafka_core.diagnosis.facts import Facts
+    from dafka_core.ops.facts import Facts
+
 
 OK, SILENT, AWAY, WRONG = "ok", "silent", "away", "wrong"
 
@@ -46,8 +50,8 @@ def status(
     For probes. With --min-stores N so many stores are enough. 'dafka doctor' says why, and what to
     do.
     """
-    from dafka_core.diagnosis.gathering import gathered
     from dafka_core.flight.store_location import parse_locations
+    from dafka_core.ops.gathering import gathered
 
     try:
         least = None if min_stores is None else parse_min_stores(min_stores)
@@ -64,8 +68,8 @@ def status(
 
 
 def _states(facts: Facts) -> Iterator[State]:
-    from dafka_core.diagnosis.findings import Severity
-    from dafka_core.diagnosis.tower_checks import check_towers
+    from dafka_core.ops.findings import Severity
+    from dafka_core.ops.port_probe import check_towers
 
     towers = check_towers(facts.towers, found=facts.tower_found)
     for tower, finding in zip(facts.towers, towers, strict=True):
@@ -114,3 +118,48 @@ def nodes(*, as_json: AsJson = False, **options: Any) -> None:
         for each in found
     ]
     output.table(_NODES, rows, as_json=as_json)
+
+
+_COLUMNS: Final = ("severity", "about", "finding", "remedy")
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        parser=unescape,
+        help="A topic to look for; may be given several times.",
+    ),
+]
+
+
+def doctor(
+    *,
+    topic: Topics = None,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Find out what is wrong: towers, stores, topics, clocks, versions, locks, who reaches whom.
+
+    Exits with 1 if there is a problem; warnings are none.
+    """
+    from dafka_core.config.node_options import ReaderOptions
+    from dafka_core.flight.store_location import parse_locations
+    from dafka_core.ops.checks import check_all, check_security
+    from dafka_core.ops.findings import problems
+    from dafka_core.ops.gathering import gathered
+
+    for each in topic or ():
+        check_argument("topic", each, check_topic)
+    try:
+        named = parse_locations(uris) if uris else ()
+    except ValueError as error:
+        raise ConfigError("stores", uris, str(error)) from None
+    facts = gathered(options, topic or (), named, timeout_s=timeout_s)
+    found = [*check_all(facts), *check_security(ReaderOptions.build(options), facts)]
+    rows = [(each.severity.value, *each[1:4]) for each in found]
+    output.table(_COLUMNS, rows, as_json=as_json, wrapped=("finding", "remedy"))
+    if wrong := problems(found):
+        raise DafkaError("1 problem" if len(wrong) == 1 else f"{len(wrong)} problems")

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from dafka_core.cli import configured, output
+from dafka_core.cli import configuration, output
 from dafka_core.cli.configuration import DEFAULT, Found
 from dafka_core.cli.flags import SETTINGS
 from dafka_core.cli.list_commands import AsJson
-from dafka_core.error_base import HIDDEN, is_secret
-from dafka_core.near_names import what_there_is
+from dafka_core.errors import HIDDEN, is_secret
+from dafka_core.model.suggestions import what_there_is
 
 _COLUMNS: Final = ("command", "option", "value", "from")
 
@@ -34,7 +34,7 @@ def config(
 
     Without a command it lists what all commands are told, and then what the file says to some.
     """
-    found = configured.read(ctx)
+    found = configuration.read_of(ctx)
     rows = [*_of_command(ctx, words)] if words else [*_of_all(found)]
     if found.path is not None:
         chosen = f", profile {found.profile}" if found.profile else ""
@@ -51,7 +51,7 @@ def _of_all(found: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _of_command(ctx: typer.Context, words: list[str]) -> Iterator[tuple[str, ...]]:
-    commands = configured.commands(ctx)
+    commands = configuration.commands(ctx)
     count = max((n for n in range(1, len(words) + 1) if " ".join(words[:n]) in commands), default=0)
     if not count:
         near = what_there_is(words[0], {*commands}, "commands")
@@ -63,7 +63,7 @@ def _of_command(ctx: typer.Context, words: list[str]) -> Iterator[tuple[str, ...
     parent = ctx.find_root()
     of_command = command.make_context(name, words[count:], parent=parent)
     rows = {row.name: row for table in SETTINGS.values() for row in table.table()}
-    for option, each in sorted(configured.origins(of_command).items()):
+    for option, each in sorted(configuration.origins(of_command).items()):
         at = each._replace(value=rows[option].default) if each.origin == DEFAULT else each
         yield _row(name, option, at)
 

@@ -13,24 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output, record_text, stored_records
-from dafka_core.cli.flags import Topic, of_table
+from dafka_core.cli.flags import Topic, of_table, unwatched, watching
 from dafka_core.cli.list_commands import Timeout, Uris
-from dafka_core.cli.metrics_flag import unwatched, watching
 from dafka_core.cli.positions import EARLIEST, LATEST, Position, parse_time_us
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.stored_records import Range, StoredRecords
-from dafka_core.envelope import NONE
+from dafka_core.config.node_options import ConsumerOptions
+from dafka_core.config.options import check_argument
 from dafka_core.errors import ClosedError, ConfigError, NodeFailedError, NoStoreError
-from dafka_core.name_limits import check_topic
-from dafka_core.names import escape, quoted, unescape
-from dafka_core.near_names import what_there_is
-from dafka_core.node_options import ConsumerOptions
-from dafka_core.options import check_argument
-from dafka_core.records import RecordBatch, times_between
+from dafka_core.model.envelope import NONE
+from dafka_core.model.name_limits import check_topic
+from dafka_core.model.names import escape, quoted, unescape
+from dafka_core.model.records import RecordBatch, times_between
+from dafka_core.model.suggestions import what_there_is
 
 if TYPE_CHECKING:
     from dafka_core import Consumer
-    from dafka_core.kept_records import Records
+    from dafka_core.model.matched_records import Records
 
 LOOK_S: Final = 10.0
 """How long to look for a store that has a topic."""
@@ -300,8 +299,8 @@ def _checked(pattern: str) -> str:
 def _kept(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     import pyarrow.compute as pc
 
-    from dafka_core.envelope_columns import VALUE, opened_columns
-    from dafka_core.kept_records import kept_by
+    from dafka_core.model.envelope import VALUE, opened_columns
+    from dafka_core.model.matched_records import kept_by
 
     opened = opened_columns(batch.values, [VALUE]) if opens else None
     values = batch.values.to_arrow() if opened is None else opened[VALUE]

@@ -2,29 +2,206 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import typer
 
+from dafka_core.archive.record_files import SCHEMA, columns_of
 from dafka_core.cli import output, stored_records
 from dafka_core.cli.consume_command import Offset, Partitions, Since, Until, Wanted
 from dafka_core.cli.flags import WithResult, of_table
 from dafka_core.cli.list_commands import Timeout, Uris
-from dafka_core.cli.places import JSON, PARQUET, Place
 from dafka_core.cli.process import Stopped
-from dafka_core.cli.produce_input import CSV, decoder
-from dafka_core.cli.publishing import Published, opened
+from dafka_core.cli.produce_input import Published, decoder, opened
+from dafka_core.cli.record_text import json_lines
 from dafka_core.cli.stored_records import Range, StoredRecords
-from dafka_core.errors import DafkaError
-from dafka_core.name_limits import check_topic
-from dafka_core.names import escape, quoted, unescape
-from dafka_core.node_options import ProducerOptions, ReaderOptions
-from dafka_core.options import check_argument
-from dafka_core.records import UNKNOWN_US, Record, RecordBatch
+from dafka_core.config.node_options import ProducerOptions, ReaderOptions
+from dafka_core.config.options import check_argument
+from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.model.envelope import HEADERS_TYPE
+from dafka_core.model.name_limits import check_topic
+from dafka_core.model.names import escape, quoted, text_of, unescape
+from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, opened_records
+from dafka_core.model.suggestions import nearest_name, what_there_is
+from dafka_core.system.files import open_new
+
+PARQUET, JSON, CSV = "parquet", "json", "csv"
+
+_SUFFIXES: Final = {
+    ".parquet": PARQUET,
+    ".jsonl": JSON,
+    ".json": JSON,
+    ".ndjson": JSON,
+    ".csv": CSV,
+}
+
+
+_OF_FILES: Final = (
+    *(".arrow", ".avro", ".feather", ".html", ".orc", ".tsv", ".txt", ".xls", ".xlsx", ".xml"),
+    *(".bz2", ".gz", ".tar", ".xz", ".yaml", ".zip", ".zst"),
+)
+"""No topic is meant by these, as a rule; names of topics have dots, too."""
+
+
+class Place(NamedTuple):
+    """Where records are copied from or to: a file of a kind, or a topic, whose kind is empty."""
+
+    kind: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """A file by its suffix or as ``file:PATH``, and else a topic, or as ``topic:NAME``.
+
+        Raises:
+            ConfigError: it looks like a file, and has no form that is known.
+        """
+        prefix, colon, rest = text.partition(":")
+        if colon and prefix == "topic":
+            return cls("", rest)
+        is_file = colon and prefix == "file"
+        name = rest if is_file else text
+        kind = _SUFFIXES.get(Path(name).suffix.lower(), "")
+        if not kind and is_file:
+            near = what_there_is(Path(name).suffix, _SUFFIXES, "suffixes")
+            raise ConfigError("file", escape(name), f"its suffix says no form; {near}")
+        suffix = Path(name).suffix.lower()
+        seems_file = name == "-" or "/" in name or suffix in _OF_FILES
+        if not kind and (seems_file or nearest_name(suffix, _SUFFIXES)):
+            why = f"looks like a file, and none of a form that is copied ({', '.join(_SUFFIXES)})"
+            raise ConfigError("place", escape(text), f"{why}; topic:NAME is a topic")
+        return cls(kind, name)
+
+
+CSV_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
+
+_SCHEMA: Final = pa.schema([pa.field("topic", pa.string(), nullable=False), *SCHEMA])
+_BATCH_ROWS: Final = 50_000
+
+Write = Callable[[RecordBatch], None]
+
+
+@contextmanager
+def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
+    """Gives what writes records to a file, which is there, and on disk, when all are written.
+
+    Raises:
+        ConfigError: it is there already, or cannot be written.
+    """
+    try:
+        with open_new(Path(place.name), replaces=overwrite) as file:
+            writer = _WRITERS[place.kind](file)
+            yield writer.write
+            writer.close()
+    except FileExistsError:
+        why = "is there already: take another name, or --overwrite"
+        raise ConfigError("file", escape(place.name), why) from None
+    except OSError as error:
+        raise ConfigError(
+            "file", escape(place.name), f"cannot be written: {error.strerror}"
+        ) from None
+
+
+class _Parquet:
+    """The columns that Spark gives of a topic, and those of ``dafka archive``."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._writer = pq.ParquetWriter(file, _SCHEMA, compression="zstd", compression_level=1)
+
+    def write(self, batch: RecordBatch) -> None:
+        columns = columns_of(batch)
+        topic = pa.repeat(pa.scalar(escape(batch.topic)), batch.count)
+        self._writer.write_batch(
+            pa.RecordBatch.from_arrays([topic, *columns.columns], schema=_SCHEMA)
+        )
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Json:
+    """Objects as ``dafka consume --json`` prints them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, batch: RecordBatch) -> None:
+        self._file.write(json_lines(batch))
+
+    def close(self) -> None:
+        """Nothing is left to be written."""
+
+
+class _Csv:
+    """A line of names, and rows; octets are as they are, headers are left out."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
+        self._rows = csv.writer(self._text, lineterminator="\n")
+        self._rows.writerow(CSV_COLUMNS)
+
+    def write(self, batch: RecordBatch) -> None:
+        topic, partition = escape(batch.topic), escape(batch.partition)
+        self._rows.writerows(
+            (
+                *(topic, partition, each.offset),
+                each.timestamp.isoformat() if each.timestamp else "",
+                text_of(each.key or b""),
+                text_of(each.value or b""),
+            )
+            for each in opened_records(batch)
+        )
+
+    def close(self) -> None:
+        self._text.flush()
+        self._text.detach()
+
+
+_WRITERS: Final[dict[str, Any]] = {PARQUET: _Parquet, JSON: _Json, CSV: _Csv}
+
+
+class ParquetRecords:
+    """The records of a Parquet file, with column ``value`` and perhaps ``key`` and ``headers``.
+
+    Raises:
+        ConfigError: it cannot be read, or has no such columns.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        try:
+            self._file = pq.ParquetFile(name)
+        except (OSError, pa.ArrowInvalid) as error:
+            why = str(error).splitlines()[0]
+            raise ConfigError("file", escape(name), f"cannot be read: {why}") from None
+        names = self._file.schema_arrow.names
+        if "value" not in names:
+            near = what_there_is("value", names, "columns")
+            raise ConfigError("file", escape(name), f"has no column value ({near})")
+        for column in ("value", "key"):
+            kind = self._file.schema_arrow.field(column).type if column in names else pa.binary()
+            if str(kind) not in ("binary", "string", "large_binary", "large_string"):
+                why = f"its column {column} must be binary or string, and is {kind}"
+                raise ConfigError("file", escape(name), why)
+        self.count: int = self._file.metadata.num_rows
+        self._columns = [each for each in ("value", "key", "headers") if each in names]
+
+    def batches(self) -> Iterator[tuple[pa.Array, pa.Array | None, pa.Array | None]]:
+        """Values, keys and headers, columns of some records at a time."""
+        for batch in self._file.iter_batches(_BATCH_ROWS, columns=self._columns):
+            key = batch["key"] if "key" in self._columns else None
+            headers = batch["headers"] if "headers" in self._columns else None
+            yield batch["value"], key, None if headers is None else headers.cast(HEADERS_TYPE)
+
 
 LOOK_S: Final = 1.0
 """How often ``--follow`` looks for what has come."""
@@ -144,7 +321,6 @@ def _topic_to_file(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    from dafka_core.cli.copy_files import new_file
 
     ranges = wanted.ranges(stored, topic, _refuse)
     total = sum(each.count for each in ranges)
@@ -164,8 +340,6 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any], *, as_j
     from dafka_core import Producer
 
     if place.kind == PARQUET:
-        from dafka_core.cli.copy_files import ParquetRecords
-
         records = ParquetRecords(place.name)
         with Producer(topic, **options) as producer:
             with output.progress(records.count, "records") as advance:

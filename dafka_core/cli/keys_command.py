@@ -11,8 +11,8 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.list_commands import AsJson
 from dafka_core.errors import ConfigError
-from dafka_core.names import escape, unescape
-from dafka_core.permissions import (
+from dafka_core.model.names import escape, unescape
+from dafka_core.security.permissions import (
     ALL_TOPICS,
     CONSUME,
     PRODUCE,
@@ -71,7 +71,7 @@ def new(
 
     A key of that name that is there is kept.
     """
-    from dafka_core.keys.key_files import new_key
+    from dafka_core.security.key_files import new_key
 
     try:
         roles = parse_roles(role or [DEFAULT_ROLES])
@@ -115,7 +115,7 @@ def renew(
 
     NAME.key_secret has to be here. A store's certificate lasts for ten years from now on.
     """
-    from dafka_core.keys.key_files import renew
+    from dafka_core.security.key_files import renew
 
     try:
         renewed = renew(Path(directory), name)
@@ -135,7 +135,7 @@ def token(
     It is for options --token-file of the console and --metrics-token-file of nodes. A file that is
     there is kept.
     """
-    from dafka_core.web_access import write_token
+    from dafka_core.security.web_access import write_token
 
     try:
         write_token(Path(file))
@@ -148,7 +148,7 @@ def token(
 
 def show(*, directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
     """List the keys in a directory: what each may be, and whether its secret is there and safe."""
-    from dafka_core.keys.key_files import PUBLIC, SECRET, read_public, read_secret
+    from dafka_core.security.key_files import PUBLIC, SECRET, read_public, read_secret
 
     if not Path(directory).is_dir():
         raise ConfigError("keys", escape(directory), "is no directory")

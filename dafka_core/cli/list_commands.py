@@ -13,13 +13,13 @@ from msgspec.structs import astuple
 
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import Topic
+from dafka_core.config.options import MOST, check_argument
 from dafka_core.errors import DafkaError
-from dafka_core.log_entries import Discard
-from dafka_core.name_limits import check_topic
-from dafka_core.names import QUERIES_TOPIC, quoted, unescape
-from dafka_core.near_names import what_there_is
-from dafka_core.options import MOST, check_argument
-from dafka_core.records import PartitionInfo, StagedPartition
+from dafka_core.model.log_entries import Discard
+from dafka_core.model.name_limits import check_topic
+from dafka_core.model.names import QUERIES_TOPIC, quoted, unescape
+from dafka_core.model.records import PartitionInfo, StagedPartition
+from dafka_core.model.suggestions import what_there_is
 
 if TYPE_CHECKING:
     from dafka_core.flight.json_messages import PartitionFacts

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from dafka_core.names import printable
-from dafka_core.options import Options, option
+from dafka_core.config.options import Options, option
+from dafka_core.model.names import printable
 
 ROOT: Final = "dafka"
 """The logger above all of ours; those of libraries tell of warnings only."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from dafka_core.cli import logs
-from dafka_core.names import escape, printable
+from dafka_core.model.names import escape, printable
 
 _NOTEBOOK: Final = "JPY_PARENT_PID"
 """Is in the environment of what a notebook's kernel starts."""

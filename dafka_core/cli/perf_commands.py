@@ -13,7 +13,7 @@ from dafka_core.cli import output, stored_records
 from dafka_core.cli.flags import Topic, of_table
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.cli.stored_records import Range
-from dafka_core.node_options import ConsumerOptions
+from dafka_core.config.node_options import ConsumerOptions
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
 
@@ -35,7 +35,7 @@ def produce(
 ) -> None:
     """Publish records of random octets, and time it until stores have all of them on disk."""
     from dafka_core import Producer
-    from dafka_core.values import Values
+    from dafka_core.model.values import Values
 
     values = Values.of([os.urandom(size) for _ in range(min(batch, count))])
     with Producer(topic, **options) as producer:

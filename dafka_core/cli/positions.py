@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from dafka_core.records import PartitionInfo
+from dafka_core.model.records import PartitionInfo
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

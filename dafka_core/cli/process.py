@@ -3,25 +3,124 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from dafka_core.cli import logs, output, streams
-from dafka_core.cli.malloc import keep_freed_memory
-from dafka_core.cli.service_manager import Served, told_of
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.native_threads import check_threads
-from dafka_core.near_names import nearest_name
-from dafka_core.nodes.descriptors import raise_limit
+from dafka_core.model.suggestions import nearest_name
+from dafka_core.nodes.process_limits import raise_limit
+from dafka_core.system.closing import check_threads
 
 if TYPE_CHECKING:
     import typer
+
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+
+LARGEST_KEPT_BYTES: Final = 32 << 20
+"""Smaller pieces come from glibc's heap, larger ones from the system each time.  glibc takes no
+higher limit; a burst of messages and a block of the log are smaller."""
+
+KEPT_BYTES: Final = 128 << 20
+"""Freed memory above this goes back to the system."""
+
+STEP_BYTES: Final = 32 << 20
+"""What the heap grows by: a group of records on its way to the disk."""
+
+
+def keep_freed_memory() -> None:
+    """Has glibc keep freed memory for the next burst, instead of giving it back each time.
+
+    The system zeroes each page that it hands out: a store, which needs large buffers for every
+    group of records, would spend more than half of its time on that.  With another C library
+    nothing happens.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_TOP_PAD, STEP_BYTES)
+
+
+# What systemd is told of a node: that it serves, that it lives, and that it stops.
+#
+# It is systemd's protocol for units of ``Type=notify``: a word in a datagram to the socket that the
+# environment names.  Without that variable nobody is told anything.
+
+
+SOCKET: Final = "NOTIFY_SOCKET"
+WATCHDOG: Final = "WATCHDOG_USEC"
+"""How long systemd waits for a sign of life, in microseconds, before it starts the unit again."""
+
+SIGNS: Final = 3
+"""So many signs of life within that time: one that is late is no reason to end a node."""
+
+PATIENCE_S: Final = 5.0
+"""A systemd that does not listen holds no node up for longer."""
+
+
+class Served(Protocol):
+    """A node, or a server, that a command runs until it is stopped."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has stopped; return whether it has."""
+
+
+@contextmanager
+def told_of(node: Served) -> Iterator[None]:
+    """Tells systemd that a node serves, meanwhile that it lives, and at the end that it stops."""
+    address = os.environ.get(SOCKET, "")
+    if not address:
+        yield
+        return
+    _tell(address, "READY=1")
+    ended = threading.Event()
+    if interval_s := _interval_s(os.environ.get(WATCHDOG, "")):
+        arguments = (address, node, interval_s, ended)
+        threading.Thread(target=_live, args=arguments, name="dafka-watchdog", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        _tell(address, "STOPPING=1")
+
+
+def _live(address: str, node: Served, interval_s: float, ended: threading.Event) -> None:
+    """Tells of life as long as ``/healthz`` would."""
+    from dafka_core import Store, Tower
+    from dafka_core.ops.health import is_alive, of_node
+
+    while not ended.wait(interval_s):
+        if not isinstance(node, Store | Tower) or is_alive([*of_node(node)]):
+            _tell(address, "WATCHDOG=1")
+
+
+def _interval_s(microseconds: str) -> float:
+    return int(microseconds) / 1e6 / SIGNS if microseconds.isdecimal() else 0.0
+
+
+def _tell(address: str, word: str) -> None:
+    if address.startswith("@"):  # an abstract socket, which has no file
+        address = "\0" + address[1:]
+    # A node works on where nobody listens any more.
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+    ):
+        sender.settimeout(PATIENCE_S)
+        sender.sendto(word.encode(), address)
 
 
 EXIT_OK: Final = 0
@@ -82,7 +181,7 @@ def run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) ->
 def _run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) -> int:
     import typer
 
-    from dafka_core.cli.itself import prepare_completion
+    from dafka_core.cli.version_command import prepare_completion
 
     app = load_app()
     prepare_completion()

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dafka_core.envelope import Headers
-from dafka_core.names import escape, octets_of
-from dafka_core.opened_records import opened_lists
-from dafka_core.records import UNKNOWN_US, Record
+from dafka_core.model.envelope import Headers
+from dafka_core.model.names import escape, octets_of
+from dafka_core.model.records import UNKNOWN_US, Record, opened_lists
 
 if TYPE_CHECKING:
-    from dafka_core.kept_records import Records
+    from dafka_core.model.matched_records import Records
 
 LETTERS: Final[dict[str, tuple[str, Callable[[Record], bytes]]]] = {
     "t": ("topic", lambda each: octets_of(escape(each.topic))),

@@ -13,13 +13,13 @@ from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import Topic
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.cli.positions import parse_time_us
+from dafka_core.config.missing_stores import described, if_gone
+from dafka_core.config.options import check_argument
+from dafka_core.config.topic_rules import RULES, checked_rules
 from dafka_core.errors import DafkaError
-from dafka_core.missing_stores import described, if_gone
-from dafka_core.name_limits import check_topic
-from dafka_core.names import INTERNAL, quoted
-from dafka_core.options import check_argument
-from dafka_core.records import KnownStore, PartitionInfo
-from dafka_core.retention_rules import RULES, checked_rules
+from dafka_core.model.name_limits import check_topic
+from dafka_core.model.names import INTERNAL, quoted
+from dafka_core.model.records import KnownStore, PartitionInfo
 
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from dafka_core.cli import output
+from dafka_core.config.missing_stores import check_min_stores, parse_min_stores, warning
+from dafka_core.config.security_options import KeyFiles, keys_in
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
-from dafka_core.missing_stores import check_min_stores, parse_min_stores, warning
-from dafka_core.names import quoted
-from dafka_core.near_names import what_there_is
-from dafka_core.records import KnownStore, PartitionInfo, merge_heads
-from dafka_core.security_options import KeyFiles, keys_in
+from dafka_core.model.names import quoted
+from dafka_core.model.records import KnownStore, PartitionInfo, merge_heads
+from dafka_core.model.suggestions import what_there_is
 
 if TYPE_CHECKING:
     from dafka_core import Reader

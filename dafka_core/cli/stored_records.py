@@ -12,10 +12,10 @@ import numpy as np
 
 from dafka_core.cli import output, store_clients
 from dafka_core.cli.flags import of_table
-from dafka_core.epochs import NO_LIFE
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import DataLossError, InvalidRequestError, StoreUnreachableError
-from dafka_core.node_options import ReaderOptions
-from dafka_core.records import (
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.records import (
     UNKNOWN_US,
     PartitionInfo,
     RecordBatch,

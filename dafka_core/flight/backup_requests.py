@@ -1,7 +1,7 @@
 """Backups and checks over Flight: what is asked, and how entries of a log travel.
 
 The batches of a backup have three columns: the number of the entry's table, its key, its value
-(``storage/log_copy.py`` says which entries, in which order).
+(``storage/backup.py`` says which entries, in which order).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from msgspec import Meta
 from dafka_core.flight import limits
 from dafka_core.flight.client_get import Chunks
 from dafka_core.flight.requests import ActionRequest, Request
-from dafka_core.json_message import JsonMessage, Natural
-from dafka_core.records import TopicPartition
-from dafka_core.storage.check_results import Checked, Damage
-from dafka_core.storage.link_check import PartitionLink
-from dafka_core.storage.log_copy import FACTS, Entry, Known
+from dafka_core.model.json_message import JsonMessage, Natural
+from dafka_core.model.records import TopicPartition
+from dafka_core.storage.backup import FACTS, Entry, Known
+from dafka_core.storage.log_check import Checked, Damage, PartitionLink
 
 SCHEMA: Final = pa.schema(
     [

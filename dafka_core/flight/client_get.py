@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from dafka_core.flight.columns import parse_metadata
 from dafka_core.flight.grpc_workarounds import CallDeadline
-from dafka_core.flight.many_ranges import GetManyRequest, Part, parse_parts
-from dafka_core.flight.requests import GetRequest
-from dafka_core.records import RecordBatch
-from dafka_core.values import Values
+from dafka_core.flight.requests import GetManyRequest, GetRequest, Part, parse_parts
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.values import Values
 
 Chunks = Iterator[tuple[pa.RecordBatch, pa.Buffer | None]]
 """Each batch, of which column ``value`` is the first one, and its metadata."""

@@ -16,15 +16,36 @@ from typing import Any, Final
 
 from pyarrow import flight
 
-from dafka_core.credentials import HEADER, SCHEME, SERVER_NAME, has_expired, pem, token
+from dafka_core.config.security_options import KeyFiles
 from dafka_core.errors import ConfigError
 from dafka_core.flight import grpc_workarounds
-from dafka_core.flight.grpc_options import GRPC_OPTIONS
+from dafka_core.flight.grpc_workarounds import LOST_MS
 from dafka_core.flight.store_location import TLS_SCHEME, host_of, path_of, tcp_location
-from dafka_core.keys.allowed_keys import AllowedKeys
-from dafka_core.keys.key_files import read_secret
-from dafka_core.permissions import STORE
-from dafka_core.security_options import KeyFiles
+from dafka_core.security.allowed_keys import AllowedKeys
+from dafka_core.security.credentials import HEADER, SCHEME, SERVER_NAME, has_expired, pem, token
+from dafka_core.security.key_files import read_secret
+from dafka_core.security.permissions import STORE
+
+CONNECT_TIMEOUT_MS: Final = 5_000
+"""How long one attempt to connect may take; a store that is there answers at once."""
+
+GRPC_OPTIONS: Final = [
+    ("grpc.enable_http_proxy", 0),  # stores are contacted directly, as nodes of the mesh are
+    # Whole blocks in few frames, and room for two of them: measured best on one machine.
+    ("grpc.http2.max_frame_size", 16_777_215),
+    ("grpc.http2.lookahead_bytes", 16 << 20),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Not for its pings, the first of which is 24 days away: what was sent to a host that has
+    # vanished breaks the connection after the timeout (TCP_USER_TIMEOUT).
+    ("grpc.keepalive_time_ms", (1 << 31) - 2),
+    ("grpc.keepalive_timeout_ms", LOST_MS),
+]
+
 
 MIN_TIMEOUT_S: Final = 0.001
 """gRPC takes zero and less for no limit."""

@@ -11,7 +11,6 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.client_keys import ClientKeys
 from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA
@@ -20,9 +19,10 @@ from dafka_core.flight.grpc_workarounds import CallDeadline
 from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.requests import DiscardRequest, PutRequest
-from dafka_core.names import escape, quoted
-from dafka_core.records import RecordBatch
-from dafka_core.values import Values
+from dafka_core.model.names import escape, quoted
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.values import Values
+from dafka_core.system.closing import ProcessBound
 
 DISCARD_S: Final = 5.0
 """How long the end of a put that was interrupted may take."""

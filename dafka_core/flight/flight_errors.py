@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from dafka_core.config.limit_options import StoreLimitError
 from dafka_core.errors import (
     DafkaError,
     DataLossError,
@@ -28,9 +29,8 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight.limits import MAX_MESSAGE_CHARS
-from dafka_core.json_message import VERSION, pack
-from dafka_core.limit_options import StoreLimitError
-from dafka_core.log_entries import TransactionExistsError
+from dafka_core.model.json_message import VERSION, pack
+from dafka_core.model.log_entries import TransactionExistsError
 
 _KINDS: Final[dict[str, type[DafkaError]]] = {
     "bad-request": InvalidRequestError,

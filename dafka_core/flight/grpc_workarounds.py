@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from dafka_core.closing import Closing
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.flight.flight_errors import translated
 from dafka_core.flight.store_location import host_of, path_of
+from dafka_core.system.closing import Closing
 
 _DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
 

@@ -11,8 +11,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
-from dafka_core.json_message import JsonMessage, Natural
-from dafka_core.records import PartitionInfo, StagedPartition, TopicPartition, TransactionState
+from dafka_core.model.json_message import JsonMessage, Natural
+from dafka_core.model.records import (
+    PartitionInfo,
+    StagedPartition,
+    TopicPartition,
+    TransactionState,
+)
 from dafka_core.storage.leases import MAX_LEASES
 
 Slot = Annotated[int, Meta(ge=0, lt=MAX_LEASES)]

@@ -14,8 +14,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from dafka_core.closing import ProcessBound
-from dafka_core.epochs import EpochId
 from dafka_core.errors import (
     ClosedError,
     DafkaError,
@@ -24,15 +22,16 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight.json_messages import LeaseGranted
-from dafka_core.flight.many_ranges import AskedRange, Part
-from dafka_core.flight.requests import GetRequest
+from dafka_core.flight.requests import AskedRange, GetRequest, Part
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
-from dafka_core.records import RecordBatch, TopicPartition, coalesce
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import RecordBatch, TopicPartition, coalesce
 from dafka_core.storage.block import ALIGNMENT, Block
-from dafka_core.storage.file_systems import not_local
 from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, LEASE_S
+from dafka_core.storage.open_environment import not_local
 from dafka_core.storage.storage_errors import DATA_FILE, damaged
+from dafka_core.system.closing import ProcessBound
 
 LEASE_TIMEOUT_S: Final = 10.0
 """How long the store may take to give a lease: it answers in milliseconds if what it leases is in

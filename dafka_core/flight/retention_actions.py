@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar, Protocol
 
 from msgspec import Meta
 
+from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight import limits
 from dafka_core.flight.requests import ActionRequest, Offset
-from dafka_core.json_message import JsonMessage
-from dafka_core.names import INTERNAL
-from dafka_core.retention_rules import RetentionRule, parse_rules
+from dafka_core.model.json_message import JsonMessage
+from dafka_core.model.names import INTERNAL
 
 
 class RetentionControl(Protocol):

@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.closing import Closing
+from dafka_core.config.version import this_version
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
     SCHEMA,
@@ -25,14 +25,12 @@ from dafka_core.flight.flight_errors import refusing
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.stream_watch import WatchedStream
-from dafka_core.storage.check_results import Checked
-from dafka_core.storage.link_check import check_saved, links_of
-from dafka_core.storage.log_check import check_partition, check_rest
-from dafka_core.storage.log_copy import Known, entries
+from dafka_core.storage.backup import Known, entries
+from dafka_core.storage.log_check import Checked, check_partition, check_rest, check_saved, links_of
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.storage_errors import translated
 from dafka_core.storage.tables import Tables
-from dafka_core.this_version import this_version
+from dafka_core.system.closing import Closing
 
 
 def back_up(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:

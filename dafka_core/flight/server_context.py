@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol, TypeVar
 
-from dafka_core.closing import Closing
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, OTHER_STORE, UnavailableError
 from dafka_core.flight.requests import Request
@@ -21,8 +20,8 @@ from dafka_core.flight.retention_actions import DeletionControl, RetentionContro
 from dafka_core.flight.server_keys import Caller, ServerKeys
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
-from dafka_core.log_entries import Discard
-from dafka_core.records import (
+from dafka_core.model.log_entries import Discard
+from dafka_core.model.records import (
     Neighbour,
     PartitionInfo,
     RecordBatch,
@@ -31,6 +30,7 @@ from dafka_core.records import (
     Transaction,
 )
 from dafka_core.storage import Log
+from dafka_core.system.closing import Closing
 
 LOOK_S: Final = 0.5
 """How often who waits for its turn looks whether its client is there, and the service open."""

@@ -20,11 +20,11 @@ from dafka_core.flight.requests import MAX_OFFSET, PutRequest
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import Caller
 from dafka_core.flight.stream_watch import WatchedStream
-from dafka_core.json_message import short
-from dafka_core.log_entries import TransactionExistsError
-from dafka_core.records import NO_VERSION, RecordBatch
+from dafka_core.model.json_message import short
+from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.records import NO_VERSION, RecordBatch
+from dafka_core.model.values import Values
 from dafka_core.storage import Log
-from dafka_core.values import Values
 
 LOOK_S: Final = 0.5
 """How often a put that waits for the disk looks whether the service ends."""

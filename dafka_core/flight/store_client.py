@@ -13,10 +13,9 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 from pyarrow import flight
 
-from dafka_core.closing import ProcessBound
-from dafka_core.epochs import EpochId
+from dafka_core.config.security_options import NO_KEYS, KeyFiles
 from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
-from dafka_core.flight import client_get, grpc_workarounds, limits, many_ranges, requests
+from dafka_core.flight import client_get, grpc_workarounds, limits, requests
 from dafka_core.flight.client_keys import ClientKeys
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.columns import VALUE
@@ -37,11 +36,12 @@ from dafka_core.flight.json_messages import (
     Staged,
     TransactionStates,
 )
-from dafka_core.flight.many_ranges import AskedRange, GetManyRequest, LeaseManyRequest, Part
+from dafka_core.flight.requests import AskedRange, GetManyRequest, LeaseManyRequest, Part
 from dafka_core.flight.store_location import StoreLocation, host_of, path_of
-from dafka_core.json_message import JsonMessage
-from dafka_core.log_entries import Discard
-from dafka_core.records import (
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.json_message import JsonMessage
+from dafka_core.model.log_entries import Discard
+from dafka_core.model.records import (
     NO_VERSION,
     PartitionInfo,
     RecordBatch,
@@ -51,8 +51,8 @@ from dafka_core.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.row_digest import RowDigest
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.model.row_digest import RowDigest
+from dafka_core.system.closing import ProcessBound
 
 WAIT_MARGIN_S: Final = 5.0
 """How much later than asked for the answer to a wait may come."""
@@ -136,7 +136,7 @@ class StoreClient(ProcessBound):
 
     def record_sizes(self, ranges: Sequence[AskedRange], *, timeout_s: float) -> RecordSizes:
         """About how many bytes the records of up to 1,000 ranges take, in their order."""
-        return self.ask(RecordSizes, timeout_s, many_ranges.SizesRequest(tuple(ranges)))[0]
+        return self.ask(RecordSizes, timeout_s, requests.SizesRequest(tuple(ranges)))[0]
 
     def clock_us(self, *, timeout_s: float) -> int:
         """Return the store's clock, in microseconds since the epoch UTC."""

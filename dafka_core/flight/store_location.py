@@ -12,10 +12,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 from msgspec.structs import replace
 
-from dafka_core.durable_files import replace_file
 from dafka_core.errors import StoreError
-from dafka_core.json_message import JsonMessage
-from dafka_core.private_files import OTHERS_READ, mode_within
+from dafka_core.model.json_message import JsonMessage
+from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
 SESSION_FILE: Final = "session"
 SOCKET_FILE: Final = "flight.sock"

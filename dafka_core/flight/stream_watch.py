@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final, Self
 
-from dafka_core.closing import Closing
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import IDLE, UnavailableError
 from dafka_core.flight.grpc_workarounds import Address, CallDeadline, Watchdog, break_connections
+from dafka_core.system.closing import Closing
 
 AGAIN_S: Final = 1.0
 """How often the watch looks again whether it may break an idle stream's connection: none on which

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 import zmq
 
+from dafka_core.config.node_options import AUTO_HOST, NodeOptions, TowerAddress
+from dafka_core.config.security_options import INSECURE_ENVIRONMENT, SecurityOptions
 from dafka_core.errors import ConfigError
-from dafka_core.keys.key_files import own_prefix
-from dafka_core.node_options import AUTO_HOST, NodeOptions, TowerAddress
-from dafka_core.security_options import INSECURE_ENVIRONMENT, SecurityOptions
+from dafka_core.security.key_files import own_prefix
 
 LOCALHOST: Final = "localhost"
 

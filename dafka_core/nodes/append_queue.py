@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from dafka_core.closing import ProcessBound
-from dafka_core.errors import (
-    ClosedError,
-    DafkaError,
-    InvalidRequestError,
-    OffsetConflictError,
-)
-from dafka_core.limit_options import MAX_VALUE_BYTES
-from dafka_core.log_entries import (
+from dafka_core.config.limit_options import MAX_VALUE_BYTES
+from dafka_core.errors import ClosedError, DafkaError, InvalidRequestError, OffsetConflictError
+from dafka_core.model.log_entries import (
     MAX_NOTE_BYTES,
     MAX_NOTE_NAME_BYTES,
     MAX_NOTES,
@@ -32,19 +27,21 @@ from dafka_core.log_entries import (
     SetTransaction,
     Stage,
 )
-from dafka_core.names import octets_of
-from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.threads import weakly
-from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import (
+from dafka_core.model.names import octets_of
+from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,
     TopicPartition,
     Transaction,
 )
+from dafka_core.model.timestamps import taken_times
+from dafka_core.model.values import Values
+from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.threads import weakly
+from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
-from dafka_core.timestamps import taken_times
+from dafka_core.system.closing import ProcessBound
 
 MAX_PUT_BYTES: Final = 64 << 20
 """Values of all writers together on their way to the disk; further ones wait.  It is enough for the
@@ -330,3 +327,40 @@ def _noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
     if len(notes) > MAX_NOTES:
         raise ValueError(f"a batch has at most {MAX_NOTES} notes, not {len(notes)}")
     return NotedBatch.with_notes(batch, notes) if notes else batch
+
+
+class Writable(Protocol):
+    """A store, or what has its log and its queue."""
+
+    @property
+    def log(self) -> Log:
+        """Its log."""
+
+    @property
+    def append_queue(self) -> AppendQueue:
+        """Its queue."""
+
+
+def append(
+    store: Writable, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float
+) -> range:
+    """Has a store append records of its own; returns their offsets when they are on disk, synced.
+
+    Anybody may write there: then they begin behind that.  Waits, so it is not for the loop.
+
+    Raises:
+        OffsetConflictError: others have written there all the time, for ``timeout_s`` seconds.
+        InvalidRequestError: a record is larger than a store takes.
+        TimeoutError: the disk takes longer.
+        DafkaError: the store has ended.
+    """
+    deadline = time.monotonic() + timeout_s
+    values = Values.of(contents)
+    while True:
+        start = store.log.end(tp)
+        put = store.append_queue.put(RecordBatch(tp, start, values))
+        try:
+            return range(start, put.result(timeout_s))
+        except OffsetConflictError:
+            if time.monotonic() >= deadline:
+                raise

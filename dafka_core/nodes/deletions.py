@@ -1,7 +1,8 @@
 """Deletions of topics at a store: those that it is told of, and those that it hears of later.
 
 A store that was away, or is new, hears of a deletion by the records of ``__dafka.deletions``
-(``dafka_core/deletions.py``).  Whatever it gets of what was deleted, then or later, it gives up.
+(``dafka_core/model/deletions.py``).  Whatever it gets of what was
+deleted, then or later, it gives up.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from dafka_core.deletions import Deletion, packed, parsed
-from dafka_core.epochs import MAX_END, MAX_LIFE
-from dafka_core.names import DELETIONS_TOPIC, quoted
-from dafka_core.nodes.own_partition import append
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.model.deletions import Deletion, packed, parsed
+from dafka_core.model.epochs import MAX_END, MAX_LIFE
+from dafka_core.model.names import DELETIONS_TOPIC, quoted
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.timestamps import shown_time
+from dafka_core.nodes.append_queue import append
 from dafka_core.storage import Log
-from dafka_core.timestamps import shown_time
 
 if TYPE_CHECKING:
     from dafka_core.nodes.append_queue import AppendQueue

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.durations import Durations
 from dafka_core.errors import DafkaError
-from dafka_core.log_entries import LogEntry, Promise, SetAside, Stage
-from dafka_core.records import RecordBatch
+from dafka_core.model.histograms import Durations
+from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
+from dafka_core.model.records import RecordBatch
 
 SLOW_S: Final = 1.0
 """A group that takes longer is slow: a disk that is well takes some milliseconds, and every

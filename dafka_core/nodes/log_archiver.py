@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dafka_core.archive.archive_errors import ArchiveError
 from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
-from dafka_core.archive.layout import DAY_US, make_archive
+from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
 from dafka_core.archive.manifest import Manifest
-from dafka_core.epochs import MAX_EPOCHS, EpochId, History, known_until
 from dafka_core.errors import CHANGED, ClosedError, DafkaError, DataLossError, HistoryChangedError
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.epochs import MAX_EPOCHS, EpochId, History, known_until
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
 
 FILE_BYTES: Final = 64 << 20

@@ -10,13 +10,13 @@ import threading
 import time
 from typing import Final
 
-from dafka_core.closing import ProcessBound
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.log_entries import STAGED_HOURS
+from dafka_core.model.log_entries import STAGED_HOURS
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.storage import Log
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.linker import Linker
+from dafka_core.system.closing import ProcessBound
 
 QUIET_S: Final = 0.25
 """Merging waits until nothing has been appended for so long."""

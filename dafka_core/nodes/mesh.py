@@ -7,19 +7,21 @@ they hand the loop functions to call.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket as sockets
+import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import zmq
 
-from dafka_core.closing import ProcessBound
+from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ClosedError, NodeFailedError, NoStoreError, TowerNotFoundError
-from dafka_core.node_options import NodeOptions
+from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.addresses import bound
-from dafka_core.nodes.host_lookup import HostLookup
 from dafka_core.nodes.mesh_traffic import MeshTraffic
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
@@ -32,19 +34,159 @@ from dafka_core.nodes.sockets import (
     send_one_by_one,
     send_packed,
 )
-from dafka_core.nodes.subscribers import Subscribers
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
-from dafka_core.permissions import Permissions
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import encode, parse_subscription
-from dafka_core.protocol.expected_stores import MOST_PATIENCE_S
+from dafka_core.protocol.codec import encode, parse_subscription, subscription
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
-from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
+from dafka_core.protocol.messages import (
+    Ack,
+    DirectRecord,
+    DirectRecordBatch,
+    DirectRecordBatches,
+    EpochAck,
+    RecordBatchMessage,
+    RecordMessage,
+)
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
-from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
-from dafka_core.records import RecordBatch
+from dafka_core.protocol.store_directory import MOST_PATIENCE_S, StoreDirectory, StoreQuery
+from dafka_core.security.permissions import Permissions
+from dafka_core.system.closing import ProcessBound
+
+_NEVER: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
+"""There is no such name; other failures are perhaps over soon."""
+
+
+class HostLookup:
+    """Looks names up beside what the caller does: that may take long, and no signal ends it.
+
+    Calls ``on_failure()`` when a name does not resolve.
+    """
+
+    def __init__(self, hosts: Iterable[str], on_failure: Callable[[], None]) -> None:
+        self._hosts = {*hosts}
+        self._on_failure = on_failure
+        self._failures: dict[str, int | None] = {}
+        for host in self._hosts:
+            if not _is_address(host):
+                threading.Thread(
+                    target=self._look, args=(host,), name="dafka-hosts", daemon=True
+                ).start()
+
+    @property
+    def unknown(self) -> list[str]:
+        """The names that do not resolve, as far as is known by now."""
+        return sorted(self._failures)
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether none of the hosts exists."""
+        failures = dict(self._failures)
+        return len(failures) == len(self._hosts) and all(
+            code in _NEVER for code in failures.values()
+        )
+
+    def _look(self, host: str) -> None:
+        try:
+            sockets.getaddrinfo(host, None)
+        except OSError as error:
+            self._failures[host] = error.errno
+            self._on_failure()
+
+
+def _is_address(host: str) -> bool:
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(host.strip("[]")))
+    return host.startswith("[")
+
+
+# Which peers receive records packed, and which one by one.
+#
+# Our nodes subscribe to both forms of a record, RECORD and its packed extension, since a producer
+# may be ours or a C node.  Our producers must not send them both: the XPUB socket's manual mode
+# (ZeroMQ's XPUB_MANUAL) lets a node decide what each peer's subscription means, and a peer that
+# subscribes to the packed form is sent no single records.
+
+
+MAX_NAMES: Final = 100_000
+"""Requestors known to take packed answers, and topics subscribed to.  Peers choose the names;
+beyond the limit they are not counted, and those requestors are answered one by one."""
+
+
+class Subscribers:
+    """Applies the subscriptions that an XPUB socket in manual mode tells of."""
+
+    def __init__(self, pub: zmq.Socket[bytes], *, pack: bool = True) -> None:
+        self._pub = pub
+        self._pack = pack
+        self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic
+        self._packed: Counter[str] = Counter()  # subscriptions to its packed form
+        self._requestors: Counter[str] = Counter()  # connections that take packed answers
+        self._epoch_ackers: Counter[str] = Counter()  # partitions whose producers know epochs
+        self._layouts: dict[str, list[bool]] = {}  # of one topic, until a subscription changes it
+
+    def apply(self, frame: bytes) -> None:
+        """Takes a subscription, right after it was received: ZeroMQ applies it to its sender."""
+        subscribed, kind, topic = parse_subscription(frame)
+        if not subscribed:
+            if frame[:1] == b"\x00":
+                self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
+                if kind is DirectRecordBatch:
+                    self._forget(self._requestors, topic)
+                elif kind is EpochAck:
+                    self._forget(self._epoch_ackers, topic)
+            return
+        self._pub.set(zmq.SUBSCRIBE, frame[1:])
+        if kind is RecordMessage:
+            self._count(self._single, topic)
+        # A SUB socket sends its subscriptions in the order of their octets, and the packed forms
+        # come after the single ones.
+        elif kind is RecordBatchMessage and self._pack:
+            self._pub.set(zmq.UNSUBSCRIBE, subscription(RecordMessage) + frame[2:])
+            self._count(self._packed, topic)
+        elif kind is EpochAck and self._has_room(self._epoch_ackers, topic):
+            self._epoch_ackers[topic] += 1
+        elif kind is Ack and self._epoch_ackers[topic] > 0:
+            # Its other subscription came before this one, and says more.
+            self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
+        elif kind is DirectRecordBatch and self._pack and self._has_room(self._requestors, topic):
+            self._pub.set(zmq.UNSUBSCRIBE, subscription(DirectRecord) + frame[2:])
+            self._requestors[topic] += 1
+
+    def layouts(self, topic: str, requestor: str) -> list[bool]:
+        """How to send records: packed (True), one by one (False), both, or not at all."""
+        if requestor:
+            return [requestor in self._requestors]
+        layouts = self._layouts.get(topic)
+        if layouts is None:
+            packed = _matching(self._packed, topic)
+            # ZeroMQ does not tell of every subscription that ends, so the counts may be too high:
+            # records are sent in a form too many then, which costs only time.
+            single = _matching(self._single, topic) - packed
+            layouts = [form for form, count in ((True, packed), (False, single)) if count > 0]
+            self._layouts = {topic: layouts}
+        return layouts
+
+    def _count(self, subscriptions: Counter[str], topic: str) -> None:
+        if self._has_room(subscriptions, topic):
+            subscriptions[topic] += 1
+            self._layouts = {}
+
+    @staticmethod
+    def _forget(names: Counter[str], name: str) -> None:
+        names[name] -= 1
+        if names[name] <= 0:
+            del names[name]
+
+    @staticmethod
+    def _has_room(names: Counter[str], name: str) -> bool:
+        return name in names or len(names) < MAX_NAMES
+
+
+def _matching(subscriptions: Counter[str], topic: str) -> int:
+    return sum(count for prefix, count in subscriptions.items() if topic.startswith(prefix))
+
 
 LINGER_MS: Final = 200
 """How long a node that ends waits until its last messages have left."""

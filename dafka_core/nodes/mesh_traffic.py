@@ -5,18 +5,82 @@ The loop's thread counts, other threads read.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from collections.abc import Mapping
+from typing import Final
 
 from dafka_core.errors import ProtocolError
+from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.peers import Peers
-from dafka_core.nodes.refused_frames import FORBIDDEN, REASONS, RefusedFrames
-from dafka_core.permissions import EVERYBODY, Permissions
 from dafka_core.protocol.authorization import may_write, records_refusal, refusal
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode
-from dafka_core.protocol.messages import DirectRecordBatches, Message
+from dafka_core.protocol.messages import BaseMessage, DirectRecordBatches
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.records import RecordBatch
+from dafka_core.security.permissions import EVERYBODY, Permissions
+
+SAY_AGAIN_S: Final = 60.0
+"""How often the same reason is spoken of: anybody may send thousands in a second."""
+
+FORBIDDEN: Final = "forbidden"
+
+REASONS: Final = ("message", "records", "beacon", "tower", FORBIDDEN)
+"""Why frames are refused: they are no message; they are no records; they are no beacon, or name an
+endpoint to which nobody can connect; they tell of no tower; their sender's key does not allow
+them."""
+
+_CAUSES: Final = {FORBIDDEN: "a key allows only what its file says (docs/security.md)"}
+_NO_PROTOCOL: Final = (
+    "who sends them speaks no protocol of ours, or is of a version that this one does not know"
+)
+
+LOOK_S: Final = 1.0
+"""How often the loop looks whether there is something to say."""
+
+_log = logging.getLogger("dafka.mesh")
+
+
+class RefusedFrames:
+    """Says what was refused, of a node.
+
+    Args:
+        node: which node it is, for people.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._due = 0.0
+        self._said: dict[str, tuple[float, int]] = {}
+        self._last: dict[str, str] = {}
+
+    def note(self, reason: str, why: str) -> None:
+        """Keeps what was wrong with the last one, for when it is said."""
+        self._last[reason] = why
+
+    def is_due(self, now: float) -> bool:
+        """Whether ``report`` is to be called."""
+        return now >= self._due
+
+    def report(self, now: float, counts: Mapping[str, int]) -> None:
+        """Says how many were refused since it was said last, by reason."""
+        self._due = now + LOOK_S
+        for reason, count in counts.items():
+            said_at, said = self._said.get(reason, (-SAY_AGAIN_S, 0))
+            if count == said or now - said_at < SAY_AGAIN_S:
+                continue
+            self._said[reason] = now, count
+            _log.warning(
+                "%(node)s: %(count)d frames refused, reason %(reason)s%(last)s; %(cause)s",
+                {
+                    "node": self._node,
+                    "count": count - said,
+                    "reason": reason,
+                    "cause": _CAUSES.get(reason, _NO_PROTOCOL),
+                    "last": f" (the last one: {why})" if (why := self._last.get(reason)) else "",
+                },
+                extra={"event": "frames_refused"},
+            )
 
 
 class MeshTraffic:
@@ -63,7 +127,7 @@ class MeshTraffic:
             self.live_records += batch.count
             self.live_bytes += batch.values.size_bytes
 
-    def add_sent_message(self, message: Message) -> None:
+    def add_sent_message(self, message: BaseMessage) -> None:
         """Counts another message; the answer to a FETCH-BATCH has records, too."""
         self.sent[type(message).__name__] += 1
         if isinstance(message, DirectRecordBatches):
@@ -78,7 +142,7 @@ class MeshTraffic:
         self.add_received(batch)
         return True
 
-    def admitted(self, sender: Permissions, frames: list[bytes]) -> Message | None:
+    def admitted(self, sender: Permissions, frames: list[bytes]) -> BaseMessage | None:
         """The message that frames are; None if they are none, or none that the sender may send."""
         try:
             message = decode(frames)

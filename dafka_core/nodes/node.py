@@ -8,9 +8,9 @@ import warnings
 from _thread import start_new_thread  # the original, also if it is patched later
 from typing import Final
 
-from dafka_core.closing import ProcessBound
 from dafka_core.errors import DafkaError
 from dafka_core.nodes.threads import InterruptibleCondition
+from dafka_core.system.closing import ProcessBound
 
 _log: Final = logging.getLogger("dafka")
 

@@ -16,19 +16,198 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ProtocolError
-from dafka_core.node_options import NodeOptions
-from dafka_core.nodes.descriptors import PER_PEER, PER_PEER_APART, PeerRoom
-from dafka_core.nodes.inbound import Inbound
-from dafka_core.nodes.neighbours import Neighbours
-from dafka_core.nodes.peer_rates import WAITING_MESSAGES, PeerRates
+from dafka_core.model.records import Neighbour
+from dafka_core.nodes.addresses import is_elsewhere, is_loopback
+from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security, why_refused
-from dafka_core.nodes.sockets import HANDSHAKE_FAILED, close_watched, new_socket, received, watched
+from dafka_core.nodes.sockets import (
+    HANDSHAKE_FAILED,
+    WAITING_MESSAGES,
+    PeerRates,
+    close_watched,
+    new_socket,
+    received,
+    watched,
+)
 from dafka_core.nodes.towers import REFUSED_S, Towers
-from dafka_core.permissions import Permissions
 from dafka_core.protocol import beacons
+from dafka_core.protocol.beacons import MAX_PEERS, NodeBeacon, PeerTable, endpoint_of
 from dafka_core.protocol.limits import max_frame_bytes
+from dafka_core.protocol.messages import BaseMessage, DirectRecord, RecordMessage
+from dafka_core.protocol.record_limits import Announcement
 from dafka_core.protocol.role import PeerNews
+from dafka_core.security.permissions import Permissions
+
+SAY_AGAIN_S: Final = 10.0
+"""When the same peers have not connected for so long, that is said again; then after twice as
+long."""
+
+_ADDRESS_LENGTH: Final = 32
+"""Of addresses as C nodes and ours have them."""
+
+_log = logging.getLogger("dafka.mesh")
+
+
+class Inbound:
+    """The peers that have connected to a node.
+
+    A peer says who it is by what it subscribes to: each node's own address is part of that.
+
+    Args:
+        own: where the node is.
+        table: its peers.
+
+    Attributes:
+        endpoint: where peers are told to connect.
+    """
+
+    def __init__(self, own: NodeBeacon, table: PeerTable) -> None:
+        self.endpoint = endpoint_of(own, "")
+        self._is_loopback = is_loopback(own.host)
+        self._table = table
+        self._met: set[str] = set()
+        self._expected: dict[str, None] = {}  # endpoints of peers
+        self._due = 0.0
+        self._pause_s = SAY_AGAIN_S
+        self._said: frozenset[str] = frozenset()
+
+    def note(self, topic: str) -> None:
+        """A peer has subscribed to what is about this, perhaps its own address."""
+        if len(topic) == _ADDRESS_LENGTH:
+            if len(self._met) >= 2 * MAX_PEERS:
+                self._met = {each for each in self._met if self._table.knows(each)}
+            self._met.add(topic)
+
+    def hear(self, endpoint: str) -> None:
+        """A new peer is at an endpoint."""
+        host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+        if self._is_loopback and is_elsewhere(host):
+            self._is_loopback = False  # said once
+            _log.warning(
+                "this node is at %s, where %s on another machine cannot connect to it: name the "
+                "tower by its address in the network instead of 127.0.0.1, with host = auto, or "
+                "set option host to this machine's address there",
+                *(self.endpoint, endpoint),
+            )
+
+    def expect(self, endpoint: str) -> None:
+        """This node has a connection to a peer for long enough: that one's should be there, too."""
+        if len(self._table.node_at(endpoint)) == _ADDRESS_LENGTH:
+            self._expected[endpoint] = None
+
+    def forget(self, endpoint: str) -> None:
+        """There is no peer at an endpoint."""
+        self._expected.pop(endpoint, None)
+
+    def has_met(self, node: str) -> bool:
+        """Whether a node has connected."""
+        return node in self._met
+
+    def unmet(self, nodes: Iterable[str]) -> list[str]:
+        """Those of some nodes that have not connected."""
+        return sorted(set(nodes) - self._met)
+
+    def report(self, now: float) -> None:
+        """Says which peers have not connected, though their beacons come."""
+        nodes = {each: self._table.node_at(each) for each in self._expected}
+        self._expected = {each: None for each, node in nodes.items() if node not in self._met}
+        unmet = frozenset(self._expected)
+        if not unmet or (unmet <= self._said and now < self._due):
+            return
+        self._pause_s = 2 * self._pause_s if unmet == self._said else SAY_AGAIN_S
+        self._due, self._said = now + self._pause_s, unmet
+        endpoint = min(unmet)
+        _log.warning(
+            "%d of %d peers have not connected to this node at %s, as %s at %s, though their "
+            "beacons come: nothing that it publishes or asks for reaches them. Is that an address "
+            "that they reach (option host), and does a firewall let the port pass (option port)?",
+            *(len(unmet), len(self._table), self.endpoint, nodes[endpoint], endpoint),
+        )
+
+
+# Who connects to a node, of what kind it is, and which topics it follows: what a map is made of.
+#
+# Peers say all of it by what they subscribe to: a node of ours announces its kind first, every node
+# subscribes to its own address, and who follows a topic subscribes to its records.
+
+
+KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
+"""By the letter that a node announces itself with."""
+
+MAX_TOPICS: Final = 100
+"""Of one peer's topics: what a map shows of them, and peers choose them."""
+
+
+class Neighbours:
+    """Notes what subscriptions say of the peers that connect to a node.
+
+    Used by the loop's thread only.
+
+    Args:
+        table: the peers that towers tell of.
+        inbound: who has connected.
+    """
+
+    def __init__(self, table: PeerTable, inbound: Inbound) -> None:
+        self._table = table
+        self._inbound = inbound
+        self._kinds: dict[str, str] = {}
+        self._topics: dict[str, dict[str, None]] = {}
+        self._nodes: dict[int, str] = {}  # by the descriptor that subscriptions come by
+
+    def apply(
+        self,
+        frame: bytes,
+        descriptor: int,
+        introduced: Announcement | None,
+        kind: type[BaseMessage] | None,
+        topic: str,
+    ) -> None:
+        """Takes a subscription.
+
+        Args:
+            frame: as an XPUB socket tells of it.
+            introduced: what a node announces by it, if it does.
+            kind: the messages that are subscribed to.
+            topic: what they are about.
+        """
+        subscribed = frame[:1] == b"\1"
+        if introduced is not None and subscribed:
+            self._see(introduced.node, descriptor)
+            self._kinds[introduced.node] = KINDS.get(frame[2:3].decode("latin-1"), "")
+            self._topics[introduced.node] = {}  # a node that connects again says all anew
+        elif kind is DirectRecord and subscribed and len(topic) == _ADDRESS_LENGTH:
+            self._see(topic, descriptor)
+        elif kind is RecordMessage and (node := self._nodes.get(descriptor)) is not None:
+            topics = self._topics.setdefault(node, {})
+            if not subscribed:
+                topics.pop(topic, None)
+            elif len(topics) < MAX_TOPICS:
+                topics[topic] = None
+
+    def found(self) -> list[Neighbour]:
+        """The peers that towers tell of, in the order of their addresses."""
+        return [
+            Neighbour(
+                node,
+                self._kinds.get(node, ""),
+                endpoint,
+                self._inbound.has_met(node),
+                (*self._topics.get(node, ()),),
+            )
+            for node, endpoint in sorted(self._table.addresses())
+        ]
+
+    def _see(self, node: str, descriptor: int) -> None:
+        if max(len(self._kinds), len(self._topics)) >= 2 * MAX_PEERS:
+            known = {node for node, _ in self._table.addresses()}
+            self._kinds = {each: kind for each, kind in self._kinds.items() if each in known}
+            self._topics = {each: said for each, said in self._topics.items() if each in known}
+        if descriptor >= 0:
+            self._nodes[descriptor] = node
+
 
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """The interval of beacons until one has come back from a tower: a PUB socket drops what it sends
@@ -53,8 +232,6 @@ one says how far away that is."""
 
 _ALL: Final = ""
 """The endpoint under which the one socket for all peers is kept."""
-
-_log = logging.getLogger("dafka.mesh")
 
 
 @dataclass(slots=True)

@@ -2,45 +2,225 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import secrets
+import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from math import inf
-from typing import Any, Final
+from threading import Event
+from typing import Any, Final, Protocol
+from weakref import WeakSet
 
-from dafka_core.envelope import MAGIC
-from dafka_core.epochs import LIFE_ID_BITS
+from dafka_core.config.node_options import IGNORE, ProducerOptions
+from dafka_core.config.options import check_argument
 from dafka_core.errors import (
     BackPressureError,
     ClosedError,
     ConfigError,
     DafkaError,
+    MissingStoresError,
+    NoStoreError,
     NotAcknowledgedError,
     PartitionFullError,
     ProducerFencedError,
     RecordTooLargeError,
 )
-from dafka_core.keys.allowed_keys import check_produce
-from dafka_core.name_limits import check_node_address, check_topic
-from dafka_core.names import NOT_PLAIN, escape, is_plain
-from dafka_core.node_options import IGNORE, ProducerOptions
-from dafka_core.nodes.addresses import new_address
+from dafka_core.model.deletions import Deletion, TopicDeletedError, parsed
+from dafka_core.model.envelope import MAGIC
+from dafka_core.model.epochs import LIFE_ID_BITS
+from dafka_core.model.name_limits import check_node_address, check_topic
+from dafka_core.model.names import DELETIONS_TOPIC, NOT_PLAIN, escape, is_plain
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.timestamps import WallClock, shown_time
+from dafka_core.model.values import Values
+from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.node import Node
+from dafka_core.nodes.node import Node, wait_for_dropped
 from dafka_core.nodes.peers import SETTLE_S
-from dafka_core.nodes.process_exit import end_at_exit, report_lost
-from dafka_core.nodes.producer_resumed import resume
 from dafka_core.nodes.published import Headers, Octets, content_of, contents_of, time_of
-from dafka_core.nodes.unacked import Unacked
-from dafka_core.options import check_argument
+from dafka_core.nodes.reader import Reader
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
-from dafka_core.records import TopicPartition
-from dafka_core.timestamps import WallClock
-from dafka_core.values import Values
+from dafka_core.security.allowed_keys import check_produce
+
+_producer_resumed_log = logging.getLogger("dafka.producer")
+
+
+def resume(mesh: Mesh, role: ProducerRole, options: ProducerOptions) -> None:
+    """Waits until the role has taken its partition over from an earlier producer.
+
+    Raises:
+        NoStoreError, MissingStoresError: stores have not answered within ``resume_timeout_s``.
+        TopicDeletedError: the topic was deleted, and nothing was written since.
+    """
+    takeover, timeout_s = role.takeover, options.resume_timeout_s
+    assert takeover is not None
+    if not mesh.wait_until(lambda: role.takeover is None, timeout_s):
+        if (lack := takeover.missing) is not None:
+            raise MissingStoresError(*role.tp, lack.needed, lack.stores)
+        raise NoStoreError([str(tower) for tower in options.tower], timeout_s)
+    if takeover.has_deletions and options.resume_deleted != IGNORE:
+        _check_deleted(role.tp, role.next_offset, options)
+
+
+def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> None:
+    """Sees whether a partition was deleted up to where a producer goes on with it.
+
+    Raises:
+        TopicDeletedError: it was.
+    """
+    timeout_s = options.resume_timeout_s
+    found: list[Deletion] = []
+    try:
+        with _reader(options_beside(options)) as reader:
+            for info in reader.partitions([DELETIONS_TOPIC], timeout_s=timeout_s):
+                for batch in reader.read(info.tp, info.earliest, info.end, timeout_s=timeout_s):
+                    found += _deletions(map(bytes, batch.values))
+    except DafkaError as error:
+        text = "%s: whether the topic was deleted cannot be found out, it goes on: %s"
+        _producer_resumed_log.warning(text, tp, error)
+    of_it = [each for each in found if each.tp == tp and each.before >= end]
+    if end and of_it:
+        when = shown_time(max(each.at_us for each in of_it))
+        raise TopicDeletedError(*tp, end, when)
+
+
+def _reader(options: dict[str, Any]) -> Reader:
+    """A reader; at any port if those that nodes here are to have are all in use."""
+    try:
+        return Reader(**options)
+    except ConfigError as error:
+        if error.option != "port":
+            raise
+    return Reader(**options | {"port": "0"})
+
+
+def _deletions(contents: Iterator[bytes]) -> Iterator[Deletion]:
+    for content in contents:
+        with suppress(ValueError):
+            yield from parsed(content)
+
+
+# What producers do when their process ends before they were closed.
+#
+# The interpreter calls ``atexit`` functions when daemon threads still run, so producers can wait
+# for acknowledgements there. ``multiprocessing`` ends its forked children without these
+# functions; it has finalizers of its own. A signal that kills, ``os._exit`` and ``os.exec`` call
+# neither.
+
+
+EXIT_FAILED: Final = 1
+
+_LAST: Final = -100
+"""Of multiprocessing's finalizers: after those of its queues and pools, which may still publish."""
+
+_process_exit_log: Final = logging.getLogger("dafka")
+
+
+class Ending(Protocol):
+    """A producer, as far as the process's end concerns it."""
+
+    def end(self, *, started_s: float) -> None:
+        """Closes it, with a timeout that began at ``started_s``."""
+
+
+_open: WeakSet[Ending] = WeakSet()
+_lost: Final = Event()
+"""Whether records may be lost without a caller who was told."""
+
+
+def end_at_exit(producer: Ending) -> None:
+    """Has the process's end close the producer, unless it is closed by then."""
+    _open.add(producer)
+    if (name := "multiprocessing.process") not in sys.modules:
+        return
+    if sys.modules[name].parent_process() is not None and not _finalizers:
+        from multiprocessing.util import Finalize  # noqa: PLC0415 -- it is loaded here
+
+        _finalizers.append(Finalize(None, _end_child, exitpriority=_LAST))
+
+
+def report_lost(error: DafkaError) -> None:
+    """Says that records may be lost, where no caller is there to be told; the exit code says so."""
+    _process_exit_log.error("%s", error)
+    _lost.set()
+
+
+_finalizers: list[Callable[[], object]] = []
+
+
+def _end_all() -> None:
+    started_s = time.monotonic()  # of all at once: their loops run side by side
+    for producer in tuple(_open):
+        try:
+            producer.end(started_s=started_s)
+        except DafkaError as error:
+            report_lost(error)
+    wait_for_dropped()
+
+
+def _end_process() -> None:
+    _end_all()
+    if _lost.is_set():
+        # An ``atexit`` function cannot change the exit code.  What the module ``sys`` refers to is
+        # destroyed last of all, when other functions and destructors have had their turn.
+        vars(sys)["_dafka_exit"] = _FailingExit()
+
+
+def _end_child() -> None:
+    _end_all()
+    error = sys.exc_info()[1]  # with which the child ends
+    fails = error is not None and not (isinstance(error, SystemExit) and not error.code)
+    if _lost.is_set() and not fails:
+        raise SystemExit(EXIT_FAILED)
+
+
+class _FailingExit:
+    """Ends the process with an exit code when it is destroyed."""
+
+    def __del__(self, _exit: Callable[[int], object] = os._exit, _code: int = EXIT_FAILED) -> None:
+        _exit(_code)
+
+
+def _begin_anew() -> None:
+    """In a forked child: the producers are its parent's."""
+    _lost.clear()
+    _open.clear()
+    _finalizers.clear()
+
+
+atexit.register(_end_process)
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+class Unacked:
+    """What was published, in order, until it is acknowledged.  Its caller holds a lock.
+
+    Attributes:
+        size_bytes: the contents of all of it.
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._published: deque[tuple[int, int]] = deque()  # (end, bytes)
+
+    def add(self, end: int, size_bytes: int) -> None:
+        """Records were published, up to this offset."""
+        self._published.append((end, size_bytes))
+        self.size_bytes += size_bytes
+
+    def drop_until(self, offset: int) -> None:
+        """All before this offset is acknowledged."""
+        while self._published and self._published[0][0] <= offset:
+            self.size_bytes -= self._published.popleft()[1]
+
 
 CHUNK_COUNT: Final = 10_000
 """``publish_many`` waits for room chunk by chunk: more records than ``max_unacked_records`` would

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from dafka_core.envelope import AUTO, MAGIC, Header, closed
 from dafka_core.errors import ConfigError
-from dafka_core.timestamps import MAX_AHEAD_US
-from dafka_core.values import Values
+from dafka_core.model.envelope import AUTO, MAGIC, Header, closed
+from dafka_core.model.timestamps import MAX_AHEAD_US
+from dafka_core.model.values import Values
 
 Octets = Iterable[bytes | None]
 """Of many records; or an Arrow array of binary or string."""
@@ -106,7 +106,7 @@ def _by_column(values: Any, keys: Any, headers: Any, envelope: str) -> Values:
     # Who has arrays has loaded Arrow.
     import pyarrow as pa  # noqa: PLC0415
 
-    from dafka_core.envelope_columns import HEADERS_TYPE, close_columns  # noqa: PLC0415
+    from dafka_core.model.envelope import HEADERS_TYPE, close_columns  # noqa: PLC0415
 
     if headers is not None:
         if not isinstance(headers, pa.ListArray) or headers.type.value_type.num_fields != 2:

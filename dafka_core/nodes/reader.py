@@ -9,6 +9,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dafka_core.config.node_options import ReaderOptions
+from dafka_core.config.options import check_argument
+from dafka_core.config.security_options import KeyFiles
 from dafka_core.errors import (
     CHANGED,
     ClosedError,
@@ -20,16 +23,8 @@ from dafka_core.errors import (
     NoStoreError,
     RecordTooLargeError,
 )
-from dafka_core.name_limits import check_address, check_topic
-from dafka_core.node_options import ReaderOptions
-from dafka_core.nodes.addresses import new_address
-from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.node import Node
-from dafka_core.options import check_argument
-from dafka_core.protocol.limits import max_taken_bytes
-from dafka_core.protocol.reader_role import RangeRead, ReaderRole
-from dafka_core.protocol.validation import check_end, check_sequence
-from dafka_core.records import (
+from dafka_core.model.name_limits import check_address, check_topic
+from dafka_core.model.records import (
     Contacts,
     KnownStore,
     Neighbour,
@@ -37,7 +32,12 @@ from dafka_core.records import (
     RecordBatch,
     TopicPartition,
 )
-from dafka_core.security_options import KeyFiles
+from dafka_core.nodes.addresses import new_address
+from dafka_core.nodes.mesh import Mesh
+from dafka_core.nodes.node import Node
+from dafka_core.protocol.limits import max_taken_bytes
+from dafka_core.protocol.reader_role import RangeRead, ReaderRole
+from dafka_core.protocol.validation import check_end, check_sequence
 
 _ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""

@@ -8,32 +8,124 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket as sockets
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final, NoReturn
 
 import zmq
 from zmq.utils import z85
 
+from dafka_core.config.security_options import SecurityOptions
 from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.keys.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
-from dafka_core.keys.key_files import AllowedKey, KeyPair, read_secret
-from dafka_core.keys.said_lately import SaidLately
-from dafka_core.names import escape, quoted
-from dafka_core.nodes.claims import Claims
-from dafka_core.nodes.descriptors import copied
-from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
-from dafka_core.permissions import (
-    EVERYBODY,
-    NOBODY,
-    STORE,
-    TOWER,
-    Permissions,
-    refused,
-)
+from dafka_core.model.names import escape, quoted
+from dafka_core.nodes.process_limits import copied
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.codec import parse_subscription
-from dafka_core.protocol.messages import Message
+from dafka_core.protocol.messages import BaseMessage
 from dafka_core.protocol.record_limits import parse_announcement
-from dafka_core.security_options import SecurityOptions
+from dafka_core.security.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
+from dafka_core.security.key_files import AllowedKey, KeyPair, read_secret
+from dafka_core.security.log_throttle import SaidLately
+from dafka_core.security.permissions import EVERYBODY, NOBODY, STORE, TOWER, Permissions, refused
+
+PROOF_S: Final = 2.0
+"""How long the owner of a key that was announced at an endpoint has for proving it, before another
+one has a turn: a connection takes a few milliseconds."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    key: str
+    since: float
+    is_proved: bool = False  # there is a connection to the owner of the key
+
+
+class Claims:
+    """The keys of the nodes at endpoints.
+
+    Who is connected to with his key is there.  Else those who were announced take turns, so that
+    nobody keeps another one from being connected to.
+    """
+
+    def __init__(self) -> None:
+        self._at: dict[str, _Claim] = {}
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def key_at(self, endpoint: str) -> str:
+        """Whose node is there; empty if none was announced."""
+        claim = self._at.get(endpoint)
+        return "" if claim is None else claim.key
+
+    def take(self, now: float, endpoint: str, key: str) -> bool:
+        """Somebody was announced at an endpoint; whether he takes another one's place.
+
+        Raises:
+            ProtocolError: another one has proved that he is there, or may still do so.
+        """
+        claim = self._at.setdefault(endpoint, _Claim(key, now))
+        if claim.key == key:
+            return False
+        if claim.is_proved or now < claim.since + PROOF_S:
+            raise ProtocolError("another node was announced at that endpoint")
+        self._at[endpoint] = _Claim(key, now)
+        return True
+
+    def prove(self, endpoint: str, *, is_proved: bool) -> None:
+        """A connection was made with the key that was expected there, or has ended."""
+        if (claim := self._at.get(endpoint)) is not None:
+            claim.is_proved = is_proved
+
+    def forget(self, endpoint: str) -> None:
+        """There is no node at an endpoint any more."""
+        self._at.pop(endpoint, None)
+
+
+MOST_REFUSED: Final = 100_000
+"""Subscriptions that are told apart; anybody who is let in may ask for anything."""
+
+
+class RefusedSubscriptions:
+    """Tells what ends with a connection from what was never granted to it.
+
+    When a connection ends, ZeroMQ takes back all that was asked for by it, and does not say whose
+    that was.  What was refused, taken for another node's, would end what that one is sent.  Where
+    several had asked for the same, the first who ends counts for the one who was refused.
+    """
+
+    def __init__(self) -> None:
+        self._prefixes = Counter[bytes]()
+        self._is_full = False
+
+    def __len__(self) -> int:
+        return len(self._prefixes)
+
+    def note(self, prefix: bytes) -> None:
+        """Somebody was refused what begins so."""
+        self._is_full = self._is_full or len(self._prefixes) >= MOST_REFUSED
+        if not self._is_full:
+            self._prefixes[_digest(prefix)] += 1
+
+    def end(self, prefix: bytes) -> bool:
+        """ZeroMQ takes this back; whether it had been refused, as far as is known.
+
+        When there were too many, all counts as refused: others are told more than they need to be.
+        """
+        digest = _digest(prefix)
+        count = self._prefixes.pop(digest, 0)
+        if count > 1:
+            self._prefixes[digest] = count - 1
+        was_refused = count > 0 or self._is_full
+        self._is_full = self._is_full and bool(self._prefixes)
+        return was_refused
+
+
+def _digest(prefix: bytes) -> bytes:
+    """What a prefix is told from others by: it may have thousands of octets."""
+    return blake2b(prefix, digest_size=16).digest()
+
 
 _ZAP: Final = "inproc://zeromq.zap.01"
 _DOMAIN: Final = b"dafka"
@@ -263,7 +355,7 @@ class Security:
         else:
             self._say(f"{key} address", "%s", _is_anothers(owner, introduced.node))
 
-    def shown(self, message: Message) -> Message | None:
+    def shown(self, message: BaseMessage) -> BaseMessage | None:
         """What of an answer is for whoever is to have it; None if nothing."""
         if self.own is None or (requestor := getattr(message, "requestor", None)) is None:
             return message

@@ -9,34 +9,32 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dafka_core.epochs import LIFE_ID_BITS
+from dafka_core.config.node_options import FLIGHT_OFF, StoreOptions
+from dafka_core.config.version import this_version
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
-from dafka_core.log_entries import GoOn, LogEntry, SetAside
-from dafka_core.names import DELETIONS_TOPIC
-from dafka_core.node_options import FLIGHT_OFF, StoreOptions
+from dafka_core.model.epochs import LIFE_ID_BITS
+from dafka_core.model.log_entries import GoOn, LogEntry, SetAside
+from dafka_core.model.names import DELETIONS_TOPIC
+from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.disk_watch import DiskWatch
-from dafka_core.nodes.held_look import HeldLook, held_at_start
-from dafka_core.nodes.log_writer import LogWriter, Outcomes
-from dafka_core.nodes.memory_limit import memory_limit, say_if_low
 from dafka_core.nodes.merge_thread import MergeThread
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.new_directory import NewDirectory
 from dafka_core.nodes.node import Node
+from dafka_core.nodes.process_limits import memory_limit, say_if_low
 from dafka_core.nodes.retention_thread import RetentionThread
-from dafka_core.nodes.store_identity import check_directory, copied, kept_address
-from dafka_core.nodes.store_loop import StoreLoop
+from dafka_core.nodes.store_identity import NewDirectory, check_directory, copied, kept_address
+from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
+from dafka_core.nodes.usage_scan import HeldLook, held_at_start
 from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
-from dafka_core.this_version import this_version
 
 if TYPE_CHECKING:
     from dafka_core.flight.server_context import ServerContext
@@ -298,7 +296,7 @@ def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> 
     if not config.retain_until_read:
         return Retention(log, config.retain, archiver)
     # Arrow takes half a second to load; a store that waits for nobody does not need it.
-    from dafka_core.nodes.protected_queries import ProtectedQueries  # noqa: PLC0415
+    from dafka_core.nodes.retention_thread import ProtectedQueries  # noqa: PLC0415
 
     queries = ProtectedQueries(log, [name.strip() for name in config.protected_queries.split(",")])
     until_read = config.retain_until_read

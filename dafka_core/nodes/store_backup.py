@@ -5,14 +5,20 @@ A store that runs is asked over Arrow Flight: only its own process opens its dir
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import mmap
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol, Self
 
-from dafka_core.closing import Closing
+import msgspec
+from msgspec import Meta
+
+from dafka_core.config.security_options import NO_KEYS, KeyFiles
+from dafka_core.config.version import this_version
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
@@ -32,19 +38,34 @@ from dafka_core.flight.store_location import (
     this_machine,
     unix_location,
 )
+from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store_identity import address_of, log_of, new_identity
-from dafka_core.records import TopicPartition
-from dafka_core.security_options import NO_KEYS, KeyFiles
 from dafka_core.storage import Log
-from dafka_core.storage.backup import Backup, Manifest, restore_backup, write_backup
-from dafka_core.storage.check_results import PAGE, Checked, Damage
-from dafka_core.storage.link_check import PartitionLink, check_saved, links_of
-from dafka_core.storage.log_check import check, check_blocks
-from dafka_core.storage.log_copy import Entry, Known, entries
-from dafka_core.storage.page_faults import faults_noted
-from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE
+from dafka_core.storage.backup import (
+    Backup,
+    Entry,
+    Known,
+    Manifest,
+    entries,
+    restore_backup,
+    write_backup,
+)
+from dafka_core.storage.log_check import (
+    PAGE,
+    Checked,
+    Damage,
+    PartitionLink,
+    check,
+    check_blocks,
+    check_saved,
+    differences,
+    links_of,
+)
+from dafka_core.storage.mapped_file import faults_noted
+from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
 from dafka_core.storage.tables import Tables
-from dafka_core.this_version import this_version
+from dafka_core.system.closing import Closing
+from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
 PATIENCE_S: Final = 300.0
 """How long a store may send nothing of a backup: its disk may be slow."""
@@ -295,3 +316,87 @@ class _Stopped:
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
         """Its log, read here."""
         return (check_saved(self._look, each) for each in saved)
+
+
+# Links that are kept elsewhere than their store, and two stores' links beside each other.
+#
+# Who may write to a store's disk may compute its links anew, too. So an operator keeps the newest
+# of each partition where he may not, in a file; each holds all links before it.
+
+
+VERSION = 1
+
+
+class SavedLinks(msgspec.Struct, frozen=True):
+    """The newest link of each partition that a store had at one time."""
+
+    v: Annotated[int, Meta(ge=VERSION, le=VERSION)]
+    store: str
+    time: str
+    links: tuple[PartitionLink, ...]
+
+    def __post_init__(self) -> None:
+        for each in self.links:
+            if each.start >= each.end:
+                raise ValueError(f"a link of {each.tp} has no records")
+
+    @classmethod
+    def of(cls, store: str, keys: KeyFiles = NO_KEYS) -> Self:
+        """Those that a store has now, which may run.
+
+        Raises:
+            StoreError: there is none, or a disk fails.
+            StoreUnreachableError: the store runs, and does not answer.
+        """
+        time = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        with opened(store, keys) as source:
+            parts = limits.parts(source.partitions(), PART)
+            found = [link for part in parts for link in source.links(part, newest=True)]
+            return cls(VERSION, source.address, time, tuple(found))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Those in a file.
+
+        Raises:
+            ConfigError: the file cannot be read, or is none that ``write`` has made.
+        """
+        try:
+            return msgspec.convert(json.loads(path.read_bytes()), cls)
+        except (OSError, ValueError) as error:
+            why = f"must be a file that 'dafka store verify --save' has written ({error})"
+            raise ConfigError("against", str(path), why) from None
+
+    def write(self, path: Path) -> None:
+        """Writes them to a file, in the place of one that is there.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        text = f"{json.dumps(msgspec.to_builtins(self))}\n"
+        with translated(path.parent):
+            replace_file(path, text.encode(), mode_within(path.parent) & OTHERS_READ)
+
+    def check(self, store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
+        """Compares a store with them, some partitions at a time.
+
+        Raises:
+            StoreError: they are another store's.
+        """
+        with opened(store, keys) as source:
+            if source.address != self.store:
+                why = f"the file has links of store {self.store}, and this is {source.address}"
+                raise StoreError(Path(store), why)
+            for part in limits.parts(self.links, PART):
+                yield from source.check_saved(part)
+
+
+def compare(
+    store: str, other: str, *, keys: KeyFiles = NO_KEYS
+) -> Iterator[tuple[int, list[Damage]]]:
+    """What ``differences`` are between two stores, some of the partitions of both at a time."""
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(opened(each, keys)) for each in (store, other))
+        shared = set(there.partitions())
+        for part in limits.parts([tp for tp in here.partitions() if tp in shared], PART):
+            yield differences(here.links(part, newest=False), there.links(part, newest=False))

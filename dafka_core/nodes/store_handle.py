@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from dafka_core.node_options import StoreOptions
+    from dafka_core.config.node_options import StoreOptions
     from dafka_core.nodes.append_queue import AppendQueue
     from dafka_core.nodes.deletions import Deletions
     from dafka_core.nodes.retention_thread import RetentionThread

@@ -7,17 +7,20 @@ directory is another store, which has other records from the moment it runs.
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from dafka_core.durable_files import replace_file
+from dafka_core.config.security_options import SecurityOptions
 from dafka_core.errors import ConfigError, StoreError
+from dafka_core.flight.store_location import SESSION_FILE
 from dafka_core.nodes.addresses import new_address
-from dafka_core.private_files import OTHERS_READ, mode_within
-from dafka_core.security_options import SecurityOptions
 from dafka_core.storage import Log
+from dafka_core.storage.open_environment import OPEN_FILES
 from dafka_core.storage.storage_errors import DATA_FILE
+from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
 ADDRESS_FILE: Final = "address"
 
@@ -147,3 +150,36 @@ def _read(path: Path) -> str | None:
 def _write(path: Path, text: str) -> None:
     if _read(path) != text:
         replace_file(path, f"{text}\n".encode(), mode_within(path.parent) & OTHERS_READ)
+
+
+_FILES: Final = (ADDRESS_FILE, ORIGIN_FILE, SESSION_FILE, *reversed(OPEN_FILES))
+"""What a store makes in its directory; the file by which it holds it comes last."""
+
+
+class NewDirectory:
+    """The directories that are not there yet on the way to ``directory``, and it itself."""
+
+    def __init__(self, directory: Path) -> None:
+        directory = directory.absolute()
+        self._directory = directory
+        # ``Path.exists`` raises where a name is too long, which making it will say.
+        self._made = [
+            each
+            for each in (directory, *directory.parents)
+            if not os.path.exists(each)  # noqa: PTH110
+        ]
+
+    def remove_files(self, log: Log) -> None:
+        """Removes the files of a store that has no records yet, while it holds the directory.
+
+        Another store that starts in it then finds nothing, and makes its own.
+        """
+        if self._made and not log.partitions() and not log.met():
+            for name in _FILES:
+                (self._directory / name).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Removes those directories that are empty."""
+        with suppress(OSError):
+            for each in self._made:
+                each.rmdir()

@@ -10,13 +10,15 @@ import contextlib
 import logging
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
 import zmq
 
+from dafka_core.config.node_options import AUTO_HOST, HOST, NodeOptions, TowerAddress, TowerOptions
+from dafka_core.config.version import this_version
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
-from dafka_core.node_options import AUTO_HOST, HOST, NodeOptions, TowerAddress, TowerOptions
 from dafka_core.nodes.addresses import (
     check_closed,
     is_loopback,
@@ -25,13 +27,53 @@ from dafka_core.nodes.addresses import (
     own_host,
     why_unbound,
 )
-from dafka_core.nodes.heard_nodes import HeardNodes
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import new_socket, received_frames
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
-from dafka_core.this_version import this_version
+from dafka_core.protocol.beacons import MAX_PEERS
+
+SILENT_S: Final = 10.0
+"""A node of which nothing came for so long is not counted any more: twice and a half of what nodes
+wait for each other unless they are told otherwise."""
+
+_heard_nodes_log = logging.getLogger("dafka.tower")
+
+
+class HeardNodes:
+    """Which nodes were heard lately.  The tower's thread notes, any thread counts."""
+
+    def __init__(self) -> None:
+        self._heard_at = OrderedDict[str, float]()  # the one that was heard of longest ago first
+
+    def note(self, now: float, node: str, endpoint: str) -> None:
+        """A beacon of a node has come."""
+        if node not in self._heard_at:
+            _heard_nodes_log.info(
+                "node %(node)s has come, at %(endpoint)s",
+                {"node": node, "endpoint": endpoint},
+                extra={"event": "node_came"},
+            )
+        self._heard_at[node] = now
+        self._heard_at.move_to_end(node)
+        self._drop_silent(now)
+
+    def count(self) -> int:
+        """How many there are now."""
+        since = time.monotonic() - SILENT_S
+        return sum(heard_at > since for heard_at in [*self._heard_at.values()])
+
+    def _drop_silent(self, now: float) -> None:
+        while self._heard_at:
+            node, heard_at = next(iter(self._heard_at.items()))
+            if heard_at > now - SILENT_S and len(self._heard_at) <= MAX_PEERS:
+                break
+            del self._heard_at[node]
+            _heard_nodes_log.info(
+                "node %(node)s is silent", {"node": node}, extra={"event": "node_went"}
+            )
+
 
 MAX_BEACON_BYTES: Final = 4096
 """A beacon's largest frame is a UUID or host of 255 octets."""

@@ -15,8 +15,8 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.errors import ProtocolError
-from dafka_core.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes.security import Security, why_refused
 from dafka_core.nodes.sockets import (
     HANDSHAKE_FAILED,

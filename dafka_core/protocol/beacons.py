@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
-from dafka_core.name_limits import check_node_address
+from dafka_core.model.name_limits import check_node_address
 
 BEACON: Final = b"B"
 WELCOME: Final = b"W"

@@ -7,22 +7,21 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final, Literal
 
-from dafka_core.epochs import NO_LIFE, last_life, parting
+from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import FAIL, SKIP, WAIT
 from dafka_core.errors import CHANGED, HistoryChangedError, RecordTooLargeError
-from dafka_core.limit_options import MAX_RECORD_BYTES
-from dafka_core.node_options import FAIL, SKIP, WAIT
+from dafka_core.model.epochs import NO_LIFE, last_life, parting
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
-from dafka_core.protocol.followed_history import FollowedHistory
-from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
+from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD, FollowedHistory
 from dafka_core.protocol.loss_detector import TRIMMED, Loss, LossDetector
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.records import RecordBatch, TopicPartition
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
@@ -114,7 +113,7 @@ class ConsumerRole:
         self._histories.pop(tp, None)
         self.scheduler.postpone(fetcher)
 
-    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
         """Takes HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
         is_new = isinstance(message, m.HeadsReply) and not self.directory.greeted(message.store)
         messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
@@ -164,7 +163,7 @@ class ConsumerRole:
             fetcher.lose(batch)
         return self.scheduler.ask(now, fetcher, self.room)
 
-    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
         """Greets a store that subscribes to our hello, if it was the last to be introduced."""
         if kind is m.Fetch:
             self.scheduler.retry_unanswered(topic)

@@ -13,14 +13,22 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Annotated, Any, Final, NamedTuple
 
-from dafka_core.epochs import EPOCH_BYTES, LIFE_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History
 from dafka_core.errors import ProtocolError
-from dafka_core.name_limits import check_address, check_topic
-from dafka_core.names import octets_of, text_of
+from dafka_core.model.epochs import (
+    EPOCH_BYTES,
+    LIFE_BYTES,
+    MAX_EPOCHS,
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    History,
+)
+from dafka_core.model.name_limits import check_address, check_topic
+from dafka_core.model.names import octets_of, text_of
+from dafka_core.model.records import KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol import limits
 from dafka_core.protocol import validation as v
 from dafka_core.protocol.beacons import check_endpoint
-from dafka_core.records import KnownStore, PartitionInfo, Transaction
 
 _PAIR: Final = Struct(">QQ")
 _TRANSACTION: Final = Struct(">qQQ")

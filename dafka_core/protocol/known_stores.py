@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from dafka_core.log_entries import LogEntry, Met
+from dafka_core.model.log_entries import LogEntry, Met
+from dafka_core.model.records import KnownStore
 from dafka_core.protocol.beacons import MAX_PEERS
-from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.messages import Message, StoreEndpoints, StoreHello, StoresKnown
-from dafka_core.protocol.recent_names import RecentNames
+from dafka_core.protocol.limits import MAX_STORES, RecentNames
+from dafka_core.protocol.messages import BaseMessage, StoreEndpoints, StoreHello, StoresKnown
 from dafka_core.protocol.role import Outgoing
-from dafka_core.records import KnownStore
 
 KEPT_S: Final = 600.0
 """How often it is written down that a store is there: so exact is "last heard" after a crash."""
@@ -104,7 +103,7 @@ class KnownStores:
             self._note(peer)
         self._peers.pop(peer, None)
 
-    def greeting(self, kind: type[Message], requestor: str) -> Outgoing | None:
+    def greeting(self, kind: type[BaseMessage], requestor: str) -> Outgoing | None:
         """What is said to who subscribes to it with its own address."""
         if not requestor or requestor == self.store:
             return None

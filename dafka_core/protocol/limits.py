@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 MAX_HEADER_BYTES: Final = 4096
 """Topic, address and subject at their longest, three times over: nothing valid is longer."""
@@ -69,3 +69,21 @@ def max_frame_bytes(max_record_bytes: int) -> int:
 def max_taken_bytes(max_record_bytes: int) -> int:
     """The largest record that such frames carry, in each form: what a node announces."""
     return max_frame_bytes(max_record_bytes) - RECORD_OVERHEAD_BYTES
+
+
+T = TypeVar("T")
+
+
+class RecentNames(dict[str, T]):
+    """At most ``most`` names; the oldest is the likeliest to be gone."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def keep(self, name: str, value: T) -> None:
+        """Adds a name, or makes it the newest."""
+        self.pop(name, None)
+        self[name] = value
+        if len(self) > self._most:
+            del self[next(iter(self))]

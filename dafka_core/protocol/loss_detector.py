@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Final, NamedTuple
 
+from dafka_core.model.records import TopicPartition
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
-from dafka_core.records import TopicPartition
 
 TRIMMED_S: Final = 5.0
 """Stores are asked about records that nobody has sent for so long, and records before those that

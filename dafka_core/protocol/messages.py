@@ -8,22 +8,171 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from struct import Struct
+from typing import ClassVar, Final, NamedTuple, Self, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 
-from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import ProtocolError
+from dafka_core.model.epochs import NO_LIFE, Epoch
+from dafka_core.model.records import (
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    Transaction,
+    joined_times,
+    times_between,
+)
+from dafka_core.model.values import Longs, Values
 from dafka_core.protocol import fields as f
-from dafka_core.protocol import message_base
 from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
-from dafka_core.protocol.message_base import OfPartition, Packed, Reply, UpTo
-from dafka_core.protocol.packed_records import PackedRecords, pack_times, unpack_batch
 from dafka_core.protocol.validation import check_batch
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition, joined_times
-from dafka_core.values import Values
 
-Message = message_base.Message
+_ONE_RUN: Final = Struct("<qI")
+
+
+class PackedRecords(NamedTuple):
+    """A packed message's records: how long each is, and all one after the other.
+
+    ``times`` are their timestamps, as a ``RecordBatch`` has them.
+    """
+
+    lengths: npt.NDArray[np.uint32]
+    records: memoryview
+    times: Longs | None
+
+
+def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> PackedRecords:
+    """What the content of a packed message has: ``count`` records and ``runs`` of timestamps.
+
+    Raises:
+        ProtocolError: the lengths do not add up, or the runs do not.
+    """
+    lengths_at = RUN_BYTES * runs
+    records_at = lengths_at + LENGTH_BYTES * count
+    if len(value) < records_at:
+        raise ProtocolError("a batch is shorter than its lengths")
+    lengths = np.frombuffer(value, "<u4", count, lengths_at)
+    records = memoryview(value)[records_at:]
+    if int(lengths.sum(dtype=np.uint64)) != len(records):
+        raise ProtocolError("the lengths of a batch do not add up to its records")
+    return PackedRecords(lengths, records, _unpack_times(count, value, runs) if runs else None)
+
+
+def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
+    if runs == 1:  # as most messages have
+        stamp, of = _ONE_RUN.unpack_from(value)
+        if of == count and stamp >= 0:
+            return np.array([[count, stamp]], np.int64)
+    stamps = np.frombuffer(value, "<i8", runs)
+    counts = np.frombuffer(value, "<u4", runs, stamps.nbytes)
+    if not counts.all() or int(counts.sum(dtype=np.uint64)) != count:
+        raise ProtocolError("the timestamps of a batch are not those of its records")
+    if stamps.min() < 0:
+        raise ProtocolError("a timestamp is after the epoch")
+    return np.column_stack((counts, stamps))
+
+
+def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
+    """The timestamps of records ``start`` to ``stop``, as in the content of a packed message.
+
+    Each run has ``limits.RUN_BYTES``.
+    """
+    if times is None:
+        return b""
+    if len(times) == 1:
+        return _ONE_RUN.pack(times.item(1), stop - start)
+    times = times_between(times, start, stop)
+    return times[:, 1].astype("<i8").tobytes() + times[:, 0].astype("<u4").tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class BaseMessage:
+    """A message is checked when it is made, field by field and as a whole."""
+
+    kinds: ClassVar[dict[str, f.FieldKind]]
+    """The kind of each field by its name; content has none."""
+
+    def __init_subclass__(cls) -> None:
+        hints = get_type_hints(cls, include_extras=True)
+        cls.kinds = {
+            name: hint.__metadata__[0]
+            for name, hint in hints.items()
+            if hasattr(hint, "__metadata__")
+        }
+
+    def __post_init__(self) -> None:
+        for name, kind in self.kinds.items():
+            kind.check(getattr(self, name))
+        self.check()
+
+    def check(self) -> None:
+        """Raises ProtocolError unless the fields, each valid in itself, are valid together."""
+
+
+class OfPartition(BaseMessage):
+    """A message about one partition."""
+
+    __slots__ = ()
+    topic: str
+    partition: str
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class UpTo(OfPartition):
+    """A message that says how far a partition goes: up to ``sequence``, inclusive."""
+
+    __slots__ = ()
+    sequence: int
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self.sequence + 1
+
+
+class Packed(OfPartition):
+    """Extension: consecutive records in one message, all of one ``epoch`` and ``transaction``.
+
+    ``value`` is the timestamps of the records as ``runs`` runs, none if they are not known: first
+    the timestamps, eight octets each, then the count of each one's records, four octets each.
+    Then come the lengths of the records, four octets each, and the records themselves.  All is
+    little endian, as columns are.
+    """
+
+    __slots__ = ()
+    sequence: int
+    count: int
+    value: bytes
+    transaction: Transaction | None
+    epoch: Epoch | None
+    runs: int
+
+    def check(self) -> None:
+        """Raises ProtocolError unless these are records of one transaction and epoch."""
+        check_batch(self.sequence, self.count, self.transaction, self.epoch)
+        unpack_batch(self.count, self.value, self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(BaseMessage):
+    """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a query."""
+
+    requestor: f.Address
+    query: f.QueryId
+    store: f.Address
+    part: f.Number
+    parts: f.Number
+
+    def check(self) -> None:
+        """Raises ProtocolError unless the part is one of the parts."""
+        if not 0 <= self.part < self.parts < 2**32:
+            raise ProtocolError("a part must be below the number of parts, which has 32 bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +259,7 @@ class DirectHead(UpTo):
 
 
 @dataclass(frozen=True, slots=True)
-class GetHeads(Message):
+class GetHeads(BaseMessage):
     """GET-HEADS: asks for the heads of a topic's partitions.
 
     An empty topic asks for those of every topic, as C stores compare topics by prefix.
@@ -121,7 +270,7 @@ class GetHeads(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHello(Message):
+class ConsumerHello(BaseMessage):
     """CONSUMER-HELLO, from a consumer to one store: "all topic the consumer is subscribed to".
 
     The store is empty in what C nodes send to all stores.
@@ -133,7 +282,7 @@ class ConsumerHello(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreHello(Message):
+class StoreHello(BaseMessage):
     """STORE-HELLO, from a store to one consumer; to all of them, if it is empty, from C stores."""
 
     consumer: f.AnyAddress
@@ -171,7 +320,7 @@ class DirectRecordBatch(Packed):
 
 
 @dataclass(frozen=True, slots=True)
-class FetchBatch(Message):
+class FetchBatch(BaseMessage):
     """Extension: FETCHes of many partitions, to the store that has said that it has the records."""
 
     store: f.Address
@@ -185,7 +334,7 @@ class FetchBatch(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRecordBatches(Message):
+class DirectRecordBatches(BaseMessage):
     """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
 
     ``value`` is as that of a DIRECT-RECORD-BATCH with the records of all entries, in their order.
@@ -256,7 +405,7 @@ class DirectRecordBatches(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsQuery(Message):
+class HeadsQuery(BaseMessage):
     """Extension: asks stores for what they hold of some topics (all topics if there are none).
 
     Other than with GET-HEADS, the answer names the store, says where a partition begins, and
@@ -349,7 +498,7 @@ class RecordTooLarge(OfPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreEndpoints(Message):
+class StoreEndpoints(BaseMessage):
     """Extension: tells one requestor where a store's records can be read in bulk (Arrow Flight).
 
     ``locations`` are URIs as Flight has them; a requestor takes the first that it can reach.
@@ -361,7 +510,7 @@ class StoreEndpoints(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class StoresKnown(Message):
+class StoresKnown(BaseMessage):
     """Extension: tells one requestor which other stores a store knows, also those that are away."""
 
     requestor: f.Address

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_states import FetchState
-from dafka_core.records import RecordBatch, TopicPartition
 
 FETCH_FIRST_COUNT: Final = 1_000
 """The first block is small, since the size of the records is not known yet."""

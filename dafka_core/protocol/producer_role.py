@@ -9,7 +9,10 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import Final
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, last_life, parting
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, last_life, parting
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.timestamps import stamped_once
+from dafka_core.model.values import Values
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.histories import TOLD
@@ -17,9 +20,6 @@ from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.takeover import Takeover, new_life
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.timestamps import stamped_once
-from dafka_core.values import Values
 
 MAX_ACKING_STORES: Final = 1_000
 """Stores told apart by their acknowledgements.  A name costs memory and peers choose it."""
@@ -121,7 +121,7 @@ class ProducerRole:
         self.retained.append(batch)
         return [] if self.fenced_by else [OutgoingBatch(batch)]
 
-    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
         """Takes ACK, FETCH and GET-HEADS."""
         match message:
             case m.EpochAck(partition=self.address, topic=self.topic):
@@ -158,7 +158,7 @@ class ProducerRole:
                 self._on_ack("", batch.end)
         return []
 
-    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
         """A new subscriber may have missed records: tells it at once how far the partition goes."""
         if self.directory is not None:
             return self.directory.on_subscribed(now, kind, topic)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 
+from dafka_core.config.limit_options import MAX_RECORD_BYTES
 from dafka_core.errors import RecordTooLargeError
-from dafka_core.limit_options import MAX_RECORD_BYTES
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.followed_history import FollowedHistory
+from dafka_core.protocol.histories import FollowedHistory
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import TURN
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.records import RecordBatch, TopicPartition
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +76,7 @@ class ReaderRole:
         if not reads:
             self.reads.pop(tp, None)
 
-    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
         """Takes greetings and answers."""
         match message:
             case m.StoreHello() | m.HeadsReply(query=0):
@@ -98,7 +98,7 @@ class ReaderRole:
                 messages.extend(self._ask(now, read))
         return messages
 
-    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
         """A store that receives our messages from now on may have missed earlier FETCHes."""
         if kind in (m.Fetch, m.ConsumerHello):
             self._retry_unanswered()

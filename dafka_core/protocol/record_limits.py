@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from dafka_core.config.limit_options import MAX_RECORD_BYTES
 from dafka_core.errors import RecordTooLargeError
-from dafka_core.limit_options import MAX_RECORD_BYTES
-from dafka_core.names import octets_of, text_of
+from dafka_core.model.names import octets_of, text_of
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import DirectRecordBatches, Head, RecordTooLarge

@@ -7,32 +7,113 @@ docs/states.md has the states of a partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Final
 
-from dafka_core.epochs import Epoch, before, epoch_at, last_life
+from dafka_core.config.limit_options import MAX_RECORD_BYTES, StoreLimitError
 from dafka_core.errors import DafkaError, RecordTooLargeError
-from dafka_core.limit_options import MAX_RECORD_BYTES, StoreLimitError
-from dafka_core.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
+from dafka_core.model.epochs import Epoch, before, epoch_at, last_life
+from dafka_core.model.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage
+from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import store_requests
-from dafka_core.protocol.admitted_partitions import AdmittedPartitions
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
-from dafka_core.protocol.histories import Histories
-from dafka_core.protocol.hosted_partitions import HostedPartitions
+from dafka_core.protocol.histories import TOLD, Histories
 from dafka_core.protocol.known_stores import KnownStores
-from dafka_core.protocol.recent_names import RecentNames
+from dafka_core.protocol.limits import RecentNames
+from dafka_core.protocol.loss_detector import AWAY_S
+from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import GREETING
-from dafka_core.protocol.store_limits import StoreLimits
-from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.protocol.transactions import PublishCommitted, continued
-from dafka_core.protocol.trimmed_elsewhere import TrimmedElsewhere
-from dafka_core.records import PartitionLives, RecordBatch, TopicPartition
+from dafka_core.protocol.store_limits import AdmittedPartitions, StoreLimits
+from dafka_core.protocol.store_partition import HostedPartitions, StorePartition
+from dafka_core.protocol.store_requests import PublishCommitted, continued
+
+# Partitions of which a store lacks records that all others have given up.
+#
+# A store that was away for longer than the others keep records, or that is new, asks for what
+# nobody has any more. It goes on where the others begin to have records, as a consumer does
+# (option ``on_data_loss``); what it has from before is set aside, since a partition has no holes.
+#
+# It takes nothing for given up because others are silent.  A store must say that it begins behind
+# what this one lacks, nobody may have sent that for a while, and the history of who says so must be
+# as new as this store's own.
+
+
+UNANSWERED_S: Final = 10.0
+"""For so long nobody has sent the records: some asking in vain.  ``AWAY_S`` while a store that is
+known is away, since it may have them."""
+
+ASK_S: Final = 1.0
+"""How often it asks for the histories of partitions that have waited for so long."""
+
+
+class TrimmedElsewhere:
+    """What other stores have said of such partitions."""
+
+    def __init__(self, known: KnownStores) -> None:
+        self._known = known
+        self._earliest: dict[TopicPartition, dict[str, int]] = {}
+        self._due = 0.0
+
+    def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
+        """Another store says what it holds."""
+        next_offset, said = partition.fetcher.next_offset, self._earliest.get(info.tp)
+        if next_offset < info.earliest:
+            self._earliest.setdefault(info.tp, {})[store] = info.earliest
+        elif said is not None and next_offset < info.end:
+            said[store] = info.earliest  # it has what is next
+        elif said is not None:
+            said.pop(store, None)
+
+    def on_tick(
+        self, now: float, partitions: Mapping[TopicPartition, StorePartition]
+    ) -> list[Outgoing]:
+        """Asks for the history of what has been waited for long enough."""
+        if not self._earliest or now < self._due:
+            return []
+        self._due = now + ASK_S
+        asked: list[Outgoing] = []
+        for tp, said in [*self._earliest.items()]:
+            partition = partitions[tp]
+            next_offset = partition.fetcher.next_offset
+            if next_offset >= max(said.values(), default=0):
+                del self._earliest[tp]
+            elif self._waited(now, partition, ()):
+                asked.append(HistoryQuery(self._known.store, TOLD, *tp))
+        return asked
+
+    def deadline(self) -> float | None:
+        """When to look again."""
+        return self._due if self._earliest else None
+
+    def on_history(self, now: float, partition: StorePartition, reply: HistoryReply) -> GoOn | None:
+        """Has the partition go on where the others begin; None if it waits still."""
+        here = self._known.here
+        said = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
+        if not said or not self._waited(now, partition, reply.stores):
+            return None
+        start = min(said.values())
+        is_newer = last_life(reply.history) >= last_life(partition.history)
+        if said.get(reply.store) != start or start <= partition.fetcher.next_offset or not is_newer:
+            return None
+        del self._earliest[reply.tp]
+        history = before(reply.history, start)
+        partition.go_on(start, history)
+        last = reply.transaction
+        return GoOn(reply.tp, start, history, last if last and last.end <= start else None)
+
+    def _waited(self, now: float, partition: StorePartition, known: Collection[str]) -> bool:
+        """Whether nobody has sent the next record for long enough; others know more stores."""
+        away = {*self._known.names, *known} - self._known.here - {self._known.store}
+        wait_s = AWAY_S if away else UNANSWERED_S
+        is_busy = partition.commits or partition.asides
+        return not is_busy and partition.fetcher.unanswered_s(now) >= wait_s
 
 
 class StoreRole:
@@ -92,7 +173,7 @@ class StoreRole:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
         return store_requests.subscriptions(self.address)
 
-    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
         """Takes heads, hellos and requests."""
         match message:
             case m.Head() | m.DirectHead():
@@ -195,7 +276,7 @@ class StoreRole:
         """The offset of the record that a partition takes next; more than is on disk yet."""
         return known.visible_end if (known := self.partitions.get(tp)) else self._lives_of(tp).end
 
-    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
         """Greets requestors, and tells peers what they may have missed."""
         if (greeting := self.known.greeting(kind, topic)) is not None:
             return [greeting]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, digest, last_life, with_epoch
-from dafka_core.names import DELETIONS_TOPIC
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, digest, last_life, with_epoch
+from dafka_core.model.names import DELETIONS_TOPIC
+from dafka_core.model.records import PartitionLives, TopicPartition
 from dafka_core.protocol.messages import HistoryReply
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
-from dafka_core.records import PartitionLives, TopicPartition
 
 ROUNDS: Final = 3
 """How often C stores are asked how far the partition goes.  If a lost answer were taken for "no

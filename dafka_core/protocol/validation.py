@@ -6,11 +6,11 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final
 
-from dafka_core.epochs import Epoch, History
 from dafka_core.errors import ProtocolError
-from dafka_core.name_limits import check_topic, text_size_bytes
+from dafka_core.model.epochs import Epoch, History
+from dafka_core.model.name_limits import check_topic, text_size_bytes
+from dafka_core.model.records import NO_VERSION, Transaction
 from dafka_core.protocol import limits
-from dafka_core.records import NO_VERSION, Transaction
 
 
 def check_number(what: str, least: int, most: int, number: int) -> None:

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 from dafka_core.flight.json_messages import PartitionFacts, furthest_facts
 from dafka_core.flight.limits import MAX_RANGES, parts
-from dafka_core.flight.many_ranges import AskedRange
+from dafka_core.flight.requests import AskedRange
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.names import QUERIES_TOPIC
+from dafka_core.model.names import QUERIES_TOPIC
+from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_core.queries.query_progress import Report, reports
-from dafka_core.records import PartitionInfo, TopicPartition, merge_heads
 
 RUNNING: Final = "running"
 LATE: Final = "late"

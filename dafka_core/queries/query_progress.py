@@ -31,12 +31,12 @@ from dafka_core.errors import (
     OffsetConflictError,
 )
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_RANGES, parts
-from dafka_core.flight.many_ranges import AskedRange
+from dafka_core.flight.requests import AskedRange
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.json_message import JsonMessage, Natural
-from dafka_core.names import QUERIES_TOPIC
-from dafka_core.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.json_message import JsonMessage, Natural
+from dafka_core.model.names import QUERIES_TOPIC
+from dafka_core.model.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 
 MAX_UNPACKED_BYTES: Final = 16 << 20
 """Of a report's positions: those of some 200,000 partitions.  Anybody may write reports."""

@@ -12,7 +12,7 @@ of many partitions, or with a name that is no plain text, is version 2, in which
 
 ``partitions`` and ``records``, the sum of the positions, are for people.
 
-``lives`` is there where a partition's producer has lives (``dafka_core.epochs``):
+``lives`` is there where a partition's producer has lives (``dafka_core.model.epochs``):
 the newest one when the position was planned.  Who reads on there is told if a newer one has gone on without
 the records before it.
 
@@ -36,12 +36,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dafka_core import packed_offset
-from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.errors import ConfigError
-from dafka_core.names import escape, is_plain
-from dafka_core.packed_offset import PACKED_PARTITIONS, Lives, Positions
-from dafka_core.records import TopicPartition
+from dafka_core.model import packed_offset
+from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.names import escape, is_plain
+from dafka_core.model.packed_offset import PACKED_PARTITIONS, Lives, Positions
+from dafka_core.model.records import TopicPartition
 
 VERSION: Final = 1
 PACKED_VERSION: Final = 2

@@ -17,32 +17,144 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import lmdb
 import msgspec
 import xxhash
 
-from dafka_core.durable_files import make_directory, move
 from dafka_core.errors import StoreError
-from dafka_core.private_files import OWNERS_ALONE
-from dafka_core.storage import log_copy
+from dafka_core.model.epochs import Epoch, History, before
 from dafka_core.storage.block import peek_count
-from dafka_core.storage.cold_marks import FORMAT, FORMAT_AT_FIRST
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
-from dafka_core.storage.log_copy import BLOCKS, FACTS, META, PARTITIONS, Entry, Known
 from dafka_core.storage.open_environment import (
+    FORMAT,
+    FORMAT_AT_FIRST,
     Opened,
     affordable_bytes,
     open_tables,
 )
-from dafka_core.storage.rows import LAST_OFFSET
+from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
 from dafka_core.storage.tables import FoundBlock, Tables
+from dafka_core.system.files import OWNERS_ALONE, make_directory, move
+
+# What a backup takes of a log: all entries of its tables at one moment, or what is new in them.
+#
+# A backup that goes on from an earlier one takes the tables of rows and of notes as they are,
+# since they are small, and of each partition the blocks with records that the earlier one does
+# not have in blocks of its own. Blocks change only by records that are added at their end, by
+# merging, which leaves the records what they were, and where records are set aside; then the
+# histories differ, and all blocks of the partition are taken.
+#
+# First comes an entry of no table that says of what the others are, and last one that says how many
+# there were.
+
+
+META, PARTITIONS, BLOCKS, FACTS = range(4)
+"""The tables' numbers, and that of the entries which are in none."""
+
+FIRST_KEY: Final = b"first"
+LAST_KEY: Final = b"last"
+
+
+class Entry(NamedTuple):
+    """An entry of a table; ``value`` is valid until the next one is asked for."""
+
+    table: int
+    key: bytes
+    value: memoryview
+
+
+class Known(NamedTuple):
+    """What an earlier backup has of a partition, by its id: blocks up to ``end``, all there are.
+
+    ``history`` stands for whose records those are.
+    """
+
+    id: int
+    end: int
+    history: str
+
+
+def entries(
+    tables: Tables, known: Mapping[int, Known], facts: Mapping[str, Any]
+) -> Iterator[Entry]:
+    """What a backup takes; ``facts`` are added to the first entry.
+
+    Raises:
+        StoreError: a row is damaged.
+    """
+    count, starts = 0, {}
+    for tp, row in tables.all_rows():
+        if row.id in known:
+            end = known[row.id].end
+            same = history_text(before(tables.lives.history(tp, row), end)) == known[row.id].history
+            starts[row.id] = end if same and end <= row.end else 0
+    whole = sorted(each for each, start in starts.items() if start < known[each].end)
+    yield _fact(FIRST_KEY, {**facts, "format": tables.cold.log_format, "whole": whole})
+    for table in (META, PARTITIONS):
+        for key, value in tables.entries(table):
+            yield Entry(table, key, value)
+            count += 1
+    for partition_id in tables.ids_with_blocks():
+        for found in _blocks_from(tables, partition_id, starts.get(partition_id, 0)):
+            yield Entry(BLOCKS, found.key, found.packed)
+            count += 1
+    yield _fact(LAST_KEY, {"entries": count})
+
+
+def known_of(tables: Tables) -> list[Known]:
+    """What a backup has of each partition, for the next one."""
+    found = []
+    for tp, row in tables.all_rows():
+        grouped = [
+            each.first for each in tables.area.of_partition(row.id) if each.end > row.earliest
+        ]
+        end = min([*grouped, row.end])
+        found.append(Known(row.id, end, history_text(before(tables.lives.history(tp, row), end))))
+    return found
+
+
+def history_text(history: History) -> str:
+    """What stands for a history in a request."""
+    return xxhash.xxh3_64_hexdigest(b"".join(map(Epoch.packed, history)))
+
+
+def fact(entry: Entry) -> dict[str, Any]:
+    """What the first or the last entry says.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    found = json.loads(bytes(entry.value))
+    if entry.table != FACTS or not isinstance(found, dict):
+        raise ValueError("it does not begin, or end, as a store's entries do")
+    return found
+
+
+def _fact(key: bytes, facts: Mapping[str, Any]) -> Entry:
+    return Entry(FACTS, key, memoryview(json.dumps(facts).encode()))
+
+
+def _blocks_from(tables: Tables, partition_id: int, start: int) -> Iterator[FoundBlock]:
+    last = tables.last_block(partition_id, start) if start else None
+    if last is not None and last.first < start:
+        try:
+            ends = last.first + peek_count(last.packed)
+        except ValueError:  # it is damaged, which the copy is to be, too
+            ends = LAST_OFFSET
+        if ends > start:
+            yield last
+    for first in tables.firsts(partition_id, start):
+        packed = tables.packed_block(partition_id, first)
+        assert packed is not None
+        yield FoundBlock(BLOCK_KEY.pack(partition_id, first), first, packed)
+
 
 BACKUP_FILE: Final = "backup.mdb"
 
@@ -126,7 +238,7 @@ class Backup:
     def known(self) -> list[Known]:
         """What it, with those before it, has of each partition."""
         with self.reading() as tables:
-            return log_copy.known_of(tables)
+            return known_of(tables)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Tables]:
@@ -270,7 +382,7 @@ def _opened(path: Path, *, readonly: bool = False) -> Iterator[Opened]:
 
 def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], int]:
     """Writes entries; what the first one said, and how many there were."""
-    first = log_copy.fact(next(found, Entry(META, b"", memoryview(b""))))
+    first = fact(next(found, Entry(META, b"", memoryview(b""))))
     if first["format"] > FORMAT:
         why = f"the store's log is of format {first['format']}: back it up with its own version"
         raise StoreError(opened.directory, why)
@@ -284,7 +396,7 @@ def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], in
                 if entry is None:
                     raise ValueError("its end is missing")
                 if entry.table == FACTS:
-                    last = log_copy.fact(entry)
+                    last = fact(entry)
                     continue
                 # In the order of their keys, but for the few that the empty file has already.
                 txn.put(entry.key, entry.value, db=tables[entry.table])

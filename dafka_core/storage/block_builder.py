@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from dafka_core.records import times_between
+from dafka_core.model.records import times_between
+from dafka_core.model.values import Bytes, Longs, Values
 from dafka_core.storage.block import (
     ALIGNMENT,
     CHECKED_FROM,
@@ -22,7 +23,6 @@ from dafka_core.storage.block import (
     Block,
     aligned,
 )
-from dafka_core.values import Bytes, Longs, Values
 
 MAX_BLOCK_RECORDS = 65_536
 """A block read is one Arrow batch, and from some ten thousand rows on Spark takes batches at its

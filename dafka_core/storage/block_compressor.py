@@ -12,11 +12,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from dafka_core.compression_rules import NONE, CompressionRule, codec_of
+from dafka_core.config.topic_rules import NONE, CompressionRule, codec_of
 from dafka_core.errors import StoreError
-from dafka_core.records import TopicPartition
-from dafka_core.storage.block import Block, compressed, peek_count, peek_times, plain_size
-from dafka_core.storage.block_codec import NUMBERS, PLAIN
+from dafka_core.model.records import TopicPartition
+from dafka_core.storage.block import (
+    NUMBERS,
+    PLAIN,
+    Block,
+    compressed,
+    peek_count,
+    peek_times,
+    plain_size,
+)
 from dafka_core.storage.block_writer import SMALL_BLOCK_BYTES
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.rows import PartitionRow

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from dafka_core.epochs import before
 from dafka_core.errors import StoreError
-from dafka_core.records import (
+from dafka_core.model.epochs import before
+from dafka_core.model.records import (
     PartitionInfo,
     RecordBatch,
     TopicPartition,
@@ -14,10 +16,53 @@ from dafka_core.records import (
     split_by_epoch,
 )
 from dafka_core.storage.block import Block
-from dafka_core.storage.block_cache import BlockCache
+from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
+
+CACHE_BYTES = 4 * MAX_BLOCK_BYTES
+"""Room for a few readers, each inside a block of its own."""
+
+LEAST_BYTES = 16 << 10
+"""A smaller block is read and checked sooner than it is found, and takes several times its size: a
+reader of very many partitions would fill memory with such."""
+
+
+class BlockCache:
+    """Blocks by key, at most ``CACHE_BYTES`` of them; the one used longest ago leaves first.
+
+    A cached block never becomes wrong: under its key come only blocks that have the same records
+    and more of them, since appending and merging both only add at the end; a key says how often
+    records were set aside before.  Whether it is still there is asked of the table.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[bytes, Block] = OrderedDict()
+        self._size_bytes = 0
+
+    def get(self, key: bytes) -> Block | None:
+        """The block put under the key last, if it is still there."""
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is not None:
+                self._blocks.move_to_end(key)
+            return block
+
+    def put(self, key: bytes, block: Block) -> None:
+        """Keeps the block, unless it is small, or larger than the whole cache."""
+        if not LEAST_BYTES <= block.size_bytes <= CACHE_BYTES:
+            return
+        with self._lock:
+            replaced = self._blocks.pop(key, None)
+            if replaced is not None:
+                self._size_bytes -= replaced.size_bytes
+            self._blocks[key] = block
+            self._size_bytes += block.size_bytes
+            while self._size_bytes > CACHE_BYTES:
+                _, dropped = self._blocks.popitem(last=False)
+                self._size_bytes -= dropped.size_bytes
 
 
 class BlockReader:

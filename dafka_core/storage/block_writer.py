@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from functools import partial
 
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
+from dafka_core.storage.append_area import GroupedBlock
 from dafka_core.storage.block import OFFSET, Block, peek_count, plain_size
 from dafka_core.storage.block_builder import build_blocks
-from dafka_core.storage.group import GroupedBlock
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import LAST_OFFSET, PartitionRow
 from dafka_core.storage.tables import Tables

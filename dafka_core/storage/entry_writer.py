@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import zip_longest
 
-from dafka_core.epochs import Epoch
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
-from dafka_core.log_entries import (
+from dafka_core.model.epochs import Epoch
+from dafka_core.model.log_entries import (
     REPLICA,
     Commit,
     Discard,
@@ -28,13 +28,14 @@ from dafka_core.log_entries import (
     TransactionExistsError,
     attempt_octets,
 )
-from dafka_core.records import (
+from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,
     TopicPartition,
     Transaction,
 )
+from dafka_core.model.timestamps import ANY_US, in_order
 from dafka_core.storage import rows
 from dafka_core.storage.append_area import Bucket
 from dafka_core.storage.block_writer import group_batch, write_batch
@@ -42,7 +43,6 @@ from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
-from dafka_core.timestamps import ANY_US, in_order
 
 MAX_VERSION = 2**63 - 1
 """Of transactions: a row has eight octets for it, and Spark numbers micro-batches with a Long."""

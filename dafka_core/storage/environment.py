@@ -21,11 +21,11 @@ from typing import NamedTuple, TypeVar
 
 import lmdb
 
-from dafka_core.durations import Durations
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.storage.file_positions import FilePositions
+from dafka_core.model.histograms import Durations
 from dafka_core.storage.head_changes import HeadChanges
 from dafka_core.storage.leases import Lease, LeaseTable
+from dafka_core.storage.mapped_file import FilePositions
 from dafka_core.storage.open_environment import (
     Opened,
     files_at,

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from typing import Final, Protocol
 
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 
 MAX_KEPT: Final = 10_000
 """Partitions whose last change is remembered: as many as one answer names."""

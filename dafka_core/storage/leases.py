@@ -30,10 +30,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dafka_core.epochs import History
 from dafka_core.errors import StoreError
-from dafka_core.private_files import mode_within
-from dafka_core.records import PartitionInfo
+from dafka_core.model.epochs import History
+from dafka_core.model.records import PartitionInfo
+from dafka_core.system.files import mode_within
 
 if TYPE_CHECKING:
     import lmdb

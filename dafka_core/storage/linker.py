@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.environment import Environment

@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from dafka_core.epochs import History, before, digest
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.epochs import History, before, digest
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import LONG, OFFSET
-from dafka_core.storage.counted_transaction import CountedTransaction
 from dafka_core.storage.rows import LAST_OFFSET, partition_key
+from dafka_core.storage.transaction import CountedTransaction
 
 if TYPE_CHECKING:
     import lmdb

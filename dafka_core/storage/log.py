@@ -35,14 +35,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from dafka_core.closing import ProcessBound
-from dafka_core.compression_rules import CompressionRule
+from dafka_core.config.topic_rules import CompressionRule
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.log_entries import GoOn, LogEntry, Met, SetAside
-from dafka_core.records import (
+from dafka_core.model.deletions import Deletion
+from dafka_core.model.epochs import History
+from dafka_core.model.log_entries import GoOn, LogEntry, Met, SetAside
+from dafka_core.model.names import DELETIONS_TOPIC, octets_of, text_of
+from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
     RecordBatch,
@@ -50,15 +53,16 @@ from dafka_core.records import (
     TopicPartition,
     TransactionState,
 )
+from dafka_core.model.timestamps import MAX_AHEAD_US, AheadLog
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.block_reader import BlockReader
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
-from dafka_core.storage.leased_blocks import PlacedRange, Range, places_of
-from dafka_core.storage.leases import Lease, LeasedBlocks
+from dafka_core.storage.leases import BlockPlace, Lease, LeasedBlocks
 from dafka_core.storage.linker import Linker
+from dafka_core.storage.mapped_file import FilePositions
 from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.partition_statistics import (
     PartitionStatistics,
@@ -66,12 +70,120 @@ from dafka_core.storage.partition_statistics import (
     statistics,
     times_of,
 )
-from dafka_core.storage.retention_log import RetentionLog
 from dafka_core.storage.set_aside import AsideArea, AsideRecords
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.store_clock import StoreClock
 from dafka_core.storage.tables import Tables
-from dafka_core.timestamps import MAX_AHEAD_US, AheadLog
+from dafka_core.system.closing import ProcessBound
+
+RULES: Final = "retention"
+"""The name of the note with the rules that were set while the store ran."""
+
+
+_HANDLED: Final = "deletions "
+"""How the notes begin that say which deletions the store has been told of, by partition."""
+
+
+class RetentionLog:
+    """The part of a log that only retention uses."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+
+    def trim_each(self, wanted: Iterable[tuple[PartitionInfo, int]]) -> list[int]:
+        """Trims partitions, as ``Log.trim`` does, in one step: their earliest offsets from then on.
+
+        A partition that has another producer since it was looked at remains as it is.
+        """
+        return self._env.write(lambda tables: [tables.trim_held(*each) for each in wanted])
+
+    def trim_at_most(self, tp: TopicPartition, before: int) -> int:
+        """Trims a partition, at most to its end; its earliest offset from then on."""
+
+        def work(tables: Tables) -> int:
+            row = tables.row(tp)
+            return tables.trim(tp, min(before, row.end if row else 0))
+
+        return self._env.write(work)
+
+    def trim_deleted(self, deletions: Iterable[Deletion]) -> list[int]:
+        """Trims what was deleted of partitions; their earliest offsets from then on."""
+
+        def work(tables: Tables) -> list[int]:
+            earliest = []
+            for each in deletions:
+                lives = tables.lives.of(each.tp, tables.row(each.tp))
+                earliest.append(tables.trim(each.tp, each.reaches(lives)))
+            return earliest
+
+        return self._env.write(work)
+
+    def deletions_handled(self) -> dict[TopicPartition, int]:
+        """Up to where records of deletions have been done and told of, by partition."""
+        with self._env.reading() as tables:
+            found = tables.notes.named(_HANDLED)
+        return {
+            TopicPartition(DELETIONS_TOPIC, name.removeprefix(_HANDLED)): int(octets)
+            for name, octets in found.items()
+        }
+
+    def keep_deletions_handled(self, handled: Mapping[TopicPartition, int]) -> None:
+        """Keeps that, of the partitions that are given."""
+        notes = {_HANDLED + tp.partition: b"%d" % end for tp, end in handled.items()}
+        self._env.write(lambda tables: tables.notes.put(notes))
+
+    def kept_rules(self) -> str | None:
+        """The rules that were set while the store ran; None where none were."""
+        with self._env.reading() as tables:
+            kept = tables.notes.named(RULES).get(RULES)
+        return None if kept is None else text_of(kept)
+
+    def keep_rules(self, rules: str | None) -> None:
+        """Keeps rules, in the place of those that were kept; None: there are none."""
+        octets = None if rules is None else octets_of(rules)
+        self._env.write(lambda tables: tables.notes.put({RULES: octets}))
+
+
+Range = tuple[TopicPartition, int, int]
+"""Records of a partition from an offset up to another one (exclusive)."""
+
+
+class PlacedRange(NamedTuple):
+    """The blocks of a range; ``held`` is what there is of its partition, of which history."""
+
+    held: PartitionInfo | None
+    history: History
+    blocks: list[BlockPlace]
+
+
+def places_of(
+    tables: Tables,
+    positions: FilePositions,
+    ranges: Iterable[Range],
+    max_blocks: int,
+    max_bytes: int,
+) -> list[PlacedRange]:
+    """Where the blocks of these ranges lie, in order, up to the limits, but one at least.
+
+    Where they are reached the last range may lack some, and those after it are left out.
+    """
+    found: list[PlacedRange] = []
+    for tp, start, end in ranges:
+        if max_blocks <= 0 or max_bytes <= 0:
+            break
+        row = tables.visible_row(tp)
+        if row is None:
+            found.append(PlacedRange(None, (), []))
+            continue
+        places = [
+            BlockPlace(each.first, positions.of(each.packed), len(each.packed))
+            for each in tables.blocks_between(tp, row, start, end, max_blocks, max_bytes)
+        ]
+        max_blocks -= len(places)
+        max_bytes -= sum(place.size_bytes for place in places)
+        found.append(PlacedRange(row.info(tp), tables.lives.history(tp, row), places))
+    return found
+
 
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -11,18 +12,10 @@ from typing import Final, NamedTuple
 
 import lmdb
 
-from dafka_core.durable_files import make_directory, sync
 from dafka_core.errors import StoreError
-from dafka_core.private_files import OWNERS_ALONE, mode_within
-from dafka_core.storage.cold_marks import (
-    FORMAT,
-    FORMAT_AT_FIRST,
-    FORMAT_KEY,
-    FORMAT_VALUE,
-)
-from dafka_core.storage.file_systems import not_local
 from dafka_core.storage.leases import LEASE_FILE
-from dafka_core.storage.page_faults import handle_faults
+from dafka_core.storage.mapped_file import handle_faults
+from dafka_core.storage.rows import checksum
 from dafka_core.storage.storage_errors import (
     BACKUP_MANIFEST,
     DATA_FILE,
@@ -30,6 +23,103 @@ from dafka_core.storage.storage_errors import (
     foreign,
     translated,
 )
+from dafka_core.storage.transaction import CountedTransaction
+from dafka_core.system.files import OWNERS_ALONE, make_directory, mode_within, sync
+
+# How far each partition's blocks were looked at for compression, and the format of a log.
+#
+# In the table ``meta``:
+#
+#     "format"               ->  the format's number
+#     "cold of ", id         ->  offset up to which a partition's blocks were looked at, checksum
+
+
+FORMAT_KEY: Final = b"format"
+FORMAT_VALUE: Final = struct.Struct("<I")
+
+FORMAT: Final = 4
+"""In format 1, rows of partitions had no checksum, so that damage of a row was not found.  In
+format 2 there was no append area, and in format 3 no compressed block: a program that does not know
+them would miss their records."""
+
+FORMAT_AT_FIRST: Final = 3
+"""A log becomes format 4 with its first compressed block."""
+
+_PREFIX: Final = b"cold of "
+_OFFSET: Final = struct.Struct(">Q")
+
+
+class ColdMarks:
+    """The marks in one transaction of LMDB."""
+
+    def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
+        self._txn = txn
+        self._meta = meta
+
+    @property
+    def log_format(self) -> int:
+        """The log's format."""
+        found: int = FORMAT_VALUE.unpack(self._txn.get(FORMAT_KEY, db=self._meta) or b"")[0]
+        return found
+
+    def of(self, partition_id: int) -> int:
+        """Up to which offset a partition's blocks were looked at; 0 if that is not known."""
+        key = _PREFIX + _OFFSET.pack(partition_id)
+        found = bytes(self._txn.get(key, db=self._meta) or b"")
+        value = found[: _OFFSET.size]
+        return _OFFSET.unpack(value)[0] if found == value + checksum(key, value) else 0
+
+    def put(self, partition_id: int, offset: int, *, compressed: bool) -> None:
+        """Notes how far a partition was looked at, and whether there is a compressed block now."""
+        key, value = _PREFIX + _OFFSET.pack(partition_id), _OFFSET.pack(offset)
+        self._txn.put(key, value + checksum(key, value), db=self._meta)
+        if compressed and self.log_format < FORMAT:
+            self._txn.put(FORMAT_KEY, FORMAT_VALUE.pack(FORMAT), db=self._meta)
+
+
+NOT_LOCAL: Final = {
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFE534D42: "SMB",
+    0xFF534D42: "CIFS",
+    0x01021997: "9p",
+    0x00C36400: "Ceph",
+    0x5346414F: "AFS",
+    0x6B414653: "AFS",
+    0x73757245: "Coda",
+    0x0BD00BD0: "Lustre",
+    0x47504653: "GPFS",
+    0x01161970: "GFS2",
+    0x7461636F: "OCFS2",
+    0x19830326: "BeeGFS",
+    0x20030528: "OrangeFS",
+    0xAAD7AAEA: "PanFS",
+    0xBEEFDEAD: "StorNext",
+    0x786F4256: "a folder that VirtualBox shares",
+    0xBACBACBC: "a folder that VMware shares",
+    0x7C7C6673: "a folder that Parallels shares",
+    0x65735546: "FUSE",
+}
+"""By the type that statfs(2) gives.  Of other machines' pages, and of what a program makes up, the
+system promises neither that a map and a write agree, nor that a synced page is on a disk.
+Overlays, which containers have by default, are not among them: a file that is open for writing
+lies in the upper layer, which is a directory of this machine, and is mapped and written there.  Who
+opened the file before sees the lower one for ever, under the same number: readers open it when the
+store, which has opened it first, has told them its session.  A reader in another container has
+another overlay, and does not find its lease there."""
+
+_STATFS_BYTES: Final = 1_024
+"""More than any system's ``struct statfs``, which begins with the type, a long."""
+
+
+def not_local(directory: Path | str) -> str | None:
+    """The name of the file system that a directory is on, if it is not one of this machine."""
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(directory), found) != 0:
+        return None  # opening it says what is wrong
+    kind = ctypes.c_long.from_buffer(found).value
+    return NOT_LOCAL.get(kind & 0xFFFFFFFF)
+
 
 LOCK_FILE = "writer.lock"
 

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Longs
 from dafka_core.storage.block import peek_count, peek_times, plain_size
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
-from dafka_core.values import Longs
 
 SIZE_SAMPLES: Final = 4
 """Places of a range where the size of records is looked at: LMDB's Python binding touches each page

@@ -7,9 +7,9 @@ from typing import NamedTuple, Self
 
 import xxhash
 
-from dafka_core.epochs import EPOCH_BYTES, NO_LIFE, Epoch
-from dafka_core.names import octets_of, quoted, text_of
-from dafka_core.records import NO_VERSION, PartitionInfo, TopicPartition, Transaction
+from dafka_core.model.epochs import EPOCH_BYTES, NO_LIFE, Epoch
+from dafka_core.model.names import octets_of, quoted, text_of
+from dafka_core.model.records import NO_VERSION, PartitionInfo, TopicPartition, Transaction
 
 MAX_KEY_BYTES = 511
 """LMDB's limit: two names of 255 octets, the most that RFC 46's frames carry, and one between."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dafka_core.closing import ProcessBound
-from dafka_core.epochs import History
 from dafka_core.errors import FencedError
-from dafka_core.log_entries import attempt_octets
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.epochs import History
+from dafka_core.model.log_entries import attempt_octets
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.partition_statistics import record_sizes
-from dafka_core.storage.retention_blocks import PartitionBlocks
+from dafka_core.storage.retention import PartitionBlocks
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.storage_errors import translated
 from dafka_core.storage.tables import Tables
+from dafka_core.system.closing import ProcessBound
 
 
 class Snapshot(ProcessBound):

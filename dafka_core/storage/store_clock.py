@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dafka_core.timestamps import ANY_US, MAX_AHEAD_US, WallClock, shown_time
+from dafka_core.model.timestamps import ANY_US, MAX_AHEAD_US, WallClock, shown_time
 
 EARLIEST_US: Final = 1_767_225_600_000_000
 """2026-01-01, before this software was released: an earlier clock is never believed."""

@@ -5,7 +5,7 @@ The pytest fixtures ``dafka_cluster`` and ``dafka_topic`` are found by pytest by
 
 from __future__ import annotations
 
-from dafka_core.embedded_cluster import EmbeddedCluster
+from dafka_core.testing.embedded_cluster import EmbeddedCluster
 from dafka_core.testing.store_double import StoreDouble
 from dafka_core.testing.waiting import PATIENCE_S, wait_until
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dafka_core.embedded_cluster import EmbeddedCluster
+from dafka_core.testing.embedded_cluster import EmbeddedCluster
 
 
 @pytest.fixture(scope="session")

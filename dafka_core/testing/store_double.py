@@ -8,16 +8,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from dafka_core.closing import Closing
+from dafka_core.config.security_options import NO_KEYS, KeyFiles
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.log_entries import Commit, Discard, Forget, LogEntry, SetTransaction, Stage
-from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.model.log_entries import Commit, Discard, Forget, LogEntry, SetTransaction, Stage
+from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage import Log
+from dafka_core.system.closing import Closing
 from dafka_core.testing.waiting import wait_until
 
 T = TypeVar("T")

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.diagnosis.findings import Finding, ok, problem
+from dafka_core.config.options import Options, option
 from dafka_core.errors import DafkaError
-from dafka_core.metrics.declarations import counter
-from dafka_core.metrics.samples import Sample
-from dafka_core.nodes.own_partition import append
-from dafka_core.nodes.store_extension import ExtensionNode, StoreExtension
+from dafka_core.model.records import TopicPartition
+from dafka_core.nodes.append_queue import append
 from dafka_core.nodes.store_handle import StoreHandle
-from dafka_core.options import Options, option
-from dafka_core.records import TopicPartition
+from dafka_core.ops.findings import Finding, ok, problem
+from dafka_core.ops.metric_declarations import Sample, counter
+from dafka_core.ops.store_extension import ExtensionNode, StoreExtension
 
 ECHOED: Final = counter("echo_records", "records", ("topicecho",), "records that were copied")
 

@@ -19,12 +19,12 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from dafka_core import Reader
-from dafka_core.closing import Closing
+from dafka_core.config.security_options import KeyFiles
 from dafka_core.errors import DafkaError, DataLossError, TowerNotFoundError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.security_options import KeyFiles
+from dafka_core.system.closing import Closing
 from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.known_stores import TowerlessReader, remembered
 from dafka_spark.cluster.named_stores import NamedStoresReader

@@ -10,7 +10,8 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
@@ -18,15 +19,50 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR
 from typing import ClassVar, Final
 
-from dafka_core.durable_files import replace_file
+from dafka_core import Reader
+from dafka_core.config.security_options import KeyFiles
 from dafka_core.errors import DafkaError, InvalidRequestError, TowerNotFoundError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, this_machine
-from dafka_core.json_message import JsonMessage
-from dafka_core.records import KnownStore, PartitionInfo, merge_heads
-from dafka_core.security_options import KeyFiles
+from dafka_core.model.json_message import JsonMessage
+from dafka_core.model.records import (
+    Contacts,
+    KnownStore,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    merge_heads,
+)
+from dafka_core.system.files import replace_file
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.meshless_reader import MeshlessReader
+
+
+class MeshlessReader(Reader, ABC):
+    """In place of a mesh's reader; does not join the mesh, so ``Reader.__init__`` is not run."""
+
+    @abstractmethod
+    def _refusal(self) -> DafkaError:
+        """Why nothing can be read from a mesh."""
+
+    def contacts(self) -> Contacts:
+        """See ``Reader``: no node hears of this one."""
+        return Contacts()
+
+    def read(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> Iterator[RecordBatch]:
+        """There is no mesh to read from."""
+        raise self._refusal()
+
+    def times(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> list[tuple[int, int]]:
+        """There is no mesh to ask."""
+        raise self._refusal()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
 
 MAX_FILES: Final = 64
 """Towers of which a machine remembers the stores; those that were written first are forgotten."""

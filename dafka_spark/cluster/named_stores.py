@@ -9,14 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
+from dafka_core.config.security_options import KeyFiles
 from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import KnownStore, PartitionInfo, merge_heads
-from dafka_core.security_options import KeyFiles
+from dafka_core.model.records import KnownStore, PartitionInfo, merge_heads
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.known_stores import MAX_ASKED
-from dafka_spark.cluster.meshless_reader import MeshlessReader
+from dafka_spark.cluster.known_stores import MAX_ASKED, MeshlessReader
 from dafka_spark.cluster.timing import Deadline
 
 NO_MESH: Final = "with option stores there is no mesh to read from"

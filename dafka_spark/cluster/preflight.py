@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core import Reader
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import NoStoreError, TowerNotFoundError
-from dafka_core.node_options import ReaderOptions
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.spark_options import MeshAddress
 
 if TYPE_CHECKING:
-    from dafka_core.diagnosis.findings import Finding
+    from dafka_core.ops.findings import Finding
 
 LOOK_S: Final = 1.0
 """A tower that is there answers in less; then who listens in its place is looked at."""
@@ -85,13 +85,11 @@ def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStore
 
 def diagnosed(reader: Reader, address: MeshAddress) -> list[Finding]:
     """The problems that keep stores from answering."""
-    from dafka_core.diagnosis.checks import check_all
-    from dafka_core.diagnosis.facts import Facts
-    from dafka_core.diagnosis.findings import problems
-    from dafka_core.diagnosis.gathering import heard, named_stores
-    from dafka_core.diagnosis.port_probe import PROBE_S
-    from dafka_core.diagnosis.store_probe import asked
-    from dafka_core.diagnosis.tower_checks import towers_probed
+    from dafka_core.ops.checks import check_all
+    from dafka_core.ops.facts import Facts
+    from dafka_core.ops.findings import problems
+    from dafka_core.ops.gathering import asked, heard, named_stores
+    from dafka_core.ops.port_probe import PROBE_S, towers_probed
 
     if address.stores:
         answers = asked(named_stores(address.stores), (), PROBE_S, address.keys)
@@ -103,8 +101,7 @@ def diagnosed(reader: Reader, address: MeshAddress) -> list[Finding]:
 
 
 def _look_at_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
-    from dafka_core.diagnosis.port_probe import PROBE_S
-    from dafka_core.diagnosis.tower_checks import check_towers, towers_probed
+    from dafka_core.ops.port_probe import PROBE_S, check_towers, towers_probed
 
     towers = ReaderOptions.build({"tower": tower}).tower
     return check_towers(towers_probed(towers, PROBE_S), found=found)

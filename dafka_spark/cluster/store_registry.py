@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from dafka_core.config.security_options import KeyFiles
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.security_options import KeyFiles
 from dafka_spark.cluster import connections, timing
 
 MAX_ASKED: Final = 16

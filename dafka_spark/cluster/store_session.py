@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, TypeVar
 
-from dafka_core.closing import Closing
 from dafka_core.errors import ConfigError, NoStoreError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import NO_VERSION, TopicPartition, Transaction, TransactionState
+from dafka_core.model.records import NO_VERSION, TopicPartition, Transaction, TransactionState
+from dafka_core.system.closing import Closing
 from dafka_spark.cluster import connections, preflight, timing
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.store_registry import StoreRegistry

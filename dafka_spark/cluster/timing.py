@@ -33,7 +33,7 @@ DESCRIPTION_S: Final = 30.0
 
 FIND_S: Final = 2.0
 """The first store is heard of in less, if there is one; stores that are known and far away are
-waited for longer (``dafka_core/protocol/expected_stores.py``)."""
+waited for longer (``dafka_core/protocol/store_directory.py``)."""
 
 TRUST_S: Final = 1.0
 """How long a task trusts what its process knows of the stores without asking one of them."""

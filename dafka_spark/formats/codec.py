@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import DataType, StringType
@@ -84,3 +85,18 @@ def joined(parts: list[Part], kind: pa.DataType) -> pa.Array:
     """The column of all parts."""
     columns = [pa.nulls(1, kind) if part.why else part.column for part in parts]
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
+
+
+def needed(module: str, *, extra: str) -> Any:
+    """A module of a package that comes with ``extra``.
+
+    Raises:
+        ImportError: it is not installed here.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        cure = f"pip install 'dafka-spark[{extra}]'"
+        why = f"needs {package} on the driver and the executors: {cure}"
+        raise ImportError(why) from None

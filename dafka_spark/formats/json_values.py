@@ -16,7 +16,7 @@ import pyarrow.json
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_core.values import Values
+from dafka_core.model.values import Values
 
 _NULL: Final = Values.of([b"null"]).to_arrow()[0]  # pa.scalar would load pandas
 

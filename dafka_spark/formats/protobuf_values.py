@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.extras import needed
+from dafka_spark.formats.codec import needed
 
 EXTRA: Final = "protobuf"
 

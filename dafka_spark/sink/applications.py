@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Self
 from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import MAX_TRANSACTIONS
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.names import quoted
-from dafka_core.permissions import EVERYBODY, Permissions
-from dafka_core.records import NO_VERSION, TopicPartition, Transaction
+from dafka_core.model.names import quoted
+from dafka_core.model.records import NO_VERSION, TopicPartition, Transaction
+from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline

@@ -1,4 +1,4 @@
-"""Has the driver note what a micro-batch has written (``dafka_core.queries.audit_record``)."""
+"""Has the driver note what a micro-batch has written (``dafka_core.audit.audit_record``)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dafka_core.errors import ConfigError
-from dafka_core.flight.store_client import StoreClient
-from dafka_core.names import AUDIT_TOPIC
-from dafka_core.queries.audit_record import (
+from dafka_core.audit.audit_record import (
     AuditedRange,
     AuditRecord,
     chained,
@@ -17,6 +14,9 @@ from dafka_core.queries.audit_record import (
     read_contents,
     split,
 )
+from dafka_core.errors import ConfigError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.names import AUDIT_TOPIC
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline

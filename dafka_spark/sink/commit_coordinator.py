@@ -9,9 +9,9 @@ from contextlib import suppress
 from dafka_core.errors import ConfigError, DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.log_entries import Discard
-from dafka_core.records import StagedTransaction, TopicPartition
-from dafka_core.row_digest import RowDigest
+from dafka_core.model.log_entries import Discard
+from dafka_core.model.records import StagedTransaction, TopicPartition
+from dafka_core.model.row_digest import RowDigest
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline

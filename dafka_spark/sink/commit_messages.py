@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pyspark.sql.datasource import WriterCommitMessage
 
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 
 
 class PickedStore(NamedTuple):

@@ -16,8 +16,8 @@ from dafka_core.errors import DafkaError, FencedError
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import RecordBatch, TopicPartition, TransactionState
-from dafka_core.values import Values
+from dafka_core.model.records import RecordBatch, TopicPartition, TransactionState
+from dafka_core.model.values import Values
 from dafka_spark.cluster.timing import Deadline
 
 BLOCK_ROWS: Final = MAX_BATCH_RECORDS

@@ -15,22 +15,69 @@ from typing import Final, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
-from dafka_core.envelope_columns import close_columns
 from dafka_core.errors import ConfigError
-from dafka_core.name_limits import parse_topic
-from dafka_core.names import octets_of, quoted, unescape
-from dafka_core.permissions import Permissions
-from dafka_core.records import TopicPartition
-from dafka_core.row_digest import RowDigest
-from dafka_core.values import Values
+from dafka_core.model.envelope import close_columns
+from dafka_core.model.name_limits import parse_topic
+from dafka_core.model.names import octets_of, quoted, unescape
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import Values
+from dafka_core.security.permissions import Permissions
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
+from dafka_spark.formats.codec import Codec
+from dafka_spark.formats.codecs import BYTES, STRING, codec_of
 from dafka_spark.options import SinkOptions
 from dafka_spark.schema import COLUMNS, is_table
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
-from dafka_spark.sink.typed_rows import row_codec
+
+
+def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
+    """What makes values of a column of this type; None where they are values already.
+
+    Raises:
+        ColumnError: the column is of another type than the options say, or cannot be written so.
+    """
+    found = kind.simpleString()
+    if options.value_format == BYTES:
+        if not isinstance(kind, (BinaryType, StringType)):
+            cure = "name a format with option valueFormat, or make one of it with to_json(value)"
+            raise ColumnError("value", f"is {found}, must be binary or string; {cure}")
+        return None
+    if options.value_format == STRING:
+        if not isinstance(kind, StringType):
+            raise ColumnError("value", f"is {found}, must be string with valueFormat = string")
+        return None
+    codec = options.codec()
+    if codec is None:
+        try:
+            return codec_of(options.value_format, kind)
+        except ValueError as error:
+            raise ColumnError("value", str(error)) from None
+    if found != (wanted := codec.kind.simpleString()):
+        raise ColumnError("value", f"is {found}, and option valueSchema says {wanted}")
+    return codec
+
+
+def encoded(batches: Iterator[pa.RecordBatch], codec: Codec | None) -> Iterator[pa.RecordBatch]:
+    """The batches with values in place of the column.
+
+    Raises:
+        ColumnError: a row cannot be written so.
+    """
+    for batch in batches:
+        at = [name.lower() for name in batch.schema.names].index("value")
+        if codec is None:
+            yield batch
+            continue
+        try:
+            values = codec.encode(batch.column(at))
+        except ValueError as error:
+            raise ColumnError("value", str(error)) from None
+        yield batch.set_column(at, batch.schema.names[at], values)
+
 
 ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""

@@ -23,8 +23,8 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.log_entries import Discard, TransactionExistsError
-from dafka_core.records import (
+from dafka_core.model.log_entries import Discard, TransactionExistsError
+from dafka_core.model.records import (
     NO_VERSION,
     StagedTransaction,
     TopicPartition,

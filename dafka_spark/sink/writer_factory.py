@@ -9,23 +9,23 @@ from typing import TypeVar
 import pyarrow as pa
 
 from dafka_core import Producer
-from dafka_core.closing import Closing
-from dafka_core.envelope import NONE
+from dafka_core.config.missing_stores import ALL
+from dafka_core.config.node_options import ProducerOptions
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.missing_stores import ALL
-from dafka_core.node_options import ProducerOptions
-from dafka_core.records import TopicPartition, TransactionState
+from dafka_core.model.envelope import NONE
+from dafka_core.model.records import TopicPartition, TransactionState
+from dafka_core.system.closing import Closing
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.node_settings import settings_of
 from dafka_spark.option_values import ALL_STORES
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, WrittenRange
 from dafka_spark.sink.task_writer import PartitionWriter
 from dafka_spark.sink.transactional_writer import TaskSetup, TransactionalWriter
+from dafka_spark.spark_options import settings_of
 
 T = TypeVar("T", bound=tuple[int, Sequence[bytes]])
 

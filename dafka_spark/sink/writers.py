@@ -19,16 +19,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, FencedError, OffsetConflictError, ProducerFencedError
-from dafka_core.log_entries import TransactionExistsError
-from dafka_core.records import TopicPartition
+from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import applications, audit, commit_coordinator
 from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, TaskCommit, WrittenRange
-from dafka_spark.sink.task_writer import check_columns, own_address, write_rows
-from dafka_spark.sink.typed_rows import encoded, row_codec
+from dafka_spark.sink.task_writer import check_columns, encoded, own_address, row_codec, write_rows
 from dafka_spark.sink.writer_factory import WriterFactory
 from dafka_spark.spark_options import camel
 

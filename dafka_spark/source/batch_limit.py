@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import (
 
 from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import MAX_RANGES
-from dafka_core.flight.many_ranges import AskedRange
+from dafka_core.flight.requests import AskedRange
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster import connections, timing
 from dafka_spark.option_values import UNLIMITED_BYTES
 from dafka_spark.options import SourceOptions

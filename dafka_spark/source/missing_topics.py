@@ -10,10 +10,12 @@ import logging
 from collections.abc import Collection
 from dataclasses import replace
 
+from dafka_core.config.missing_stores import check_min_stores, warning
 from dafka_core.errors import ConfigError
-from dafka_core.names import escape, quoted
-from dafka_core.near_names import what_there_is
-from dafka_core.records import TopicPartition
+from dafka_core.model.names import escape, quoted
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.suggestions import what_there_is
+from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.latest_offsets import fetch_latest_offsets
@@ -67,3 +69,17 @@ def _sentence(
     name = escape(missing.partition)
     what = f"partition {name} of topic {quoted(missing.topic)}"
     return "assign", name, f"no store has {what} ({near})"
+
+
+def check_stores(options: SourceOptions, connect: Connect) -> None:
+    """Warns of each store that is known and away.
+
+    Raises:
+        ConfigError: there are fewer stores than option ``minStores`` asks for.
+    """
+    with connect(options.mesh_address) as reader:
+        missing = reader.missing_stores(timeout_s=timing.FIND_S)
+        there = len(reader.stores())
+    check_min_stores("minStores", options.min_stores, there, missing)
+    for each in missing:
+        _log.warning("%s", warning(each))

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dafka_core.errors import ConfigError
-from dafka_core.packed_offset import Positions
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.model.packed_offset import Positions
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.offset_options import Bound
+from dafka_spark.options import Bound
 from dafka_spark.positions import AGO, EARLIEST, LATEST, OFFSET, TIME, Position, shown_time
-from dafka_spark.source.archived_offsets import add_archived_times
 from dafka_spark.source.latest_offsets import OffsetsSnapshot
-from dafka_spark.source.time_offsets import AskedTime, TimeOffsets, offsets_of_times
+from dafka_spark.source.time_offsets import (
+    AskedTime,
+    TimeOffsets,
+    add_archived_times,
+    offsets_of_times,
+)
 
 _UNTOLD: Final = (
     "no store can tell when the records of {} were published: only stores with Arrow Flight can, "

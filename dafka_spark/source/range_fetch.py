@@ -9,33 +9,110 @@ from the record on that the one before it had reached.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+import operator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from dafka_core.archive.archive_errors import ArchiveError
-from dafka_core.epochs import NO_LIFE, EpochId
-from dafka_core.errors import (
-    DafkaError,
-    DataLossError,
-    HistoryChangedError,
-    StoreUnreachableError,
-)
-from dafka_core.kept_records import Records
-from dafka_core.records import PartitionInfo, merge_heads
+from dafka_core.archive.layout import ArchiveError
+from dafka_core.errors import DafkaError, DataLossError, HistoryChangedError, StoreUnreachableError
+from dafka_core.flight.requests import AskedRange, Part
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.matched_records import Records
+from dafka_core.model.records import PartitionInfo, RecordBatch, merge_heads
+from dafka_spark.cluster import connections
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import (
     FetchError,
     IncompleteBatchError,
     RetentionAheadError,
     SourceLossError,
+    StoreLostDataError,
 )
-from dafka_spark.options import SourceOptions
-from dafka_spark.source.archive_source import ArchiveSource, sources_now
-from dafka_spark.source.completeness import checked_reply, incomplete
+from dafka_spark.options import LOCAL, MESH, SourceOptions
 from dafka_spark.source.data_loss import DataLossPolicy, classify, denial, replaced
 from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.record_sources import NotHereError, RecordSource
+from dafka_spark.source.record_sources import (
+    ArchiveSource,
+    NotHereError,
+    RecordSource,
+    archive_sources,
+    open_sources,
+    sources_now,
+)
+
+
+class CompletenessCheck:
+    """Sees that the rows of a range come in order and once each, and that none is missing.
+
+    It does not know where they came from, so the last check, before Spark gets them, finds a
+    mistake made anywhere before it.  ``lost`` has the offsets that ``failOnDataLoss`` lets a query
+    do without, as they are found: no others may be missing.  ``name`` is for errors.
+    """
+
+    def __init__(
+        self, wanted: OffsetRange, lost: Sequence[range] = (), name: str = "the whole range"
+    ) -> None:
+        self.position = wanted.start
+        self._wanted = wanted
+        self._lost = lost
+        self._name = name
+
+    def take(self, offset: int, rows: int) -> None:
+        """Counts the next rows, the first of them at ``offset``, also those left out by ``where``.
+
+        Raises:
+            IncompleteBatchError: others were to come next.
+        """
+        self._pass_over_lost()
+        if offset != self.position or offset + rows > self._wanted.end:
+            why = f"{self._name}: rows are missing, came twice, or are more than were planned"
+            raise incomplete(self._wanted, self.position, offset, why)
+        self.position += rows
+
+    def finish(self) -> None:
+        """Raises ``IncompleteBatchError`` unless all rows have come."""
+        self._pass_over_lost()
+        if self.position != self._wanted.end:
+            why = f"{self._name}: the rows end before what was planned"
+            raise incomplete(self._wanted, self.position, None, why)
+
+    def _pass_over_lost(self) -> None:
+        for lost in self._lost:
+            if lost.start == self.position:
+                self.position = lost.stop
+
+
+def checked_reply(name: str, asked: OffsetRange, batches: Iterable[Records]) -> Iterator[Records]:
+    """The batches of the reply of the source with this name.
+
+    Raises:
+        StoreLostDataError: records are missing before others that came.
+        IncompleteBatchError: other records came than those asked for, or too few.
+    """
+    check = CompletenessCheck(asked, name=name)
+    for batch in batches:
+        if batch.offset > check.position:
+            why = f"the records of {name} do not go on where those before them ended"
+            lost_end = min(batch.offset, asked.end)
+            raise StoreLostDataError(
+                *asked.tp, check.position, batch.offset, why, lost_end=lost_end
+            )
+        check.take(batch.offset, batch.end - batch.offset)
+        yield batch
+    check.finish()
+
+
+def incomplete(
+    wanted: OffsetRange, expected: int, found: int | None, why: str
+) -> IncompleteBatchError:
+    """The error of a range of which another offset came than the expected one; None: no more."""
+    return IncompleteBatchError(
+        *wanted.tp, wanted.start, wanted.end, expected=expected, found=found, why=why
+    )
+
 
 _log = logging.getLogger("dafka_spark")
 
@@ -243,3 +320,108 @@ class RangeFetch:
         wanted, fetch = self._wanted, self._options.fetch
         cause = errors[-1] if errors else None
         raise FetchError(*wanted.tp, self._position, wanted.end, fetch, tried) from cause
+
+
+# The records of a task's ranges: of many small ones with one request for each store.
+#
+# A request, an answer and what both sides do for them cost a few milliseconds, as much as some
+# thousand records. So a task that has several ranges asks each store, in one request, for all
+# those of which it was seen to have everything. What does not come so, because the store is gone
+# or has lost records, is asked for at the next store, and in the end range by range
+# (``range_fetch``), which finds out what it means.
+
+
+class SharedFetch:
+    """The records of ranges: each range's complete and in order.
+
+    Args:
+        times: whether those of the records are needed.
+    """
+
+    def __init__(
+        self,
+        ranges: Sequence[OffsetRange],
+        options: SourceOptions,
+        connect: connections.Connect,
+        *,
+        times: bool,
+    ) -> None:
+        self._ranges = ranges
+        self._options = options
+        self._connect = connect
+        self._times = times
+        self._left = dict(enumerate(ranges))
+        """What has not come yet of each range, by its number; those without a record are not in."""
+        self._failed: set[StoreLocation] = set()
+
+    def batches(self) -> Iterator[Records]:
+        """The records; raises what ``RangeFetch.batches`` raises."""
+        if self._options.fetch != MESH and len(self._ranges) > 1:
+            for choice in range(max(len(each.held) for each in self._ranges)):
+                for location, numbers in self._by_store(choice).items():
+                    if len(numbers) > 1 and location not in self._failed:
+                        yield from self._ask(location, numbers)
+        for _, wanted in sorted(self._left.items(), key=operator.itemgetter(0)):
+            # Who did not answer for all of them is asked last.
+            held = sorted(wanted.held, key=lambda each: each.location in self._failed)
+            yield from self._alone(replace(wanted, held=tuple(held)))
+
+    def _by_store(self, choice: int) -> dict[StoreLocation, list[int]]:
+        stores: dict[StoreLocation, list[int]] = {}
+        for number, wanted in sorted(self._left.items(), key=operator.itemgetter(0)):
+            held = wanted.held[choice : choice + 1]
+            if held and held[0].earliest <= wanted.start and wanted.end <= held[0].end:
+                stores.setdefault(held[0].location, []).append(number)
+        return stores
+
+    def _ask(self, location: StoreLocation, numbers: Sequence[int]) -> Iterator[RecordBatch]:
+        asked = [_asked(self._left[number]) for number in numbers]
+        checks = [CompletenessCheck(self._left[number]) for number in numbers]
+        try:
+            with connections.lend_client(location, self._options.keys) as client:
+                for parts in self._parts(client, asked):
+                    for number, batch in parts:
+                        checks[number].take(batch.offset, batch.count)
+                        self._came(numbers[number], batch)
+                        yield batch
+        except DafkaError as error:
+            self._failed.add(location)
+            _log.warning("%s; going on elsewhere", error)
+
+    def _parts(self, client: StoreClient, asked: Sequence[AskedRange]) -> Iterator[list[Part]]:
+        options = self._options
+        most_records, most_bytes = options.max_records_per_batch, options.max_bytes_per_batch
+        sizes = {"max_records": most_records, "max_bytes": most_bytes}
+        if options.fetch != LOCAL:
+            timeout_s = options.fetch_timeout_s
+            yield from client.read_many(asked, times=self._times, timeout_s=timeout_s, **sizes)
+            return
+        with connections.lend_logs() as logs:
+            log = logs.open(client.location)
+            if log is not None:  # else each range says why it cannot be read
+                yield from log.read_many(client, asked, **sizes)
+
+    def _came(self, number: int, batch: RecordBatch) -> None:
+        wanted = self._left.pop(number)
+        if batch.end < wanted.end:
+            self._left[number] = wanted.part(batch.end, wanted.end)
+
+    def _alone(self, wanted: OffsetRange) -> Iterator[Records]:
+        sources = open_sources(
+            wanted.held,
+            self._options,
+            self._connect,
+            times=self._times,
+            archived=archive_sources(self._options.archive, wanted.tp, wanted.archived),
+        )
+        fetch = RangeFetch(wanted, self._options, sources)
+        completeness = CompletenessCheck(wanted, fetch.lost)
+        for batch in fetch.batches():
+            completeness.take(batch.offset, batch.end - batch.offset)
+            yield batch
+        completeness.finish()
+
+
+def _asked(wanted: OffsetRange) -> AskedRange:
+    lives = [None if life == NO_LIFE else life for life in (wanted.life, wanted.after)]
+    return AskedRange(*wanted.tp, wanted.start, wanted.end, *lives)

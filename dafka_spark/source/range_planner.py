@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from dafka_core.archive.manifest import ArchivedFile
-from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.records import TopicPartition
 from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 
 

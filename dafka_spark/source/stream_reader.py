@@ -4,34 +4,37 @@ Spark makes one for the query's life, on the driver, for offsets and plans, and 
 each batch, which it copies to the executors, for ``read``.  Neither connects before it must.
 """
 
-# ruff: noqa: N802, N815 -- Spark names these methods
-
 from __future__ import annotations
 
+import datetime as dt
+import logging
 import time
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.positions import AT_LATEST
-from dafka_spark.source.archived_offsets import ArchiveLook
 from dafka_spark.source.batch_limit import BatchLimit, Sizes, Waiting
-from dafka_spark.source.idle_wait import LONG_S, SPARK_POLLING_S, IdleWait
-from dafka_spark.source.later_partitions import LaterPartitions
-from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot, fetch_latest_offsets
-from dafka_spark.source.missing_stores import check_stores
-from dafka_spark.source.missing_topics import wait_or_fail
+from dafka_spark.source.data_loss import RegressionDetector
+from dafka_spark.source.latest_offsets import (
+    Heads,
+    OffsetsSnapshot,
+    StoreWatch,
+    fetch_latest_offsets,
+)
+from dafka_spark.source.missing_topics import check_stores, wait_or_fail
 from dafka_spark.source.offset_range_limit import Resolved, resolved
-from dafka_spark.source.progress_publisher import ProgressPublisher
+from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
 from dafka_spark.source.range_planner import (
     NOT_ARCHIVED,
     Archived,
@@ -41,9 +44,145 @@ from dafka_spark.source.range_planner import (
     plan_tasks,
 )
 from dafka_spark.source.range_reader import RangeReader
-from dafka_spark.source.regression_detector import RegressionDetector
-from dafka_spark.source.reported_lag import ReportedLag, described
-from dafka_spark.source.store_watch import StoreWatch
+from dafka_spark.source.time_offsets import ArchiveLook, AskedTime, offsets_of_times
+
+# How long a query that has nothing to do may wait for news before it answers Spark.
+#
+# Without a trigger interval Spark asks for the latest offset, sleeps for 10 ms if it is the one
+# before, and asks again.  An answer that comes later saves all processes work, and delays whatever
+# else the query has to do: its other sources, and its end in some cases.
+
+
+SPARK_POLLING_S: Final = 0.01
+"""How long Spark sleeps unless it is told otherwise (``spark.sql.streaming.pollingDelay``)."""
+
+POLLING_GAP_S: Final = 0.03
+"""What passes between two questions at most while Spark does nothing else.  After more there are
+other sources, which wait as well, or a short trigger interval: then nobody waits for long."""
+
+SHORT_S: Final = 0.05
+"""How long to wait at first."""
+
+LONG_S: Final = 0.25
+"""The longest wait: four questions a second cost little.  A query's other sources, if they do not
+wait, are asked so late at worst when nothing has come for seconds."""
+
+SHARE: Final = 0.05
+"""Of the time for which nothing has come: who was idle for long may wait for longer."""
+
+PAUSE_S: Final = 0.5
+"""A query that asks so seldom has a trigger interval, and is never kept waiting."""
+
+
+class IdleWait:
+    """One query's questions, and whether there was something new."""
+
+    def __init__(self) -> None:
+        self._idle_since: float | None = None
+        self._answered_at = 0.0
+
+    def answered(self, *, idle: bool) -> None:
+        """Notes an answer: that there is nothing new, or something."""
+        self._answered_at = time.monotonic()
+        if not idle:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = self._answered_at
+
+    def allowed_s(self) -> float:
+        """How long the question that has just come may wait."""
+        now = time.monotonic()
+        gap_s = now - self._answered_at
+        if self._idle_since is None or gap_s > PAUSE_S:
+            self._idle_since = None
+            return 0.0
+        if gap_s > POLLING_GAP_S:
+            return SHORT_S
+        return min(max(SHARE * (now - self._idle_since), SHORT_S), LONG_S)
+
+
+# Where a query that began at ``latest`` begins in partitions that it finds later.
+#
+# Such a partition may be new, and then all of it was written since the query began. Or it has a
+# history, and the store that has it was away: the query asked for no history. The timestamps of
+# its records tell (docs/guarantees.md), so a store that has the partition is asked for the first
+# record since then, by its own clock: the driver's may differ from all others'.
+
+
+MARGIN_US: Final = 60_000_000
+"""How much older than the query's beginning a record may be that is read: clocks of producers and
+stores that differ by a minute lose none (docs/guarantees.md)."""
+
+_log = logging.getLogger("dafka_spark")
+
+
+class LaterPartitions:
+    """Finds the first offset of each partition that a query which began at ``latest`` reads."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._unanswered: dict[TopicPartition, Deadline] = {}
+
+    def starts(
+        self, begun_us: int, later: Mapping[TopicPartition, PartitionInfo], holders: Holders
+    ) -> dict[TopicPartition, int]:
+        """The first offsets of these partitions; of some there is none yet, as no store answers.
+
+        ``begun_us`` is when the query began, in microseconds since the epoch UTC.
+        """
+        found = self._ask(begun_us - MARGIN_US, later, holders)
+        for tp, info in later.items():
+            if tp in found:
+                self._unanswered.pop(tp, None)
+                self._warn(begun_us, info, found[tp])
+            elif tp not in holders or self._is_over(tp):
+                # C stores know no timestamps.  To have too much is better than to lack something.
+                found[tp] = info.earliest
+                self._unanswered.pop(tp, None)
+                _log.warning(
+                    "%s appeared after the query began at 'latest', and no store can tell which of "
+                    "its records are older: it is read from offset %d on",
+                    tp,
+                    info.earliest,
+                )
+        return found
+
+    def _ask(
+        self, since_us: int, later: Mapping[TopicPartition, PartitionInfo], holders: Holders
+    ) -> dict[TopicPartition, int]:
+        # The driver's clock may be wrong by hours: each store goes back from its own.
+        ago = AskedTime(time.time_ns() // 1_000 - since_us, is_ago=True)
+        timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
+        asked = dict.fromkeys(later, ago)
+        answers = offsets_of_times(asked, later, holders, timeout_s, keys=self._options.keys)
+        known = {id(answers.failures[tp]) for tp in answers.failures if tp in self._unanswered}
+        for error in {id(each): each for each in answers.failures.values()}.values():
+            _log.log(logging.DEBUG if id(error) in known else logging.WARNING, "%s", error)
+        return {
+            tp: later[tp].end if offset is None else offset for tp, offset in answers.found.items()
+        }
+
+    def _is_over(self, tp: TopicPartition) -> bool:
+        """Whether a partition's stores have not answered for ``fetchTimeoutMs``."""
+        deadline = self._unanswered.setdefault(tp, Deadline(self._options.fetch_timeout_s))
+        return deadline.is_over
+
+    def _warn(self, begun_us: int, info: PartitionInfo, first: int) -> None:
+        if first == info.earliest:
+            return
+        begun = dt.datetime.fromtimestamp(begun_us // 1_000_000, dt.UTC).isoformat()
+        _log.warning(
+            "%s appeared after the query began at 'latest', at %s: %d records that were written "
+            "before are left out, offsets %d to %d (exclusive)",
+            info.tp,
+            begun,
+            first - info.earliest,
+            info.earliest,
+            first,
+        )
+
+
+# ruff: noqa: N802, N815 -- Spark names these methods
 
 
 class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

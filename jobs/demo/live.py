@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     try:
-        from dafka_core.console.console_options import ConsoleOptions
-        from dafka_core.console.server import Console
+        from dafka_console.options import ConsoleOptions
+        from dafka_console.server import Console
     except ModuleNotFoundError as error:
         raise ConfigError("console", error.name, NO_CONSOLE) from None
     ConsoleOptions.build({"listen": arguments.listen})  # what cannot be is said before work begins

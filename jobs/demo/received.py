@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Self
 
 from dafka_core import Consumer, DafkaError
-from dafka_core.records import Record, TopicPartition
+from dafka_core.model.records import Record, TopicPartition
 from demo.compare import EXAMPLES, PartitionSum
 
 

@@ -15,9 +15,9 @@ import confluent_kafka
 import pytest
 
 from dafka_core import Consumer, EmbeddedCluster, Producer
+from dafka_core.config.security_options import keys_in
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.security_options import keys_in
 from tests.forked import ForkedCluster
 from tests.integration.kafka.locked import NAME, PASSWORD, write_users
 from tests.integration.nodes.peers import PATIENCE_S

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import pytest
 
-from dafka_core.epochs import EpochId
 from dafka_core.errors import DafkaError, ProducerFencedError
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.timestamps import stamped_once
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import MAX_PEERS, NodeBeacon, encode_node_beacon
-from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
-from dafka_core.timestamps import stamped_once
 from tests.attacks.world import TOPIC, Attacker, World, attacked
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 

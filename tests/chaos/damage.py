@@ -24,7 +24,7 @@ import pyarrow as pa
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import values_on_disk
 from tests.chaos.harness import Chaos, ChaosError, wait_until
 from tests.chaos.networks import Process, unshare_works

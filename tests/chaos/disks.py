@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 
 from dafka_core.errors import StoreError
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log
 from tests.integration.storage.processes import on_disk
 

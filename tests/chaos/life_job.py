@@ -14,8 +14,8 @@ from typing import Any
 
 from dafka_core import Producer
 from dafka_core.errors import MissingStoresError, NoStoreError, ProducerFencedError
+from dafka_core.model.timestamps import WallClock
 from dafka_core.nodes import producer as producer_module
-from dafka_core.timestamps import WallClock
 
 BURST_COUNT = 7
 PAUSE_S = 0.02

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import has_on_disk, times_on_disk, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round, wait_until
 from tests.chaos.life_job import FENCED, value

@@ -13,7 +13,7 @@ import json
 import time
 from collections import Counter
 
-from dafka_core.queries.verification import PROVED, SAME
+from dafka_core.audit.verification import PROVED, SAME
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round
 from tests.chaos.nodes import Feeder, Listener, Node, start_store, start_tower
 from tests.chaos.queries import Driver, Plan, check, expected

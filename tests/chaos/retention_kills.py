@@ -19,7 +19,7 @@ from dafka_core import Consumer, Producer
 from dafka_core.errors import DafkaError, NotAcknowledgedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.nodes import Node, memory_mb, start_store, start_tower
 

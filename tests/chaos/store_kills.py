@@ -24,7 +24,7 @@ from dafka_core import NotAcknowledgedError, Producer
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import Blocks, values_on_disk
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, wait_until
 from tests.chaos.nodes import Listener, Node, start_store, start_tower

@@ -8,7 +8,7 @@ import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 
 P, Q = TopicPartition("t", "P" * 32), TopicPartition("t", "Q" * 32)

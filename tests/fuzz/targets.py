@@ -19,34 +19,26 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from dafka_core import deletions, packed_offset
 from dafka_core.archive.manifest import Commit
-from dafka_core.compression_rules import parse_compression
-from dafka_core.envelope_columns import HEADERS, KEY, VALUE, close_columns, opened_columns
+from dafka_core.config.node_options import LAYOUTS
+from dafka_core.config.topic_rules import parse_compression, parse_rules
 from dafka_core.errors import ConfigError, InvalidRequestError, ProtocolError
 from dafka_core.flight.backup_requests import BackupRequest
-from dafka_core.flight.many_ranges import GetManyRequest, ticket_version
-from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest, Request
+from dafka_core.flight.requests import (
+    Criteria,
+    GetManyRequest,
+    GetRequest,
+    InfoRequest,
+    PutRequest,
+    Request,
+    ticket_version,
+)
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.where_get import GetWhereRequest
-from dafka_core.kafka import schemas
-from dafka_core.kafka.access import Access
-from dafka_core.kafka.access_rules import RULES
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.gateway_node import Client, Handler
-from dafka_core.kafka.produced_records import joined as joined_records
-from dafka_core.kafka.produced_records import produced_records
-from dafka_core.kafka.records.decoding import decode_batches
-from dafka_core.kafka.records.errors import CorruptRecordsError
-from dafka_core.kafka.refusal import RefusedError
-from dafka_core.kafka.requests import parse_head
-from dafka_core.kafka.rights import Rights
-from dafka_core.kafka.sasl import Sasl
-from dafka_core.kafka.traffic import Complaints
-from dafka_core.kafka.users import SCRAM, Users, lines_of
-from dafka_core.keys.key_files import PUBLIC, read_public
-from dafka_core.node_options import LAYOUTS
-from dafka_core.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
+from dafka_core.model import deletions, packed_offset
+from dafka_core.model.envelope import HEADERS, KEY, VALUE, close_columns, opened_columns
+from dafka_core.model.values import Values
+from dafka_core.model.where import Where
 from dafka_core.protocol import beacons, codec
 from dafka_core.protocol.authorization import granted, refusal
 from dafka_core.protocol.bulk_decoder import BulkDecoder
@@ -64,9 +56,20 @@ from dafka_core.protocol.messages import (
     TimesQuery,
 )
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.retention_rules import parse_rules
-from dafka_core.values import Values
-from dafka_core.where import Where
+from dafka_core.security.key_files import PUBLIC, read_public
+from dafka_core.security.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
+from dafka_kafka import schemas
+from dafka_kafka.access import RULES, Access
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.errors import RefusedError
+from dafka_kafka.gateway_node import Client, Complaints, Handler
+from dafka_kafka.partition_writer import joined as joined_records
+from dafka_kafka.partition_writer import produced_records
+from dafka_kafka.records.decoding import decode_batches
+from dafka_kafka.records.errors import CorruptRecordsError
+from dafka_kafka.requests import parse_head
+from dafka_kafka.sasl import Sasl
+from dafka_kafka.users import SCRAM, Rights, Users, lines_of
 from dafka_spark.positions import (
     parse_duration_ms,
     parse_offset_range_limit,

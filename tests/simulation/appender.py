@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dafka_core.log_entries import LogEntry
-from dafka_core.nodes.log_writer import Outcomes
+from dafka_core.model.log_entries import LogEntry
+from dafka_core.nodes.store_loop import Outcomes
 from tests.simulation.disk import Disk
 from tests.simulation.world import World
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from dafka_core.permissions import CONSUME, PRODUCE, Permissions
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import (
     WELCOME,
@@ -19,6 +18,7 @@ from dafka_core.protocol.beacons import (
 )
 from dafka_core.protocol.codec import _COMMANDS, decode, subscription
 from dafka_core.protocol.record_limits import LEAST_BYTES, announcement
+from dafka_core.security.permissions import CONSUME, PRODUCE, Permissions
 from tests.simulation.corruption import corrupted
 from tests.simulation.forgeries import Forger
 from tests.simulation.keys import Keys, SimulatedSecurity

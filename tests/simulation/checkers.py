@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.errors import RecordTooLargeError
-from dafka_core.log_entries import Stage
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.model.log_entries import Stage
+from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import partition_fetcher, store_requests
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import (
     Ack,
+    BaseMessage,
     DirectRecordBatches,
     EpochAck,
     Head,
-    Message,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
-from dafka_core.timestamps import MAX_AHEAD_US
 from tests.simulation.clocks import SKEW_US, right_us
 from tests.simulation.told import told_of
 from tests.simulation.world import World
@@ -182,7 +182,7 @@ class Checkers:
         ):
             self._world.fail(who, f"goes back to {start}, where nothing has changed")
 
-    def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
+    def on_told(self, mesh: SimulatedMesh, message: BaseMessage | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""
         if isinstance(mesh.role, ConsumerRole):
             for tp, latest in told_of(message):
@@ -221,7 +221,7 @@ class Checkers:
         if sorted(found) != sorted(rows) or disk.end(tp) < end:
             self._world.fail(who, f"{LOST} transaction {number} is not what was written")
 
-    def on_sent(self, mesh: SimulatedMesh, message: Message | OutgoingBatch) -> None:
+    def on_sent(self, mesh: SimulatedMesh, message: BaseMessage | OutgoingBatch) -> None:
         """No node sends what was never published, or acknowledges what is not on its disk."""
         match message:
             case OutgoingBatch(batch):

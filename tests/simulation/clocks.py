@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from dafka_core.timestamps import WallClock
+from dafka_core.model.timestamps import WallClock
 from tests.simulation.world import World
 
 BEGIN_US: Final = 1_700_000_000_000_000

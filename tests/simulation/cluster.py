@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dafka_core.limit_options import MAX_RECORD_BYTES
-from dafka_core.log_entries import Met
+from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.model.log_entries import Met
+from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol import fetch_scheduler
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import TopicPartition
 from tests.simulation.byzantine import ByzantinePeer
 from tests.simulation.checkers import LOST, Checkers
 from tests.simulation.exact import ExactQuery

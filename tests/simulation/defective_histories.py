@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, last_life, parting
 from dafka_core.errors import DafkaError
-from dafka_core.log_entries import LogEntry
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, last_life, parting
+from dafka_core.model.log_entries import LogEntry
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.timestamps import stamped_once
+from dafka_core.model.values import Longs
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.followed_history import FollowedHistory
-from dafka_core.protocol.histories import Histories
+from dafka_core.protocol.histories import FollowedHistory, Histories
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.records import RecordBatch
-from dafka_core.timestamps import stamped_once
-from dafka_core.values import Longs
 
 
 class AcknowledgesZombies(Histories):
@@ -89,7 +88,7 @@ class FollowsAnything(FollowedHistory):
 class CountsAnyonesAcks(ProducerRole):
     """ACKs count by their offsets, whosever records they are about."""
 
-    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
         if isinstance(message, m.EpochAck):
             message = message.plain
         return super().on_message(now, message, peer)

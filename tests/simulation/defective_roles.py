@@ -7,15 +7,17 @@ from math import inf
 from typing import Any
 
 from dafka_core.errors import ProtocolError
-from dafka_core.nodes import subscribers
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
+from dafka_core.nodes import mesh
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode, parse_subscription
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.fair_queue import FairQueue
-from dafka_core.protocol.fetch_scheduler import FetchScheduler
+from dafka_core.protocol.fetch_scheduler import FairQueue, FetchScheduler
 from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import (
     Ack,
+    BaseMessage,
     DirectHead,
     DirectRecordBatch,
     EpochAck,
@@ -23,7 +25,6 @@ from dafka_core.protocol.messages import (
     GetHeads,
     Head,
     HeadsReply,
-    Message,
 )
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.producer_role import ProducerRole
@@ -32,8 +33,6 @@ from dafka_core.protocol.record_limits import RecordLimits
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
 
 CHUNK_COUNT = 4
 """Records in one chunk of a producer's memory; the C node has 256."""
@@ -78,7 +77,7 @@ class HangsOnRing(ProducerRole):
 
     hangs = False
 
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
         reused = self.durable > CHUNK_COUNT and self.next_offset > 2 * CHUNK_COUNT
         if isinstance(message, Fetch) and reused and message.end >= self.next_offset:
             self.hangs = True
@@ -111,7 +110,7 @@ class ForgetsAtOnce(ProducerRole):
 class TellsOfMoreThanIsStored(ProducerRole):
     """Answers GET-HEADS with what it has published, stored or not."""
 
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
         if isinstance(message, GetHeads) and message.topic == self.topic and self.next_offset:
             last = self.next_offset - 1
             return [DirectHead(message.requestor, self.topic, self.address, last)]
@@ -165,11 +164,11 @@ class AsksNobody(StoreRole):
     def on_tick(self, now: float) -> list[Outgoing]:
         return _without(super().on_tick(now), GetHeads)
 
-    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[BaseMessage], topic: str) -> list[Outgoing]:
         found = super().on_subscribed(now, kind, topic)
         return found if kind is Ack else _without(found, GetHeads, Head)
 
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
         if isinstance(message, DirectHead):
             return []
         return _without(super().on_message(now, message, peer), GetHeads)
@@ -208,7 +207,7 @@ class TakesPrefixes(ConsumerRole):
 class LatestIsOneTooFew(ConsumerRole):
     """Takes the last record that a HEAD names for the next one."""
 
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
         if isinstance(message, Head | DirectHead):
             tp = message.tp
             if tp not in self.fetchers:
@@ -270,7 +269,7 @@ class WaitsForGreetings(ReaderRole):
 
 
 class _GreetedOnly(StoreDirectory):
-    def on_message(self, now: float, message: Message) -> list[Outgoing]:
+    def on_message(self, now: float, message: BaseMessage) -> list[Outgoing]:
         if not isinstance(message, HeadsReply) or message.query == 0:
             return super().on_message(now, message)
         known = message.store in self.stores
@@ -280,7 +279,7 @@ class _GreetedOnly(StoreDirectory):
         return found
 
 
-class ForgetsRequestors(subscribers.Subscribers):
+class ForgetsRequestors(mesh.Subscribers):
     """Takes the end of a broken connection for that of the peer, which is back already."""
 
     def apply(self, frame: bytes) -> None:
@@ -301,9 +300,9 @@ class _StaleParse:
     """A frame that ends within a field is taken for what was received before."""
 
     def __init__(self) -> None:
-        self._last: Message | None = None
+        self._last: BaseMessage | None = None
 
-    def __call__(self, frames: Any) -> Message:
+    def __call__(self, frames: Any) -> BaseMessage:
         try:
             self._last = decode(frames)
         except ProtocolError:
@@ -312,5 +311,5 @@ class _StaleParse:
         return self._last
 
 
-def _without(messages: list[Outgoing], *kinds: type[Message]) -> list[Outgoing]:
+def _without(messages: list[Outgoing], *kinds: type[BaseMessage]) -> list[Outgoing]:
     return [message for message in messages if not isinstance(message, kinds)]

@@ -11,10 +11,10 @@ from itertools import pairwise, zip_longest
 
 import numpy as np
 
-from dafka_core import timestamps
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life, with_epoch
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
-from dafka_core.log_entries import (
+from dafka_core.model import timestamps
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, last_life, with_epoch
+from dafka_core.model.log_entries import (
     Commit,
     Discard,
     Forget,
@@ -27,7 +27,7 @@ from dafka_core.log_entries import (
     Stage,
     TransactionExistsError,
 )
-from dafka_core.records import (
+from dafka_core.model.records import (
     NO_VERSION,
     PartitionInfo,
     PartitionLives,

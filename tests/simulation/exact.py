@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
-from dafka_core.values import Values
+from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.model.values import Values
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster

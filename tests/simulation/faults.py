@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dafka_core.epochs import parting
-from dafka_core.records import TopicPartition
+from dafka_core.model.epochs import parting
+from dafka_core.model.records import TopicPartition
 from tests.simulation.disk import Disk
 from tests.simulation.hosts import ConsumerHost, Host, StoreHost
 from tests.simulation.network import Fate

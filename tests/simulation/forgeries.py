@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, digest
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, digest
+from dafka_core.model.records import (
+    KnownStore,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    Transaction,
+)
+from dafka_core.model.values import Values
 from dafka_core.nodes.sockets import send_packed
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition, Transaction
-from dafka_core.values import Values
 from tests.simulation.clocks import YEAR_US, right_us
 from tests.simulation.pub import Pub
 
@@ -38,7 +44,7 @@ class Forger:
         self._chance = chance
         self.own = [peer.new_address() for _ in range(OWN_PARTITIONS)]
         self._ends: dict[TopicPartition, int] = {}
-        self._makers: tuple[Callable[[], m.Message | OutgoingBatch], ...] = (
+        self._makers: tuple[Callable[[], m.BaseMessage | OutgoingBatch], ...] = (
             *(self._records, self._records, self._direct_records, self._many_records),
             *(self._head, self._head, self._direct_head, self._too_large),
             *(self._ack, self._epoch_ack, self._history_query, self._history_reply),
@@ -129,46 +135,46 @@ class Forger:
 
     # -- messages --------------------------------------------------------------------------------
 
-    def _records(self) -> m.Message | OutgoingBatch:
+    def _records(self) -> m.BaseMessage | OutgoingBatch:
         batch = self._any_batch()
         if self._chance.random() < 0.3:
             return m.RecordMessage(*batch.tp, batch.offset, next(iter(batch.values)))
         return OutgoingBatch(batch)
 
-    def _direct_records(self) -> m.Message | OutgoingBatch:
+    def _direct_records(self) -> m.BaseMessage | OutgoingBatch:
         batch, to = self._any_batch(), self._node()
         if self._chance.random() < 0.3:
             return m.DirectRecord(to, *batch.tp, batch.offset, next(iter(batch.values)))
         return OutgoingBatch(batch, to)
 
-    def _many_records(self) -> m.Message:
+    def _many_records(self) -> m.BaseMessage:
         return m.DirectRecordBatches.of(self._node(), [self._any_batch(), self._any_batch()])
 
-    def _head(self) -> m.Message:
+    def _head(self) -> m.BaseMessage:
         return m.Head(*(tp := self._tp()), self._offset(tp))
 
-    def _direct_head(self) -> m.Message:
+    def _direct_head(self) -> m.BaseMessage:
         return m.DirectHead(self._node(), *(tp := self._tp()), self._offset(tp))
 
-    def _too_large(self) -> m.Message:
+    def _too_large(self) -> m.BaseMessage:
         tp = self._tp()
         return m.RecordTooLarge(self._node(), *tp, self._offset(tp), 2**30)
 
-    def _ack(self) -> m.Message:
+    def _ack(self) -> m.BaseMessage:
         tp, store = self._tp(), self._chance.choice(("", self._store()))
         return m.Ack(tp.partition, tp.topic, self._offset(tp), store)
 
-    def _epoch_ack(self) -> m.Message:
+    def _epoch_ack(self) -> m.BaseMessage:
         tp = self._tp()
         history = self._history(tp)
         life = history[-1].life if history else self._life()
         return m.EpochAck(tp.partition, tp.topic, self._offset(tp), self._store(), life)
 
-    def _history_query(self) -> m.Message:
+    def _history_query(self) -> m.BaseMessage:
         life = self._chance.choice((NO_LIFE, self._life()))
         return m.HistoryQuery(self._node(), self._chance.randint(0, 9), *self._tp(), life)
 
-    def _history_reply(self) -> m.Message:
+    def _history_reply(self) -> m.BaseMessage:
         tp = self._tp()
         to = self._chance.choice((tp.partition, self._node()))
         epoch = self._epoch(tp, 0)
@@ -178,52 +184,52 @@ class Forger:
         of = to, self._chance.choice((0, 1, 2)), self._store(), *tp
         return m.HistoryReply(*of, end, self._life(), history, stores)
 
-    def _fetch(self) -> m.Message:
+    def _fetch(self) -> m.BaseMessage:
         tp = self._tp()
         return m.Fetch(tp.partition, self._node(), tp.topic, self._offset(tp), MAX_FETCH_COUNT)
 
-    def _fetch_batch(self) -> m.Message:
+    def _fetch_batch(self) -> m.BaseMessage:
         entries = (
             PartitionInfo(*self._tp(), 0, MAX_FETCH_COUNT),
             PartitionInfo(*self._tp(), 5, 10),
         )
         return m.FetchBatch(self._store(), self._node(), entries)
 
-    def _get_heads(self) -> m.Message:
+    def _get_heads(self) -> m.BaseMessage:
         return m.GetHeads(self._chance.choice(("", self._topic())), self._node())
 
-    def _heads_query(self) -> m.Message:
+    def _heads_query(self) -> m.BaseMessage:
         topics = self._chance.choice(((), (self._topic(),)))
         return m.HeadsQuery(self._node(), self._chance.randint(0, 9), topics)
 
-    def _times_query(self) -> m.Message:
+    def _times_query(self) -> m.BaseMessage:
         of = self._node(), self._chance.randint(0, 9)
         return m.TimesQuery(*of, *self._tp(), 0, 10**6)
 
-    def _hello(self) -> m.Message:
+    def _hello(self) -> m.BaseMessage:
         return m.ConsumerHello(self._store(), self._node(), (self._topic(),))
 
-    def _store_hello(self) -> m.Message:
+    def _store_hello(self) -> m.BaseMessage:
         return m.StoreHello(self._chance.choice(("", self._node())), self._store())
 
-    def _heads_reply(self) -> m.Message:
+    def _heads_reply(self) -> m.BaseMessage:
         tp = self._tp()
         entries = (PartitionInfo(*tp, 0, self._offset(tp) + 1, self._life()),)
         return m.HeadsReply(self._node(), self._chance.randint(0, 9), self._store(), 0, 1, entries)
 
-    def _times_reply(self) -> m.Message:
+    def _times_reply(self) -> m.BaseMessage:
         of = self._node(), self._chance.randint(0, 9), self._store()
         return m.TimesReply(*of, 0, 1, ((0, 0), (10, 10)))
 
-    def _endpoints(self) -> m.Message:
+    def _endpoints(self) -> m.BaseMessage:
         return m.StoreEndpoints(self._node(), self._store(), ("grpc://127.0.0.1:1",))
 
-    def _known(self) -> m.Message:
+    def _known(self) -> m.BaseMessage:
         entries = tuple(KnownStore(store, "tcp://nowhere:1", 1, True) for store in self.own)
         return m.StoresKnown(self._node(), self._store(), entries)
 
 
-def frames_of(message: m.Message | OutgoingBatch) -> list[list[bytes]]:
+def frames_of(message: m.BaseMessage | OutgoingBatch) -> list[list[bytes]]:
     """The frames of a message; of records there may be several."""
     if not isinstance(message, OutgoingBatch):
         return [encode(message)]

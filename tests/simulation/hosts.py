@@ -12,19 +12,18 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from dafka_core.epochs import LIFE_ID_BITS
+from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import SKIP
 from dafka_core.errors import HistoryChangedError
-from dafka_core.limit_options import MAX_RECORD_BYTES
-from dafka_core.log_entries import LogEntry
-from dafka_core.node_options import SKIP
+from dafka_core.model.epochs import LIFE_ID_BITS
+from dafka_core.model.log_entries import LogEntry
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes.append_queue import AppendQueue
-from dafka_core.nodes.log_writer import Outcomes
-from dafka_core.nodes.store_loop import StoreLoop
-from dafka_core.permissions import CONSUME, STORE
+from dafka_core.nodes.store_loop import Outcomes, StoreLoop
 from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.security.permissions import CONSUME, STORE
 from tests.simulation.appender import SimulatedAppender
 from tests.simulation.clocks import machine_clock
 from tests.simulation.disk import Disk, Partition

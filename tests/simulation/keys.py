@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from dafka_core.keys.key_files import AllowedKey, KeyPair
-from dafka_core.keys.said_lately import SaidLately
-from dafka_core.nodes.claims import Claims
-from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
-from dafka_core.nodes.security import Security
-from dafka_core.permissions import EVERYBODY, Permissions, address_prefix
+from dafka_core.nodes.security import Claims, RefusedSubscriptions, Security
+from dafka_core.security.key_files import AllowedKey, KeyPair
+from dafka_core.security.log_throttle import SaidLately
+from dafka_core.security.permissions import EVERYBODY, Permissions, address_prefix
 
 
 class Keys:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from dafka_core import timestamps
+from dafka_core.model import timestamps
 from dafka_core.nodes import mesh_traffic
-from dafka_core.protocol import admitted_partitions, consumer_role, store_role, takeover
+from dafka_core.protocol import consumer_role, store_limits, store_role, takeover
 from tests.simulation import hosts, mesh
 from tests.simulation.cluster import Roles
 from tests.simulation.defective_histories import (
@@ -334,7 +334,7 @@ DEFECTS = (
         "a store that was taken over from goes on with the same life",
         "ours",
         "two timestamps",
-        changes=lambda: {(admitted_partitions, "StorePartition"): LivesOn},
+        changes=lambda: {(store_limits, "StorePartition"): LivesOn},
         shape=TAKEOVERS,
         first=104,
     ),

@@ -10,25 +10,25 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from dafka_core.limit_options import MAX_RECORD_BYTES
-from dafka_core.node_options import C_LAYOUT
-from dafka_core.node_options import RFC46 as RFC46_LAYOUT
+from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import C_LAYOUT
+from dafka_core.config.node_options import RFC46 as RFC46_LAYOUT
+from dafka_core.model.records import RecordBatch
+from dafka_core.nodes.mesh import Subscribers
 from dafka_core.nodes.mesh_traffic import MeshTraffic
 from dafka_core.nodes.sockets import send_packed
-from dafka_core.nodes.subscribers import Subscribers
-from dafka_core.permissions import Permissions
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode, encode, parse_subscription
 from dafka_core.protocol.messages import (
+    BaseMessage,
     DirectRecord,
     DirectRecordBatches,
     EpochAck,
-    Message,
     RecordMessage,
 )
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
-from dafka_core.records import RecordBatch
+from dafka_core.security.permissions import Permissions
 from tests.simulation.corruption import PACKED, largest_record_bytes
 from tests.simulation.keys import SimulatedSecurity
 from tests.simulation.network import Link, Network
@@ -240,7 +240,7 @@ class SimulatedMesh:
     def _send_singles(self, message: OutgoingBatch) -> None:
         batch, single = message.batch, message.requestor
         for sequence, value in enumerate(batch.values, batch.offset):
-            record: Message = (
+            record: BaseMessage = (
                 DirectRecord(single, batch.topic, batch.partition, sequence, value)
                 if single
                 else RecordMessage(batch.topic, batch.partition, sequence, value)

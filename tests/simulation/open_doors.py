@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dafka_core.nodes import mesh_traffic, security
-from dafka_core.nodes.refused_subscriptions import RefusedSubscriptions
+from dafka_core.nodes.security import RefusedSubscriptions
 from dafka_core.protocol import store_directory
 from dafka_core.protocol.store_directory import StoreQuery
 from tests.simulation import keys, mesh, network

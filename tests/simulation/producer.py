@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dafka_core.epochs import LIFE_ID_BITS
-from dafka_core.permissions import PRODUCE
+from dafka_core.model.epochs import LIFE_ID_BITS
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.records import TopicPartition
-from dafka_core.values import Values
+from dafka_core.security.permissions import PRODUCE
 from tests.simulation.hosts import Host
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.shape import SINGLE

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from dafka_core.permissions import CONSUME
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreQuery
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.security.permissions import CONSUME
 from tests.simulation.hosts import Host, StoreHost
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.producer import RESUME_TIMEOUT_S

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
-from dafka_core.records import (
+from dafka_core.model.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
+from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dafka_core.protocol.expected_stores import Outcome
 from dafka_core.protocol.reader_role import ReaderRole
-from dafka_core.protocol.store_directory import StoreQuery
+from dafka_core.protocol.store_directory import Outcome, StoreQuery
 from tests.simulation.cluster import Cluster, Roles
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.shape import OURS, shape_of

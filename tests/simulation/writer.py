@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster

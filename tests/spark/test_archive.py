@@ -10,9 +10,9 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
-from dafka_core.envelope import closed
-from dafka_core.names import text_of
-from dafka_core.records import TopicPartition
+from dafka_core.model.envelope import closed
+from dafka_core.model.names import text_of
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import StoreDouble
 from tests.integration.archive.records import batch
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster
-from dafka_spark.source.pushed_filters import SHARES_PLANS
+from dafka_spark.source.batch_reader import SHARES_PLANS
 from tests.spark.topics import batch, produce, texts
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core import EmbeddedCluster, Tower
-from dafka_core.credentials import token
-from dafka_core.keys.key_files import new_key, read_public, read_secret
+from dafka_core.security.credentials import token
+from dafka_core.security.key_files import new_key, read_public, read_secret
 from dafka_spark import DafkaDataSource
 from tests.forked import ForkedCluster
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from dafka_core import EmbeddedCluster, Reader
-from dafka_core.names import text_of
+from dafka_core.model.names import text_of
 from tests.spark.topics import batch, produce, run, send, stream, texts
 
 

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
 from dafka_core import EmbeddedCluster
-from dafka_core.cli.verify_command import verify
+from dafka_core.audit.verification import verified
+from dafka_core.cli.checkpoint_commands import verify
 from dafka_core.errors import DafkaError
 from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.verification import verified
 from dafka_spark.recompute import recomputed
 from tests.spark.topics import TIMEOUT_S, produce, send, store_client, stream
 

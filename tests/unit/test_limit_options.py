@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from dafka_core import ConfigError, StoreLimitError
-from dafka_core.node_options import StoreOptions
+from dafka_core.config.node_options import StoreOptions
 
 
 def test_they_are_given_by_their_names() -> None:

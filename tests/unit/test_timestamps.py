@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.records import TopicPartition, times_between
-from dafka_core.timestamps import (
+from dafka_core.model.records import TopicPartition, times_between
+from dafka_core.model.timestamps import (
     MAX_AHEAD_US,
     MAX_SAID,
     STEP_LASTS_US,
@@ -20,7 +20,7 @@ from dafka_core.timestamps import (
     in_order,
     stamped_once,
 )
-from dafka_core.values import Longs
+from dafka_core.model.values import Longs
 
 NOW_US = 1_700_000_000_000_000
 YEAR_US = 365 * 86_400 * 1_000_000

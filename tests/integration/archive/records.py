@@ -11,9 +11,9 @@ import pyarrow.dataset as ds
 
 from dafka_core.archive import archive
 from dafka_core.archive.archive_writer import ArchiveWriter, Read, Wanted
-from dafka_core.envelope_columns import close_columns
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
+from dafka_core.model.envelope import close_columns
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 
 A = TopicPartition("flights", "A" * 32)
 B = TopicPartition("flights", "B" * 32)

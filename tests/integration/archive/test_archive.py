@@ -9,12 +9,12 @@ import pytest
 
 from dafka_core.archive import archive
 from dafka_core.archive.archive import Archive, info_of
-from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.layout import ArchiveError
 from dafka_core.archive.manifest import Manifest
 from dafka_core.archive.staging import path_of, staged_path
 from dafka_core.errors import DataLossError
-from dafka_core.names import text_of
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.model.names import text_of
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from tests.integration.archive.records import (
     BEGIN_US,
     HOUR_US,

@@ -14,11 +14,11 @@ from typing import IO
 import pytest
 
 from dafka_core.archive import archive_writer, manifest, record_files
-from dafka_core.archive.archive_errors import ArchiveError
 from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
-from dafka_core.epochs import EpochId
+from dafka_core.archive.layout import ArchiveError
 from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError, StoreUnreachableError
-from dafka_core.records import RecordBatch
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import RecordBatch
 from tests.integration.archive import killed_writer
 from tests.integration.archive.records import (
     A,

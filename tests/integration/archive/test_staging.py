@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dafka_core.archive import staging
-from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.layout import ArchiveError
 from dafka_core.archive.manifest import ArchivedFile, Manifest
 from dafka_core.archive.staging import Staging, recover
-from dafka_core.durable_files import make_directory
+from dafka_core.system.files import make_directory
 from tests.integration.archive.records import A, archived, offsets_in_files
 
 

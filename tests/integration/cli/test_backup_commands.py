@@ -9,7 +9,7 @@ from pathlib import Path
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka, run, sentence
-from tests.integration.nodes.test_saved_links import forge, linked
+from tests.integration.nodes.test_store_backup import forge, linked
 from tests.integration.storage.damage import erase, tamper, trees
 from tests.integration.storage.processes import TP
 from tests.integration.storage.test_log_check import NAMES, many

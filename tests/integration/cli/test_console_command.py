@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from dafka_core.console.commands import console
+from dafka_console.commands import console
 from dafka_core.errors import ConfigError
 from tests.integration.cli.processes import PATIENCE_S, Dafka, run, sentence
 
@@ -55,6 +55,6 @@ def test_what_it_cannot_do_is_refused(arguments: tuple[str, ...], expected: str)
 
 def test_who_lacks_the_libraries_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "dafka_core.console.server", raising=False)
+    monkeypatch.delitem(sys.modules, "dafka_console.server", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'dafka-spark\[console\]'"):
         console()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Producer
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing import StoreDouble
 from tests.integration.cli.processes import PATIENCE_S, Dafka, run, sentence
 

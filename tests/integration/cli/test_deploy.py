@@ -14,14 +14,14 @@ import pytest
 import typer
 import yaml
 
+from dafka_console.options import ConsoleOptions
 from dafka_core import MetricsEndpoint
 from dafka_core.cli.app import app
 from dafka_core.cli.flags import SETTINGS, of_table
-from dafka_core.console.console_options import ConsoleOptions
-from dafka_core.metrics.options import MetricsOptions, listen_address
-from dafka_core.node_options import ReaderOptions, StoreOptions, TowerOptions
-from dafka_core.options import Options
-from tests.integration.metrics.conftest import ask
+from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
+from dafka_core.config.options import Options
+from dafka_core.ops.metrics_options import MetricsOptions, listen_address
+from tests.integration.ops.conftest import ask
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"

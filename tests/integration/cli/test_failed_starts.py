@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Reader, Store, Tower
-from dafka_core.kafka.gateway import Gateway
 from dafka_core.testing.waiting import wait_until
+from dafka_kafka.gateway import Gateway
 from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, environment, run
 
 WITHOUT = (

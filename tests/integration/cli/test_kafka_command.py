@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.kafka.gateways import GATEWAYS_TOPIC, Announcement
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log
+from dafka_kafka.gateways import GATEWAYS_TOPIC, Announcement
 from tests.forked import ForkedCluster
 from tests.integration.cli.processes import ANY_PORTS, Dafka, run, sentence
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.kafka.user_commands import _rewrite
-from dafka_core.kafka.users import Users
 from dafka_core.testing import wait_until
+from dafka_kafka.commands import _rewrite
+from dafka_kafka.users import Users
 from tests.integration.cli.processes import run
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dafka_core import EmbeddedCluster, Tower
-from dafka_core.keys.key_files import read_public
+from dafka_core.security.key_files import read_public
 from tests.integration.cli.processes import run, sentence
 from tests.integration.nodes.peers import ANY_PORTS
 

@@ -12,9 +12,9 @@ import pytest
 from dafka_core import Reader
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.names import QUERIES_TOPIC
+from dafka_core.model.names import QUERIES_TOPIC
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, publish
-from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence

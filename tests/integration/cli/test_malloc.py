@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from dafka_core.cli import malloc
+from dafka_core.cli import process
 from tests.integration.cli.processes import environment
 
 PIECES = 3
 # Frees the same buffers again and again, and says how often the system had to hand out a page.
 BURSTS = f"""
 import resource, sys
-from dafka_core.cli.malloc import LARGEST_KEPT_BYTES, keep_freed_memory
+from dafka_core.cli.process import LARGEST_KEPT_BYTES, keep_freed_memory
 
 def burst():
     pieces = [bytearray(LARGEST_KEPT_BYTES - 4096) for _ in range({PIECES})]
@@ -53,5 +53,5 @@ def test_with_another_c_library_nothing_happens(monkeypatch: pytest.MonkeyPatch)
         return object()  # it has no mallopt
 
     monkeypatch.setattr(ctypes, "CDLL", other_library)
-    malloc.keep_freed_memory()
+    process.keep_freed_memory()
     assert asked == [None]

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, run, sentence
+from dafka_core import Store
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.log_entries import Met, SetAside
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.records import TopicPartition as RecordsTopicPartition
+from dafka_core.model.values import Values
+from dafka_core.nodes.store_identity import kept_address
+from dafka_core.storage import Log
+from dafka_core.testing import wait_until
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.gateways import node_id
+from tests.integration.cli.processes import ANY_PORTS, Dafka, run, sentence
+from tests.integration.cli.processes import PATIENCE_S as PROCESSES_PATIENCE_S
 
 STOP_SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
@@ -138,10 +155,203 @@ def test_a_store_without_a_tower_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_node_still_looking_for_a_tower_stops_on_a_signal(number: int, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        mute.settimeout(PATIENCE_S)
+        mute.settimeout(PROCESSES_PATIENCE_S)
         port = mute.getsockname()[1]
         arguments = ("--dir", str(tmp_path), "--tower", f"127.0.0.1:{port}:{port}")
         with Dafka("store", "--wait-for-tower", *arguments) as store:
             mute.accept()[0].close()
             assert store.stop(number) == 128 + number
             assert store.err.rest() == []
+
+
+PATIENCE_S = 60.0
+
+
+def produced(gateway: Gateway, number: int, count: int, timeout_ms: int = 30_000) -> list[int]:
+    """Writes records to a partition; the error of each."""
+    errors: list[int] = []
+    servers = {"bootstrap.servers": str(gateway.listens), "log_level": 0}
+    producer = Producer(servers | {"message.timeout.ms": timeout_ms})
+
+    def on_done(error: KafkaError | None, message: object) -> None:
+        errors.append(0 if error is None else error.code())
+
+    for _ in range(count):
+        producer.produce("t", b"v", partition=number, on_delivery=on_done)
+    producer.flush(PATIENCE_S)
+    return errors
+
+
+def read(gateway: Gateway, number: int, count: int) -> list[int]:
+    """The offsets of a partition's first records."""
+    servers = {"bootstrap.servers": str(gateway.listens), "group.id": "g", "log_level": 0}
+    consumer = Consumer(servers)
+    consumer.assign([TopicPartition("t", number, 0)])
+    try:
+        return [each.offset() or 0 for each in consumer.consume(count, PATIENCE_S)]
+    finally:
+        consumer.close()
+
+
+def admin_of(gateway: Gateway) -> AdminClient:
+    return AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+
+
+def create(gateway: Gateway, lost: str) -> int:
+    """Makes topic t of two partitions; the number of the one that the gateway ``lost`` hosts."""
+    admin = admin_of(gateway)
+    wait_until(lambda: len(admin.list_topics(timeout=30).brokers) == 2)
+    admin.create_topics([NewTopic("t", 2)])["t"].result(30)
+    partitions = admin.list_topics("t", timeout=30).topics["t"].partitions
+    return next(number for number, each in partitions.items() if each.leader == node_id(lost))
+
+
+def last_line(process: subprocess.CompletedProcess[bytes]) -> str:
+    """Its complaint; before it stores that are away are named."""
+    return process.stderr.decode().splitlines()[-1]
+
+
+def same(one: Store, other: Store) -> bool:
+    held = [
+        {info.tp: info.end for info in store.log.partitions() if info.end} for store in (one, other)
+    ]
+    return held[0] == held[1]
+
+
+def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
+    lone_tower: str, tmp_path: Path
+) -> None:
+    where, directory = ("--tower", lone_tower), str(tmp_path / "new")
+    listen = "127.0.0.1:0"
+    with Store(tmp_path / "a", tower=lone_tower) as a, Gateway(a, listen=listen) as gateway:
+        with Store(tmp_path / "b", tower=lone_tower) as b, Gateway(b, listen=listen) as other:
+            lost = b.address
+            number = create(gateway, lost)
+            assert produced(gateway, number, 5) == [0] * 5
+            wait_until(lambda: same(a, b))
+            other.close()
+        shutil.rmtree(tmp_path / "b")
+        assert set(produced(gateway, number, 1, 1_500)) == {KafkaError._MSG_TIMED_OUT}
+        with Log(directory) as empty:  # of a store that has never met another one
+            former = kept_address(empty.directory)
+        refused = run("store", "replace", directory, lost, *where)
+        assert "lacks records of" in last_line(refused)
+        with Store(directory, tower=lone_tower) as new:
+            wait_until(lambda: same(a, new))
+        for wrong, why in [
+            (a.address, "is there: only one that is gone for ever is replaced"),
+            (former, f"no store that is away is known as {former}"),
+            (lost[:-1] + "?", f"did you mean {lost}?"),
+        ]:
+            wait_until(lambda: former not in a.stores_here)
+            refused = run("store", "replace", directory, wrong, *where)
+            assert (refused.returncode, why in last_line(refused)) == (1, True), last_line(refused)
+        done = run("store", "replace", directory, lost, *where)
+        assert done.returncode == 0, last_line(done)
+        assert f"dafka store forget {former}" in done.stderr.decode()
+        assert run("store", "forget", former, *where).returncode == 0
+        with (
+            Store(directory, tower=lone_tower) as back,
+            Gateway(back, listen=listen) as again,
+        ):
+            assert back.address == lost
+            assert a.known_stores == (lost,)
+            wait_until(lambda: len(admin_of(gateway).list_topics(timeout=30).brokers) == 2)
+            assert produced(again, number, 3) == [0] * 3
+            assert read(gateway, number, 8) == list(range(8))
+            assert a.log.aside() == back.log.aside() == []
+
+
+def test_a_copy_is_refused_until_it_is_restored(lone_tower: str, tmp_path: Path) -> None:
+    directory, copy = str(tmp_path / "store"), str(tmp_path / "copy")
+    with Dafka("store", "--dir", directory, "--tower", lone_tower) as original:
+        address = original.ready()["address"]
+        shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.sock"))
+        refused = run("store", "--dir", copy, "--tower", lone_tower)
+        assert refused.returncode == 1
+        assert f"copy of those of store {address}" in sentence(refused)
+        restored = run("store", "restore", copy)
+        assert restored.returncode == 0
+        with Dafka("store", "--dir", copy, "--tower", lone_tower) as second:
+            own = second.ready()["address"]
+        assert own != address
+        assert restored.stderr.decode() == f"{copy} is store {own} from now on\n"
+        running = run("store", "restore", directory)
+        assert running.returncode == 1
+        assert "has it open for writing" in sentence(running)
+
+
+def test_there_is_nothing_to_restore_in_an_empty_directory(tmp_path: Path) -> None:
+    refused = run("store", "restore", str(tmp_path))
+    assert refused.returncode == 1
+    assert "there is no store here" in sentence(refused)
+
+
+def test_what_is_set_aside_is_listed_exported_and_deleted(tmp_path: Path) -> None:
+    tp, old = RecordsTopicPartition("t", "P"), Epoch.first(EpochId(2, 7, 1))
+    with Log(tmp_path) as log:
+        log.append([RecordBatch(tp, 0, Values.of([b"a", b"b", b"c"]), epoch=old)])
+        log.write([SetAside(tp, 1)])
+        (aside,) = log.aside()
+        refused = run("store", "aside", str(tmp_path))
+        assert refused.returncode == 1
+        assert "has it open for writing" in sentence(refused)
+    listed = run("store", "aside", str(tmp_path), "--json")
+    assert json.loads(listed.stdout) == {
+        "id": aside.id,
+        "topic": "t",
+        "partition": "P",
+        "start": 1,
+        "end": 3,
+        "bytes": aside.size_bytes,
+    }
+    exported = run("store", "aside", str(tmp_path), "--export", str(aside.id))
+    records = [json.loads(line) for line in exported.stdout.splitlines()]
+    assert [(each["offset"], each["value"]) for each in records] == [(1, "b"), (2, "c")]
+    assert run("store", "aside", str(tmp_path), "--discard", "999").returncode == 1
+    assert run("store", "aside", str(tmp_path), "--discard", str(aside.id)).returncode == 0
+    nothing = run("store", "aside", str(tmp_path))
+    assert (nothing.stdout, nothing.stderr) == (b"", b"nothing is set aside\n")
+
+
+def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.write([Met("B" * 32), Met("C" * 32)])
+    done = run("store", "forget", str(tmp_path), "B" * 32, "--json")
+    assert json.loads(done.stdout) == {"forgotten": "B" * 32}
+    with Log(tmp_path) as log:
+        assert log.met() == [Met("C" * 32)]
+    refused = run("store", "forget", str(tmp_path), "B" * 32)
+    assert refused.returncode == 1
+    assert f"those that are: {'C' * 32}" in sentence(refused)
+
+
+def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path) -> None:
+    gone, slip = "B" * 32, "B" * 31 + "C"
+    with Log(tmp_path) as log:
+        log.write([Met(gone, "tcp://10.0.0.7:1", 1_700_000_000_000_000)])
+    with Dafka("store", "--dir", str(tmp_path), "--tower", lone_tower) as store:
+        address = store.ready()["address"]
+        named = f"store {gone} (tcp://10.0.0.7:1, last heard 2023-11-14 22:13:20 UTC) is away"
+        listed = run("topics", "--tower", lone_tower)
+        assert listed.returncode == 0
+        assert named in listed.stderr.decode()
+        assert named in run("stores", "--tower", lone_tower).stderr.decode()
+        refused = run("topics", "--tower", lone_tower, "--min-stores", "all")
+        assert refused.returncode == 1
+        assert f"'min_stores' = 'all': 1 store has answered; away: store {gone}" in sentence(
+            refused
+        )
+        assert run("heads", "t", "--tower", lone_tower, "--min-stores", "0").returncode == 2
+        for wrong, why in [
+            (slip, f"did you mean {gone}?"),
+            ("x" * 32, f"those that are: {gone}"),
+            (address, f"store {address} is there: stop it first"),
+        ]:
+            assert why in sentence(run("store", "forget", wrong, "--tower", lone_tower))
+        assert run("store", "forget", "a", "b", "c", "--tower", lone_tower).returncode == 2
+        assert run("store", "forget", gone, "--tower", lone_tower).returncode == 0
+        assert run("topics", "--tower", lone_tower, "--min-stores", "all").returncode == 0
+        assert gone not in run("topics", "--tower", lone_tower).stderr.decode()
+    with Log(tmp_path) as log:
+        assert log.met() == []

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from dafka_core.names import escape, text_of
+from dafka_core.model.names import escape, text_of
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, ConsumerHello, RecordMessage, StoreHello
 from dafka_core.testing import wait_until

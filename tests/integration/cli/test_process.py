@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dafka_core import Tower
+from dafka_core.cli.process import SOCKET, WATCHDOG, told_of
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import PATIENCE_S, Dafka, environment
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, environment
 
 # The signal goes to another thread than the one that waits: nothing interrupts the system call
 # that the main thread is in, as when a signal comes just before that call.
@@ -89,3 +93,106 @@ def test_a_signal_while_it_starts_ends_it_without_a_word(
     with Dafka("consume", "t", "--count", "1", *at, PYTHONPATH=path) as consumer:
         assert consumer.wait() in (128 + number, -number)
         assert consumer.err.rest() in ([], [b"topic t, from latest"])
+
+
+FULL = 10 + int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
+"""More words than a socket keeps for who does not read."""
+
+SIGN_S = 0.01
+USEC = str(int(3 * SIGN_S * 1e6))
+
+
+class Manager:
+    """A socket as systemd's."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(address)
+        self._socket.settimeout(PATIENCE_S)
+
+    def hears(self) -> str:
+        return self._socket.recv(4_096).decode()
+
+    def hears_for(self, silence_s: float, most: int = 100) -> list[str]:
+        """All that comes until nothing has come for so long, or so many words."""
+        self._socket.settimeout(silence_s)
+        heard: list[str] = []
+        try:
+            while len(heard) < most:
+                heard.append(self.hears())
+        except TimeoutError:
+            pass
+        return heard
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(str(tmp_path / "notify"))
+    yield manager
+    manager.close()
+
+
+@pytest.fixture
+def tower() -> Iterator[Tower]:
+    with Tower(sub_address="tcp://127.0.0.1:0", pub_address="tcp://127.0.0.1:0") as tower:
+        yield tower
+
+
+def test_a_node_says_that_it_serves_lives_and_stops(manager: Manager) -> None:
+    variables = {SOCKET: manager.address, WATCHDOG: "150000"}
+    with Dafka("tower", *ANY_PORTS, **variables) as tower:
+        assert manager.hears() == "READY=1"
+        tower.ready()
+        assert [manager.hears(), manager.hears()] == ["WATCHDOG=1"] * 2
+        tower.process.send_signal(signal.SIGTERM)
+        assert {*iter(manager.hears, "STOPPING=1")} <= {"WATCHDOG=1"}
+        assert tower.wait() == 0
+
+
+def test_a_node_that_has_ended_gives_no_sign_of_life(
+    manager: Manager, tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SOCKET, manager.address)
+    monkeypatch.setenv(WATCHDOG, USEC)
+    with told_of(tower):
+        assert [manager.hears() for _ in range(3)] == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
+        tower.close()
+        signs = manager.hears_for(50 * SIGN_S)
+        assert len(signs) < 100  # those on their way, and then none
+
+
+def test_a_socket_without_a_file_is_told_and_no_sign_given_where_none_is_asked_for(
+    tower: Tower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = f"dafka-test-{tmp_path}"
+    manager = Manager(f"\0{name}")
+    monkeypatch.setenv(SOCKET, f"@{name}")
+    monkeypatch.delenv(WATCHDOG, raising=False)
+    with told_of(tower):
+        assert manager.hears() == "READY=1"
+    assert manager.hears() == "STOPPING=1"
+    manager.close()
+
+
+def test_a_manager_that_reads_nothing_holds_nobody_up(
+    manager: Manager, tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SOCKET, manager.address)
+    monkeypatch.setattr("dafka_core.cli.process.PATIENCE_S", 0.001)
+    for _ in range(FULL):  # so much is never read; its last words wait in vain
+        with told_of(tower):
+            pass
+    assert len(manager.hears_for(0.1, FULL)) < FULL
+
+
+def test_a_node_works_on_where_nobody_listens(
+    tower: Tower, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for address in (str(tmp_path / "gone"), "", "x" * 200):
+        monkeypatch.setenv(SOCKET, address)
+        with told_of(tower):
+            assert tower.is_open

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dafka_core import EmbeddedCluster
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing import StoreDouble, wait_until
 from tests.forked import ForkedCluster
 from tests.integration.cli.processes import run, sentence

@@ -11,8 +11,8 @@ from dafka_core import DafkaError, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.cli import store_clients
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.records import PartitionInfo
 from dafka_core.nodes import addresses, mesh
-from dafka_core.records import PartitionInfo
 from tests.integration.cli.processes import PATIENCE_S, run, sentence
 from tests.integration.nodes.peers import ANY_PORTS
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.console.console_options import ConsoleOptions
-from dafka_core.kafka.kafka_options import KafkaOptions
-from dafka_core.node_options import (
+from dafka_console.options import ConsoleOptions
+from dafka_core.config.node_options import (
     ConsumerOptions,
     ProducerOptions,
     ReaderOptions,
     StoreOptions,
     TowerOptions,
 )
-from dafka_core.options import Options
+from dafka_core.config.options import Options
+from dafka_kafka.options import KafkaOptions
 from tests.integration.cli.processes import run, sentence
 
 TABLES: dict[str, list[type[Options]]] = {

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
-from dafka_core.records import TransactionState
+from dafka_core.model.records import TransactionState
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.writers import QUERY_ID, DafkaBatchWriter

@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import FencedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import StagedTransaction, TopicPartition
+from dafka_core.model.records import StagedTransaction, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.errors import ApplicationError

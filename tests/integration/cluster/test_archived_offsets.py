@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dafka_core.archive.archive_errors import ArchiveError
 from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
-from dafka_core.envelope import closed
-from dafka_core.epochs import Epoch, EpochId
-from dafka_core.log_entries import SetAside
-from dafka_core.names import text_of
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
+from dafka_core.archive.layout import ArchiveError
+from dafka_core.model.envelope import closed
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.log_entries import SetAside
+from dafka_core.model.names import text_of
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_spark.errors import FetchError, HistoryReplacedError, RetentionAheadError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
-from dafka_core.records import StagedTransaction, TopicPartition, Transaction
+from dafka_core.model.records import StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
+from dafka_core.audit.audit_record import AuditRecord, chained, partition_of
 from dafka_core.errors import ConfigError
-from dafka_core.queries.audit_record import AuditRecord, chained, partition_of
+from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import Values
 from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.row_digest import RowDigest
-from dafka_core.values import Values
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.writers import BATCH_ID, QUERY_ID, DafkaBatchWriter, DafkaStreamWriter

@@ -10,7 +10,7 @@ import pytest
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.json_messages import RecordSizes
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 from tests.unit.dafka_spark.streams import json_round, reader

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dafka_core.epochs import Epoch, EpochId
-from dafka_core.log_entries import SetAside
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.log_entries import SetAside
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_spark.errors import FetchError, HistoryReplacedError
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served

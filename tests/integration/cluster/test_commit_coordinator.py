@@ -11,7 +11,7 @@ import pytest
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TopicPartition, TransactionState
+from dafka_core.model.records import TopicPartition, TransactionState
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.options import DELIVERY
 from dafka_spark.sink import commit_coordinator

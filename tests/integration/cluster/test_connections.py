@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 import pytest
 
 from dafka_core import EmbeddedCluster
+from dafka_core.config.security_options import NO_KEYS
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
-from dafka_core.security_options import NO_KEYS
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
 from dafka_spark.options import SinkOptions, SourceOptions

@@ -10,9 +10,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from dafka_core import Consumer, EmbeddedCluster, Producer
-from dafka_core.envelope import closed
-from dafka_core.envelope_columns import HEADERS_TYPE
-from dafka_core.records import TopicPartition
+from dafka_core.model.envelope import HEADERS_TYPE, closed
+from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ApplicationError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Reader
-from dafka_core.diagnosis.checks import check_all
-from dafka_core.diagnosis.findings import Finding, Severity, problems
-from dafka_core.diagnosis.gathering import gathered
 from dafka_core.errors import ConfigError
 from dafka_core.flight import server_actions
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
+from dafka_core.ops.checks import check_all
+from dafka_core.ops.findings import Finding, Severity, problems
+from dafka_core.ops.gathering import gathered
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import Serve

@@ -15,8 +15,8 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import TowerNotFoundError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import connections, known_stores, store_session
 from dafka_spark.cluster.connections import Connections

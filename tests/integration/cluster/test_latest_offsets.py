@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full

@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import EmbeddedCluster
+from dafka_core.config.security_options import NO_KEYS
 from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.records import TopicPartition
-from dafka_core.security_options import NO_KEYS
 from dafka_core.testing import wait_until
 from dafka_spark.cluster.named_stores import NamedStoresReader
 from dafka_spark.options import SinkOptions, SourceOptions

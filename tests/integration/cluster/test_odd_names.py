@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import EmbeddedCluster, Reader
-from dafka_core.names import escape
-from dafka_core.records import TopicPartition
+from dafka_core.model.names import escape
+from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from dafka_core import EmbeddedCluster
-from dafka_core.diagnosis import tower_checks
 from dafka_core.errors import ConfigError, NoStoreError, TowerNotFoundError
+from dafka_core.ops import port_probe
 from dafka_core.testing import wait_until
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
@@ -76,7 +76,7 @@ def test_a_healthy_start_looks_at_nothing_more(
     def probed(*_: object) -> None:
         raise AssertionError("a port was looked at")
 
-    monkeypatch.setattr(tower_checks, "probed", probed)
+    monkeypatch.setattr(port_probe, "probed", probed)
     assert planned(tower=shared.tower, **{"dafka.peer_expiry_ms": "4001"}) == []
 
 

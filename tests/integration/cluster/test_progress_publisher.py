@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.query_lag import QueryLag, query_lags
 from dafka_core.queries.query_progress import partition_of
-from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions

@@ -12,9 +12,9 @@ import pytest
 
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.names import QUERIES_TOPIC
+from dafka_core.model.names import QUERIES_TOPIC
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, partition_of, publish, reports
-from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from tests.integration.cluster.stores import Serve, Served
 

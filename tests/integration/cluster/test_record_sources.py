@@ -16,7 +16,7 @@ from dafka_core import Producer
 from dafka_core.errors import DataLossError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
 from dafka_core.storage.environment import Environment
 from dafka_spark.errors import FetchError

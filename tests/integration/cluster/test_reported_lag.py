@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import reported_lag
+from dafka_spark.source import progress_publisher
 from dafka_spark.source.batch_limit import Sizes, Waiting
-from dafka_spark.source.reported_lag import described
+from dafka_spark.source.progress_publisher import described
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.stores import HeardOf, Serve
 
@@ -69,12 +69,12 @@ def test_sizes_are_asked_for_now_and_then_and_may_be_unknown(
         asked.append(some)
         return {A: [5.0, 7.0]}
 
-    measured = reported_lag.ReportedLag()
+    measured = progress_publisher.ReportedLag()
     for _ in range(3):
         found = measured.of({A: 4, B: 0}, sizes)
         assert found["estimatedTotalBytesBehindLatest"] == 24
     assert asked == [{A: 4}]
-    monkeypatch.setattr(reported_lag, "SIZES_S", 0)
+    monkeypatch.setattr(progress_publisher, "SIZES_S", 0)
     measured.of({A: 4}, sizes)
     assert len(asked) == 2
 

@@ -14,7 +14,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import NotAcknowledgedError, StoreBusyError, StoreUnreachableError
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink import staged_rows

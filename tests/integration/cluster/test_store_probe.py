@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dafka_core.diagnosis.facts import FileAccess, StoreFacts
-from dafka_core.diagnosis.store_probe import asked
+from dafka_core.config.security_options import NO_KEYS, keys_in
 from dafka_core.flight.store_location import SESSION_FILE
-from dafka_core.records import TopicPartition
-from dafka_core.security_options import NO_KEYS, keys_in
+from dafka_core.model.records import TopicPartition
+from dafka_core.ops.facts import FileAccess, StoreFacts
+from dafka_core.ops.gathering import asked
 from dafka_core.testing import StoreDouble
 from tests.integration.cluster.stores import Serve
 from tests.integration.nodes.locked import Keys

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.config.security_options import NO_KEYS
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.security_options import NO_KEYS
 from dafka_spark.cluster import store_registry
 from dafka_spark.cluster.store_registry import StoreRegistry
 from tests.integration.cluster.stores import Serve, Served

@@ -15,8 +15,8 @@ from dafka_core.errors import FencedError, NotAcknowledgedError, StoreUnreachabl
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.log_entries import Discard
-from dafka_core.records import (
+from dafka_core.model.log_entries import Discard
+from dafka_core.model.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,

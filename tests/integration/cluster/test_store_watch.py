@@ -12,14 +12,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.flight import limits
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source.idle_wait import LONG_S, IdleWait
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.stream_reader import LONG_S, DafkaStreamReader, IdleWait
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 
 A = TopicPartition("t", "A")

@@ -16,21 +16,20 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from dafka_core.config.security_options import NO_KEYS
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.security_options import NO_KEYS
-from dafka_core.values import Values
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import stream_reader
-from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.pushed_filters import PushingBatchReader
+from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
 from dafka_spark.source.range_planner import HeldRange
 from dafka_spark.source.time_offsets import AskedTime, offsets_of_times
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
-from tests.integration.cluster.test_later_partitions import Clock, positions, rows
+from tests.integration.cluster.test_stream_reader import Clock, positions, rows
 from tests.unit.dafka_spark.streams import ALL, json_round, reader
 
 A, B = (TopicPartition("t", name) for name in "AB")

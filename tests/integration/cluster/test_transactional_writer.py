@@ -10,14 +10,14 @@ import pytest
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import DirectRecordBatch, RecordBatchMessage
-from dafka_core.records import (
+from dafka_core.model.records import (
     StagedTransaction,
     TopicPartition,
     Transaction,
     TransactionState,
 )
+from dafka_core.protocol.codec import subscription
+from dafka_core.protocol.messages import DirectRecordBatch, RecordBatchMessage
 from dafka_core.testing import wait_until
 from dafka_spark.sink.commit_messages import WrittenRange
 from tests.forked import ForkedCluster

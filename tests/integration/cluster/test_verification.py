@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dafka_core.errors import DafkaError, StoreUnreachableError
-from dafka_core.queries.audit_record import AuditRecord
-from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.verification import (
+from dafka_core.audit.audit_record import AuditRecord
+from dafka_core.audit.verification import (
     GONE,
     PROVED,
     SAME,
@@ -23,9 +21,11 @@ from dafka_core.queries.verification import (
     passed_through,
     verified,
 )
-from dafka_core.row_digest import RowDigest
+from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import Values
+from dafka_core.queries.checkpoint import Checkpoint
 from dafka_core.testing import PATIENCE_S
-from dafka_core.values import Values
 from tests.integration.cluster.audited_query import IN, OUT, AuditedQuery
 from tests.integration.cluster.stores import Serve, Served
 from tests.unit.queries.checkpoints import ENDS, QUERY, checkpoint, offsets, write

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dafka_core.envelope import closed
 from dafka_core.errors import ConfigError, HistoryChangedError
-from dafka_core.flight import server_where, where_get
-from dafka_core.kept_records import KeptRecords
-from dafka_core.records import TopicPartition
-from dafka_core.values import Values
+from dafka_core.flight import server_get, where_get
+from dafka_core.model.envelope import closed
+from dafka_core.model.matched_records import KeptRecords
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.values import Values
 from dafka_spark.errors import (
     BadValueError,
     IncompleteBatchError,
@@ -159,8 +159,8 @@ def test_a_task_goes_on_at_the_next_store(
         yield from came
 
     monkeypatch.setattr(record_sources, "read_where", breaking)
-    monkeypatch.setattr(server_where, "MAX_SCANNED_BYTES", 1)
-    monkeypatch.setattr(server_where, "MAX_SCANNED_BLOCKS", 1)
+    monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
+    monkeypatch.setattr(server_get, "MAX_SCANNED_BLOCKS", 1)
     source = HeardOf([one, other])
     found = batch(source, "value LIKE '%7'", fetch="flight", failOnDataLoss="false")
     assert found == [("A", offset) for offset in range(7, 1_000, 10)]

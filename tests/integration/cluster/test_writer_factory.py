@@ -20,7 +20,7 @@ from dafka_core.errors import (
 from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import StagedTransaction, TopicPartition
+from dafka_core.model.records import StagedTransaction, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline

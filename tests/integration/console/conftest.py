@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from dafka_console.server import Console
 from dafka_core import EmbeddedCluster
-from dafka_core.console.server import Console
 from tests.forked import ForkedCluster
 
 

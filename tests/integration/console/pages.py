@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from dafka_core.console.server import Console
+from dafka_console.server import Console
 from dafka_core.testing import PATIENCE_S
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from dafka_core.console.access import HEADERS, MAX_BODY_BYTES
-from dafka_core.console.server import Console
+from dafka_console.access import HEADERS, MAX_BODY_BYTES, SESSION_S, Login
+from dafka_console.server import Console
+from dafka_core.security.guesses import MOST_WRONG
+from dafka_core.security.web_access import Answer, Door, write_token
+from dafka_core.testing import StoreDouble
+from tests.integration.console.pages import Answer as Told
 from tests.integration.console.pages import ask, post
 
 
@@ -83,3 +92,178 @@ def test_other_methods_are_refused(console: Console, method: str) -> None:
 )
 def test_no_other_file_is_given(console: Console, path: str) -> None:
     assert ask(console, path).status == 404
+
+
+class Locked(NamedTuple):
+    console: Console
+    file: Path
+
+    @property
+    def token(self) -> str:
+        return self.file.read_text().strip()
+
+    def log_in(self, token: str, **headers: str) -> Told:
+        told = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+        return ask(self.console, "/login", "POST", f"token={token}".encode(), told)
+
+    def cookie(self) -> str:
+        """What a browser says from then on."""
+        return self.log_in(self.token).headers["set-cookie"].partition(";")[0]
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Locked]:
+    file = tmp_path / "token"
+    write_token(file)
+    with (
+        StoreDouble(tmp_path / "store") as store,
+        Console({}, [store.location], listen="127.0.0.1:0", token_file=str(file)) as console,
+    ):
+        yield Locked(console, file)
+
+
+PATHS = ("/api/overview", "/api/health", "/api/value", "/events", "/static/app.js", "/nothing")
+
+
+def test_without_a_token_there_is_a_form_and_nothing_else(locked: Locked) -> None:
+    page = ask(locked.console, "/")
+    assert (page.status, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert b'<form method="post" action="/login">' in page.body
+    # By a page without a referrer the form would come from nowhere, and be refused.
+    assert page.headers["referrer-policy"] == "same-origin"
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    for path in PATHS:
+        found = ask(locked.console, path)
+        assert (found.status, found.headers["www-authenticate"]) == (401, "Bearer"), path
+        assert "Authorization: Bearer" in found.json["error"]
+    assert post(locked.console, topic="t", value="v").status == 401
+    for path in set(re.findall(r'"(/static/[^"]+)"', page.body.decode())):
+        assert ask(locked.console, path).status == 200
+
+
+def test_a_form_becomes_a_cookie(locked: Locked) -> None:
+    found = locked.log_in(locked.token)
+    assert (found.status, found.headers["location"]) == (303, "/")
+    cookie, *rules = found.headers["set-cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} < {*rules}
+    assert locked.token not in cookie
+    for path in ("/", "/api/overview", "/static/app.js"):
+        assert ask(locked.console, path, headers={"Cookie": f"other=1; {cookie}"}).status == 200
+
+
+def test_where_a_form_has_led_to_may_be_asked_for_again(locked: Locked) -> None:
+    found = ask(locked.console, "/login")
+    assert (found.status, found.headers["location"]) == (303, "/")
+
+
+def test_a_link_becomes_a_cookie(locked: Locked) -> None:
+    found = ask(locked.console, "/", token=locked.token)
+    assert (found.status, found.headers["location"]) == (303, "/")
+    cookie = found.headers["set-cookie"].partition(";")[0]
+    assert ask(locked.console, "/api/overview", headers={"Cookie": cookie}).status == 200
+    # It is for pages: the token of an address that programs ask for would be in logs.
+    assert ask(locked.console, "/api/overview", token=locked.token).status == 401
+
+
+def test_a_program_says_the_token(locked: Locked) -> None:
+    told = {"Authorization": f"Bearer {locked.token}"}
+    for path in ("/", "/api/overview"):
+        assert ask(locked.console, path, headers=told).status == 200
+    for wrong in ("Bearer x", f"Basic {locked.token}", "Bearer"):
+        assert ask(locked.console, "/api/overview", headers={"Authorization": wrong}).status == 401
+
+
+def test_a_wrong_token_is_told_and_guesses_end(locked: Locked) -> None:
+    cookie = locked.cookie()
+    for count in range(MOST_WRONG):
+        found = locked.log_in("wrong") if count % 2 else ask(locked.console, "/", token="wrong")
+        assert found.status == 401
+        assert b"That is not the token." in found.body
+    for found in (
+        locked.log_in(locked.token),
+        ask(locked.console, "/", token=locked.token),
+        ask(locked.console, "/api/map", headers={"Authorization": f"Bearer {locked.token}"}),
+    ):
+        assert found.status == 429
+        assert b"wrong tokens came from this address" in found.body
+    # Who is in already stays.
+    assert ask(locked.console, "/api/overview", headers={"Cookie": cookie}).status == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_another_site_cannot_log_in_or_guess(locked: Locked, site: str) -> None:
+    assert locked.log_in(locked.token, **{"Sec-Fetch-Site": site}).status == 403
+    assert locked.log_in(locked.token, Origin="http://evil.example").status == 403
+    for _ in range(MOST_WRONG + 1):
+        asked = ask(
+            locked.console,
+            "/",
+            headers={"Sec-Fetch-Site": site},
+            token="wrong",
+        )
+        assert asked.status == 401
+    assert locked.log_in(locked.token).status == 303
+
+
+def test_with_a_cookie_other_sites_are_refused_all_the_same(locked: Locked) -> None:
+    cookie = {"Cookie": locked.cookie()}
+    for more in ({"Sec-Fetch-Site": "cross-site"}, {"Host": f"evil.example:{locked.console.port}"}):
+        for path in ("/api/overview", "/events"):
+            assert ask(locked.console, path, headers=cookie | more).status in (403, 421)
+    assert post(locked.console, cookie | {"Origin": "http://evil.example"}).status == 403
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/json", b"{}", 415),
+        ("application/x-www-form-urlencoded", b"x" * 5_000, 413),
+        ("application/x-www-form-urlencoded", b"", 401),
+        ("application/x-www-form-urlencoded", b"token=", 401),
+        ("application/x-www-form-urlencoded", b"&" * 4_000, 401),
+        ("application/x-www-form-urlencoded", b"\xff=%ff&token=%ff", 401),
+    ],
+)
+def test_what_is_no_form_is_refused(locked: Locked, kind: str, body: bytes, status: int) -> None:
+    found = ask(locked.console, "/login", "POST", body, {"Content-Type": kind})
+    assert found.status == status
+
+
+def test_another_token_ends_sessions(locked: Locked) -> None:
+    cookie = {"Cookie": locked.cookie()}
+    locked.file.unlink()
+    assert ask(locked.console, "/api/overview", headers=cookie).status == 401
+    write_token(locked.file)
+    assert ask(locked.console, "/api/overview", headers=cookie).status == 401
+    again = {"Cookie": locked.cookie()}
+    assert ask(locked.console, "/api/overview", headers=again).status == 200
+
+
+def test_a_session_ends_and_cannot_be_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door("the console", "token_file")
+    login = Login(door, 8046)
+    page = login.enter(f"token={door.token}", "10.0.0.1")
+    assert page is not None
+    cookie = dict(page.headers)["set-cookie"].partition(";")[0]
+    name, _, value = cookie.partition("=")
+    since, _, signed = value.partition(".")
+    later = f"{int(since) + 1}"
+    for wrong in (
+        *(f"{later}.{signed}", f"{since}.", f"{since}.{signed}0", f".{signed}", f"-1.{signed}"),
+        *(f"{'9' * 40}.{signed}", f"²{since}.{signed}", "", "x"),
+    ):
+        assert login.judge({"cookie": [f"{name}={wrong}"]}, "10.0.0.1") is Answer.WRONG
+    assert Login(door, 8047).judge({"cookie": [cookie]}, "10.0.0.1") is Answer.WRONG
+    assert login.judge({"cookie": ["\0", cookie]}, "10.0.0.1") is Answer.RIGHT
+    then = time.time() + SESSION_S + 1
+    monkeypatch.setattr(time, "time", lambda: then)
+    assert login.judge({"cookie": [cookie]}, "10.0.0.1") is Answer.WRONG
+
+
+def test_no_answer_has_the_token_in_it(locked: Locked) -> None:
+    cookie = {"Cookie": locked.cookie()}
+    secrets = (locked.token.encode(), str(locked.file).encode())
+    for path in ("/", "/api/overview", "/api/health", "/api/map", "/api/topics", "/api/queries"):
+        found = ask(locked.console, path, headers=cookie)
+        assert found.status == 200, path
+        assert not any(each in found.body for each in secrets), path

@@ -5,15 +5,22 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dafka_console import api
+from dafka_console.api import ConsumerGroups, audited_queries, noted, trail
+from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.console import api
-from dafka_core.console.server import Console
-from dafka_core.testing import PATIENCE_S, wait_until
+from dafka_core.audit.audit_record import AuditedRange, AuditRecord, chained, partition_of
+from dafka_core.errors import InvalidRequestError
+from dafka_core.model.records import TopicPartition
+from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 from tests.integration.console.pages import ask, post
+from tests.integration.console.test_browsing import seen
+from tests.integration.kafka.groups.kept import FIRST, keep
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -234,3 +241,80 @@ def test_as_many_pages_as_may_be_are_told_news(
     monkeypatch.setattr(api, "MOST_VIEWERS", 0)
     found = ask(console, "/events")
     assert (found.status, "pages are open already" in found.json["error"]) == (503, True)
+
+
+QUERY = "7090e364-0000-0000-0000-000000000000"
+
+
+def record(batch: int, previous: bytes) -> bytes:
+    ranges = (AuditedRange("out", "A" * 32, batch * 10, batch * 10 + 10, "10:AB"),)
+    return AuditRecord(QUERY, batch, 10, ranges, "5e88", chained(previous)).packed()
+
+
+def test_batches_are_listed_with_their_ranges_and_a_chain_that_holds(tmp_path: Path) -> None:
+    contents, tp = [b""], partition_of(QUERY)
+    for batch in range(3):
+        contents.append(record(batch, contents[-1]))
+    with StoreDouble(tmp_path) as store:
+        store.append(tp, contents[1:])
+        clients, snapshot = [store.client()], seen(store)
+        assert noted(snapshot) == {tp: 3}
+        (query,) = audited_queries(clients, snapshot)
+        assert (query["query"], query["batch"], query["batches"]) == (QUERY, 2, 3)
+        rows = trail(clients, snapshot, tp.partition)
+        assert [(row["batch"], row["chain"]) for row in rows] == [
+            (2, "holds"),
+            (1, "holds"),
+            (0, "begins"),
+        ]
+        assert rows[0]["ranges"][0]["start"] == 20
+
+
+def test_a_chain_that_somebody_broke_and_what_is_no_record(tmp_path: Path) -> None:
+    tp = partition_of(QUERY)
+    first = record(0, b"")
+    with StoreDouble(tmp_path) as store:
+        store.append(tp, [first, record(1, b"another"), b"<script>", record(2, b"<script>")])
+        rows = trail([store.client()], seen(store), tp.partition)
+        assert [row["chain"] for row in rows] == ["holds", "no record", "broken", "begins"]
+        store.append(tp, [b"noise"])
+        assert audited_queries([store.client()], seen(store)) == []
+
+
+def test_groups_their_members_and_what_they_have_committed(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path / "one", "1" * 32) as store:
+        keep(store)
+        groups, clients = ConsumerGroups(), [store.client()]
+        reading, idle = groups.listed(clients)
+        assert (reading["name"], reading["state"], reading["members"]) == ("g", "stable", 1)
+        assert (reading["partitions"], reading["records_behind"]) == (4, 6)
+        assert reading["seconds_behind"] >= 0
+        assert (idle["name"], idle["state"], idle["records_behind"]) == ("idle", "empty", 0)
+        found = groups.partitions(clients, "g")
+        assert found["total"] == 4
+        first, second, third, gone = found["rows"]
+        assert (first["topic"], first["number"], first["partition"]) == ("t", 0, FIRST.partition)
+        assert (first["committed"], first["end"], first["records_behind"]) == (4, 10, 6)
+        assert (first["member"], first["client"], first["host"]) == ("app-1", "app", "10.0.0.7")
+        assert (second["committed"], "member" in second) == (10, False)
+        assert (third["member"], "committed" in third) == ("app-1", False)
+        assert gone == {"topic": "t", "number": 7}
+        with pytest.raises(InvalidRequestError, match="it has not committed"):
+            groups.partitions(clients, "gg")
+
+
+def test_stores_are_not_asked_at_each_look(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path / "one", "1" * 32) as store:
+        keep(store)
+        groups, clients = ConsumerGroups(), [store.client()]
+        before = groups.listed(clients)
+        store.append(TopicPartition("t", FIRST.partition), [b"more"])
+        assert groups.listed(clients) == before
+        assert ConsumerGroups().listed(clients)[0]["records_behind"] == 7
+
+
+def test_a_console_answers_of_groups(console: Console) -> None:
+    assert isinstance(ask(console, "/api/groups").json["rows"], list)
+    asked = ask(console, "/api/group", group="nobody<b>")
+    assert asked.status == 400
+    assert "it has not committed" in asked.json["error"]

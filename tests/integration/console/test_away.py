@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.console.server import Console
 from dafka_core.flight.retention_actions import Deleted, DeleteRequest
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.console.pages import ask

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.console.server import Console
 from dafka_core.testing import PATIENCE_S
 from scripts.browser import Browser
 from scripts.console_pictures import Checks, busy_cluster, look_at_login, look_at_many, look_further

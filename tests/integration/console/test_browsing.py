@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dafka_core.console import browsing
-from dafka_core.console.browsing import Search, browsed, details_of, latest, one, row_of
-from dafka_core.console.partition_table import PartitionTable
-from dafka_core.console.snapshot import Snapshot
-from dafka_core.envelope import closed
+from dafka_console import browsing
+from dafka_console.browsing import Search, browsed, details_of, latest, one, row_of
+from dafka_console.snapshot import PartitionTable, Snapshot
 from dafka_core.errors import DafkaError, InvalidRequestError
-from dafka_core.records import UNKNOWN_US, RecordBatch, TopicPartition
+from dafka_core.model.envelope import closed
+from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble
 
 TP = TopicPartition("t", "A" * 32)

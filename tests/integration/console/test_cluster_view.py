@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from dafka_console import cluster_view
+from dafka_console.cluster_view import ClusterView, StoreLink, located
+from dafka_console.snapshot import Snapshot
+from dafka_console.windows import topic_row
 from dafka_core import Consumer, EmbeddedCluster, Producer
-from dafka_core.console import store_link
-from dafka_core.console.cluster_view import ClusterView, located
-from dafka_core.console.snapshot import Snapshot
-from dafka_core.console.windows import topic_row
+from dafka_core.config.security_options import NO_KEYS
 from dafka_core.errors import TowerNotFoundError
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
-from dafka_core.records import TopicPartition
-from dafka_core.security_options import NO_KEYS
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 
 QUICK_S = 0.05
@@ -107,7 +107,7 @@ def test_a_store_that_stands_still_holds_up_none_of_the_others(
 def test_what_stores_keep_of_a_topic_is_told_as_soon_as_it_is_set(
     cluster: EmbeddedCluster, dafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_link, "SPACE_EVERY_S", QUICK_S)
+    monkeypatch.setattr(cluster_view, "SPACE_EVERY_S", QUICK_S)
 
     def kept() -> list[str]:
         row = topic_row(view.snapshot, dafka_topic)
@@ -147,3 +147,53 @@ def test_who_waits_is_woken_by_the_end(tmp_path: Path) -> None:
 def test_without_a_tower_it_says_so() -> None:
     with pytest.raises(TowerNotFoundError):
         ClusterView({"tower": "127.0.0.1:1:2", "tower_timeout_s": 0.1})
+
+
+TP = TopicPartition("t", "A" * 32)
+
+
+def test_what_has_changed_is_told_and_what_all_takes_seldom(tmp_path: Path) -> None:
+    with StoreDouble(tmp_path) as store, StoreLink(store.location, NO_KEYS) as link:
+        store.append(TP, [b"x" * 100] * 5)
+        link.ask()
+        assert link.heads is not None
+        assert link.heads.complete
+        assert [(info.tp, info.end) for info in link.heads.heads] == [(TP, 5)]
+        assert link.is_facts_due(are_new=False)
+        (fact,) = link.ask_facts()
+        assert (fact.records, link.is_facts_due(are_new=False)) == (5, False)
+        # Of a partition that is new this is not waited for as long.
+        wait_until(lambda: link.is_facts_due(are_new=True))
+        assert not link.is_facts_due(are_new=False)
+        state = link.state(1, 0)
+        assert state.here
+        assert state.space is not None
+        assert state.space.file_bytes > 0
+        link.ask()
+        assert link.heads is not None
+        assert (link.heads.complete, link.heads.heads) == (False, ())
+
+
+def test_a_store_that_is_gone_is_said_and_asked_for_everything_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with StoreDouble(tmp_path) as store, StoreLink(store.location, NO_KEYS) as link:
+        store.append(TP, [b"x"])
+        link.ask()
+        assert len(link.ask_facts()) == 1
+        port = store.port
+        store.stop()
+        link.ask()
+        state = link.state(0, 0)
+        assert (state.here, link.heads, link.ask_facts()) == (False, None, [])
+        assert state.store in state.failure
+        store.start(port)
+
+        def answers() -> bool:
+            link.ask()
+            return link.heads is not None
+
+        wait_until(answers, "gRPC connects again")
+        assert link.heads is not None
+        assert link.heads.complete
+        assert link.state(1, 0).failure == ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_console import producing
+from dafka_console.producing import Producers
 from dafka_core import EmbeddedCluster
-from dafka_core.console import producing
-from dafka_core.console.producing import Producers
 from dafka_core.errors import ClosedError, NotAcknowledgedError, RecordTooLargeError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
 from tests.integration.flight.hosts import (
     BLOCK_BYTES,

@@ -17,7 +17,7 @@ from dafka_core.errors import DataLossError, LeaseEndedError
 from dafka_core.flight.local_log import LocalLogs, _Files
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
 from dafka_core.testing import PATIENCE_S
 from tests.integration.flight.hosts import LARGEST, TP
 

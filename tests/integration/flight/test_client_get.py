@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.epochs import Epoch, EpochId
 from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import client_get, server_get
-from dafka_core.flight.many_ranges import AskedRange, GetManyRequest, Part
+from dafka_core.flight.requests import AskedRange, GetManyRequest, Part
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.testing import PATIENCE_S
-from dafka_core.values import Values
 from tests.integration.flight.hosts import LARGEST, TOPIC, Served, array, value, values
 
 

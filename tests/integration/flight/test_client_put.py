@@ -16,7 +16,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight import limits
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import TP, Served, array, put, put_all, stored
 

@@ -12,11 +12,10 @@ import pytest
 from dafka_core.flight import limits, server_actions
 from dafka_core.flight.columns import COLUMNS
 from dafka_core.flight.json_messages import DurableEnd
-from dafka_core.flight.many_ranges import GetManyRequest
-from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest
+from dafka_core.flight.requests import Criteria, GetManyRequest, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.where_get import GetWhereRequest
-from dafka_core.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH
+from dafka_core.model.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH
 from tests.integration.flight.hosts import TP, Served
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flight.md").read_text()

@@ -22,7 +22,7 @@ from dafka_core.flight.limits import (
     MAX_REQUEST_BYTES,
     MAX_TRANSACTIONS_BYTES,
 )
-from dafka_core.records import PartitionInfo
+from dafka_core.model.records import PartitionInfo
 from dafka_core.testing import PATIENCE_S
 from tests.integration.flight.hosts import (
     LARGEST,

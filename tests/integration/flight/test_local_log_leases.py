@@ -19,7 +19,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight import local_log, server_actions
 from dafka_core.flight.local_log import LocalLogs
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
 from dafka_core.storage import leases
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import LARGEST, TP, Served, check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -10,20 +11,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
+from pyarrow import flight
 
-from dafka_core.errors import (
-    ConfigError,
-    StoreError,
-    StoreUnreachableError,
-)
+from dafka_core.errors import ConfigError, StoreError, StoreUnreachableError
 from dafka_core.flight import limits, server
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
-from tests.integration.flight.hosts import STORE, TP, Served
+from tests.integration.flight.hosts import PARTITION, STORE, TOPIC, TP, Served, values
 
 
 def service(served: Served, **options: Any) -> FlightService:
@@ -127,3 +128,160 @@ def test_a_close_does_not_wait_for_ever(
 def _wait(client: StoreClient) -> None:
     with pytest.raises(StoreUnreachableError):
         client.wait(TP, 1, timeout_s=60)
+
+
+DEFAULT_SCHEMA = pa.schema(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+
+
+@pytest.fixture
+def filled(served: Served) -> Served:
+    """Two topics, of which one's name begins with the other's, and three partitions."""
+    served.extend(3_000)
+    served.extend(3_005)
+    served.extend(7, partition="Q")
+    served.extend(9, topic="tt")
+    served.log.trim(TP, 5)
+    return served
+
+
+def path(*names: str) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor.for_path(*names)
+
+
+def command(**members: Any) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor.for_command(json.dumps({"v": 1} | members).encode())
+
+
+def test_partitions_are_listed(filled: Served) -> None:
+    client = filled.plain()
+    found = list(client.list_flights())
+    assert [info.descriptor for info in found] == [path("t", "P"), path("t", "Q"), path("tt", "P")]
+    assert [info.total_records for info in found] == [3_000, 7, 9]
+    for info in found:
+        assert info.schema == DEFAULT_SCHEMA
+        assert info.total_bytes > 0
+        (endpoint,) = info.endpoints
+        assert client.do_get(endpoint.ticket).read_all().num_rows == info.total_records
+    only = list(client.list_flights(b'{"v": 1, "topic": "tt"}'))
+    assert [info.descriptor for info in only] == [path("tt", "P")]
+    assert list(client.list_flights(b'{"v": 1, "topic": "other"}')) == []
+    assert len(list(client.list_flights(b'{"v": 1}'))) == 3
+
+
+def test_the_info_of_a_partition(filled: Served) -> None:
+    client = filled.plain()
+    info = client.get_flight_info(path(TOPIC, PARTITION))
+    facts = filled.log.statistics(TP)
+    assert facts is not None
+    expected = {
+        "v": 1,
+        "topic": TOPIC,
+        "partition": PARTITION,
+        "earliest": 5,
+        "end": 3_005,
+        "records": 3_000,
+        "bytes": facts.size_bytes,
+        "first_time_us": facts.first_time_us,
+        "last_time_us": facts.last_time_us,
+    }
+    assert json.loads(info.app_metadata) == expected
+    assert json.loads(info.endpoints[0].app_metadata) == expected
+    assert facts.last_time_us is not None
+    assert abs(facts.last_time_us - time.time_ns() // 1_000) < 60_000_000
+    assert (info.total_records, info.total_bytes) == (3_000, facts.size_bytes)
+    assert info.ordered
+    assert info.schema == client.get_schema(path(TOPIC, PARTITION)).schema == DEFAULT_SCHEMA
+    assert info.descriptor == path(TOPIC, PARTITION)
+    table = client.do_get(info.endpoints[0].ticket).read_all()
+    assert table["value"].to_pylist() == values(5, 3_005)
+    assert table["offset"].to_pylist() == list(range(5, 3_005))
+
+
+def test_the_info_of_a_topic_has_an_endpoint_for_each_partition(filled: Served) -> None:
+    client = filled.plain()
+    info = client.get_flight_info(path(TOPIC))
+    told = json.loads(info.app_metadata)
+    assert (told["topic"], told["partitions"], told["records"]) == (TOPIC, 2, 3_007)
+    assert told["bytes"] == info.total_bytes
+    assert told["first_time_us"] <= told["last_time_us"]
+    assert [json.loads(each.app_metadata)["partition"] for each in info.endpoints] == ["P", "Q"]
+    rows = [client.do_get(each.ticket).read_all().num_rows for each in info.endpoints]
+    assert rows == [3_000, 7]
+    assert not info.ordered
+
+
+def test_a_command_says_more_than_a_path(filled: Served) -> None:
+    client = filled.plain()
+    descriptor = command(
+        topic=TOPIC, partition="Q", columns=["offset", "topic"], max_records=2, max_bytes=1_000
+    )
+    info = client.get_flight_info(descriptor)
+    assert info.schema.names == ["offset", "topic"]
+    batches = [chunk.data for chunk in client.do_get(info.endpoints[0].ticket)]
+    assert [batch.num_rows for batch in batches] == [2, 2, 2, 1]
+    assert batches[0].schema == info.schema == client.get_schema(descriptor).schema
+    assert client.get_flight_info(command(topic=TOPIC)).total_records == 3_007
+
+
+def test_a_partition_without_records(filled: Served) -> None:
+    filled.log.trim(TopicPartition(TOPIC, "Q"), 7)
+    info = filled.plain().get_flight_info(path(TOPIC, "Q"))
+    told = json.loads(info.app_metadata)
+    assert (told["earliest"], told["end"], told["records"]) == (7, 7, 0)
+    assert (told["first_time_us"], told["last_time_us"]) == (None, None)
+    assert filled.plain().do_get(info.endpoints[0].ticket).read_all().num_rows == 0
+
+
+def test_names_that_are_no_texts_are_described_by_commands(filled: Served) -> None:
+    odd = b"\xff".decode("utf-8", "surrogateescape")
+    filled.extend(3, topic="odd", partition=odd)
+    client = filled.plain()
+    (info,) = client.list_flights(b'{"v": 1, "topic": "odd"}')
+    assert json.loads(info.descriptor.command)["partition"] == odd
+    again = client.get_flight_info(info.descriptor)
+    assert client.do_get(again.endpoints[0].ticket).read_all()["value"].to_pylist() == values(0, 3)
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [("get_flight_info", flight.FlightServerError), ("get_schema", pa.ArrowInvalid)],
+)
+def test_what_is_not_there_is_named(filled: Served, what: str, error: type[Exception]) -> None:
+    ask = getattr(filled.plain(), what)
+    with pytest.raises(error, match="'topic' = 'x': the store has no such"):
+        ask(path("x"))
+    with pytest.raises(error, match="'partition' = 'x': the store has no such"):
+        ask(path("t", "x"))
+
+
+def test_locations_are_those_that_the_client_can_reach(filled: Served) -> None:
+    unix, tcp = filled.location.locations
+    for location, expected in ((unix, [unix, tcp]), (tcp, [tcp])):
+        with flight.connect(location) as client:
+            info = client.get_flight_info(path(TOPIC))
+            found = [each.uri.decode() for each in info.endpoints[0].locations]
+            assert found == expected
+            for uri in found:
+                with flight.connect(uri) as other:
+                    assert other.do_get(info.endpoints[0].ticket).read_all().num_rows == 3_000
+
+
+def test_a_client_is_told_the_same(filled: Served) -> None:
+    with StoreClient(filled.location) as client:
+        everything = client.facts(None, timeout_s=PATIENCE_S)
+        topic = client.facts(TOPIC, timeout_s=PATIENCE_S)
+        assert client.facts("no such topic", timeout_s=PATIENCE_S) == []
+    assert [each.tp for each in everything] == [*(each.tp for each in topic), ("tt", PARTITION)]
+    for each in everything:
+        facts = filled.log.statistics(each.tp)
+        assert facts is not None
+        assert msgspec.structs.astuple(each) == tuple(facts)
+    filled.close()
+    with StoreClient(filled.location) as client, pytest.raises(StoreUnreachableError):
+        client.facts(None, timeout_s=PATIENCE_S)

@@ -15,7 +15,7 @@ from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import GetRequest, PutRequest
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     BLOCKS,

@@ -10,13 +10,24 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.errors import DataLossError, StoreUnreachableError
+from dafka_core.errors import (
+    DataLossError,
+    HistoryChangedError,
+    InvalidRequestError,
+    StoreUnreachableError,
+)
+from dafka_core.flight import server_get
+from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.flight.where_get import GetWhereRequest, read_where
+from dafka_core.model.envelope import closed
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.matched_records import KeptRecords
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.values import Longs
 from dafka_core.storage import Log
 from dafka_core.testing import PATIENCE_S
-from dafka_core.values import Longs
 from tests.integration.flight.hosts import (
     LARGEST,
     PARTITION,
@@ -25,9 +36,10 @@ from tests.integration.flight.hosts import (
     Served,
     check,
     open_reads,
-    read,
+    value,
     values,
 )
+from tests.integration.flight.hosts import read as hosts_read
 
 
 def get(served: Served, **members: Any) -> flight.FlightStreamReader:
@@ -43,7 +55,7 @@ def times_of(batch: RecordBatch) -> Longs:
 def test_a_range_is_read_over_both_ways(served: Served, client: StoreClient) -> None:
     for end in (30_000, 60_000, 60_001, 60_500):
         served.extend(end)
-    batches = check(read(client, 0, 60_500), 0, 60_500)
+    batches = check(hosts_read(client, 0, 60_500), 0, 60_500)
     assert 1 < len(batches) < 5
     stamped = [moment for batch in batches for moment in times_of(batch).tolist()]
     told = np.repeat([time for _, time in stamped], [count for count, _ in stamped])
@@ -60,7 +72,7 @@ def test_ranges_begin_and_end_inside_blocks(served: Served, client: StoreClient)
     for start in edges:
         for end in edges:
             if start <= end:
-                for batch in check(read(client, start, end), start, end):
+                for batch in check(hosts_read(client, start, end), start, end):
                     assert times_of(batch)[:, 0].sum() == len(batch.values)
 
 
@@ -69,7 +81,7 @@ def test_batches_have_at_most_the_records_asked_for(
     served: Served, client: StoreClient, max_records: int
 ) -> None:
     served.extend(3_000)
-    for batch in check(read(client, 7, 2_500, max_records=max_records), 7, 2_500):
+    for batch in check(hosts_read(client, 7, 2_500, max_records=max_records), 7, 2_500):
         assert len(batch.values) <= max_records
 
 
@@ -78,7 +90,7 @@ def test_batches_have_at_most_the_bytes_asked_for(
     served: Served, client: StoreClient, max_bytes: int
 ) -> None:
     served.extend(3_000)
-    for batch in check(read(client, 7, 2_500, max_bytes=max_bytes), 7, 2_500):
+    for batch in check(hosts_read(client, 7, 2_500, max_bytes=max_bytes), 7, 2_500):
         size = sum(map(len, batch.values))
         assert size <= max_bytes or len(batch.values) == 1
 
@@ -86,7 +98,7 @@ def test_batches_have_at_most_the_bytes_asked_for(
 def test_a_large_record_has_a_batch_to_itself(served: Served, client: StoreClient) -> None:
     records = [b"a", b"b" * (20 << 20), b"", b"c"]
     served.log.append([RecordBatch.of(TP, 0, records)])
-    found = list(read(client, 0, 4))
+    found = list(hosts_read(client, 0, 4))
     assert [value for batch in found for value in batch.values] == records
     assert [len(batch.values) for batch in found if batch.offset == 1] == [1]
 
@@ -96,24 +108,24 @@ def test_small_blocks_are_joined(served: Served, client: StoreClient) -> None:
     records = [bytes([65 + n]) * 70_000 for n in range(10)]
     for offset, record in enumerate(records):
         served.log.append([RecordBatch.of(TP, offset, [record])])
-    whole = list(read(client, 0, 10))
+    whole = list(hosts_read(client, 0, 10))
     assert len(whole) == 1
     assert whole[0].values == records
     assert whole[0].times[:, 0].sum() == 10
-    cut = list(read(client, 1, 9, max_bytes=150_000))
+    cut = list(hosts_read(client, 1, 9, max_bytes=150_000))
     assert [len(batch.values) for batch in cut] == [2, 2, 2, 2]
     assert [value for batch in cut for value in batch.values] == records[1:9]
 
 
 def test_an_empty_range_is_an_empty_stream(served: Served, client: StoreClient) -> None:
     served.extend(5)
-    assert list(read(client, 5, 5)) == []
-    assert list(read(client, 0, 0)) == []
+    assert list(hosts_read(client, 5, 5)) == []
+    assert list(hosts_read(client, 0, 0)) == []
 
 
 def test_times_come_only_when_asked_for(served: Served, client: StoreClient) -> None:
     served.extend(5)
-    (batch,) = check(read(client, 0, 5, times=False), 0, 5)
+    (batch,) = check(hosts_read(client, 0, 5, times=False), 0, 5)
     assert batch.times is None
 
 
@@ -122,17 +134,17 @@ def test_what_is_not_held_is_an_error_with_the_facts(served: Served, client: Sto
     served.extend(20_000)
     served.log.trim(TP, 10_100)
     with pytest.raises(DataLossError) as before:
-        list(read(client, 10_099, 15_000))
+        list(hosts_read(client, 10_099, 15_000))
     assert (before.value.wanted, before.value.available) == (10_099, 10_100)
     with pytest.raises(DataLossError) as beyond:
-        list(read(client, 19_999, 20_001))
+        list(hosts_read(client, 19_999, 20_001))
     assert (beyond.value.wanted, beyond.value.available) == (20_000, None)
     assert "from 10100 up to 20000 (exclusive)" in str(beyond.value)
     assert (beyond.value.topic, beyond.value.partition) == (TOPIC, PARTITION)
     other = TopicPartition("other", PARTITION)
     with pytest.raises(DataLossError, match="nothing is available"):
         list(client.read(other, 0, 1, times=False, timeout_s=PATIENCE_S, **LARGEST))
-    check(read(client, 10_100, 20_000), 10_100, 20_000)
+    check(hosts_read(client, 10_100, 20_000), 10_100, 20_000)
 
 
 def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
@@ -140,7 +152,7 @@ def test_records_trimmed_under_a_reader_are_an_error(served: Served) -> None:
     for stop in range(40_000, end + 1, 40_000):
         served.extend(stop)
     client = served.client()
-    batches = read(client, 0, end, max_records=1_000)
+    batches = hosts_read(client, 0, end, max_records=1_000)
     got = [next(batches)]
     served.log.trim(TP, end - 10)
     with pytest.raises(DataLossError) as loss:
@@ -211,7 +223,7 @@ def test_a_damaged_block_is_the_stores_failure(directory: Any) -> None:
         file.seek(data.index(values(40_000, 40_001)[0]))
         file.write(b"!")
     with Served(directory) as served:
-        batches = read(served.client(), 0, 60_000)
+        batches = hosts_read(served.client(), 0, 60_000)
         got = [next(batches)]
         with pytest.raises(StoreUnreachableError, match=r"block at offset 30000 .*checksum"):
             got.extend(batches)
@@ -222,3 +234,149 @@ def test_a_request_for_another_store_is_refused(served: Served) -> None:
     request = GetRequest(TOPIC, PARTITION, 0, 0, store="other")
     with pytest.raises(flight.FlightUnavailableError, match="store other was meant, and this is"):
         served.plain().do_get(flight.Ticket(request.packed())).read_all()
+
+
+COLUMNS = (VALUE, OFFSET, TIMESTAMP)
+
+
+def read(
+    client: StoreClient, start: int, end: int, where: str, tp: TopicPartition = TP, **members: Any
+) -> list[KeptRecords]:
+    """What came, which covers the range."""
+    asked = {"start": start, "end": end, "where": where, "columns": COLUMNS, **tp._asdict()}
+    request = GetWhereRequest(**asked | members)
+    found = list(read_where(client, request, timeout_s=PATIENCE_S))
+    at = start
+    for part in found:
+        assert part.offset == at < part.end
+        at = part.end
+    assert at == end
+    return found
+
+
+def offsets(found: list[KeptRecords]) -> list[int]:
+    return [offset for part in found for offset in part.offsets.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ("value LIKE '77,%'", range(77, 78)),
+        ("offset >= 9990 AND offset < 10010", range(9_990, 10_010)),
+        ("value IS NOT NULL", range(5, 20_003)),
+        ("value = 'nothing'", range(0)),
+    ],
+)
+def test_what_fits_comes_over_both_ways(
+    filled: Served, client: StoreClient, where: str, wanted: range
+) -> None:
+    found = read(client, 5, 20_003, where)
+    assert offsets(found) == list(wanted)
+    assert [each for part in found for each in part.values] == [value(each) for each in wanted]
+    stamps = dict(filled.log.times(TP, 0, 20_003))
+    for part in found:
+        assert part.times is not None
+        assert part.times[:, 0].sum() == part.count
+        assert set(part.times[:, 1].tolist()) <= set(stamps.values())
+    assert open_reads(filled.directory) == 0
+
+
+@pytest.mark.parametrize("sizes", [{"max_records": 7}, {"max_bytes": 100}, {"max_records": 1}])
+def test_batches_are_as_large_as_asked_for(
+    served: Served, client: StoreClient, sizes: dict[str, Any]
+) -> None:
+    served.extend(500)
+    for part in (found := read(client, 3, 400, "offset <> 17", **sizes)):
+        assert part.count <= sizes.get("max_records", 500)
+        assert part.count <= 1 or part.values.size_bytes <= sizes.get("max_bytes", 1 << 20)
+    assert offsets(found) == [each for each in range(3, 400) if each != 17]
+
+
+def test_a_client_hears_of_the_store_where_nothing_fits(
+    served: Served, client: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at so much is an answer, of no record."""
+    monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
+    for end in (10_000, 20_000, 20_005):
+        served.extend(end)
+    found = read(client, 0, 20_005, "key = 'a'")
+    assert len(found) == 3
+    assert offsets(found) == []
+    monkeypatch.undo()
+    assert len(read(client, 0, 20_005, "key = 'a'")) == 1
+
+
+def test_keys_are_those_in_envelopes(served: Served, client: StoreClient) -> None:
+    contents = [closed(b"v", b"k"), b"v", closed(None, b"k")]
+    served.log.append([RecordBatch.of(TP, 0, contents)])
+    assert offsets(read(client, 0, 3, "key = 'k'")) == [0, 2]
+    assert offsets(read(client, 0, 3, "value = 'v'")) == [0, 1]
+    assert offsets(read(client, 0, 3, "value = 'v'", envelope="none")) == [1]
+    assert [*read(client, 0, 3, "value IS NULL")[0].values] == [contents[2]]
+
+
+def test_what_is_not_held_or_of_another_history_is_an_error(
+    served: Served, client: StoreClient
+) -> None:
+    served.extend(1_000)
+    served.log.trim(TP, 500)
+    with pytest.raises(DataLossError) as lost:
+        read(client, 0, 1_000, "offset > 900")
+    assert lost.value.wanted == 0
+    with pytest.raises(DataLossError):
+        read(client, 600, 1_001, "offset > 900")
+    old, new, other = EpochId(1, 5, 0), EpochId(2, 6, 0), TopicPartition(TOPIC, "EPOCHS")
+    served.log.append([RecordBatch.of(other, 0, [b"a"] * 10)])
+    epoch = Epoch(*new, 10, 0)
+    more = RecordBatch.of(other, 10, [b"b"] * 10)
+    served.log.append([RecordBatch(other, 10, more.values, epoch=epoch)])
+    assert offsets(read(client, 5, 20, "value = 'b'", other, life=new)) == list(range(10, 20))
+    with pytest.raises(HistoryChangedError):
+        read(client, 5, 20, "value = 'b'", other, life=old)
+
+
+def test_records_trimmed_under_a_reader_are_an_error_of_server_where(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
+    for end in range(40_000, 400_001, 40_000):
+        served.extend(end)
+    members: dict[str, Any] = {
+        "start": 0,
+        "end": 400_000,
+        "where": "offset >= 0",
+        "columns": COLUMNS,
+    }
+    request = GetWhereRequest(**TP._asdict() | members)
+    came = read_where(served.client(), request, timeout_s=PATIENCE_S)
+    assert next(came).offset == 0
+    served.log.trim(TP, 399_999)
+    with pytest.raises(DataLossError):
+        list(came)
+
+
+def test_any_client_can_ask(served: Served) -> None:
+    served.extend(1_000)
+    members = {"topic": TOPIC, "partition": PARTITION, "start": 0, "end": 1_000}
+    ticket = json.dumps({"v": 3, **members, "where": "offset IN (7, 999)"}).encode()
+    reader = served.plain().do_get(flight.Ticket(ticket))
+    columns, metadata = reader.read_chunk()
+    assert columns["offset"].to_pylist() == [7, 999]
+    assert columns["value"].to_pylist() == [value(7), value(999)]
+    assert columns["timestamp"].type == pa.timestamp("us", "UTC")
+    assert memoryview(metadata).cast("q").tolist() == [3, 0, 1_000, 2]
+    with pytest.raises(StopIteration):
+        reader.read_chunk()
+    refused = json.dumps({"v": 3, **members, "where": "offset = 'x'"}).encode()
+    with pytest.raises(flight.FlightServerError, match="must have a whole number") as caught:
+        served.plain().do_get(flight.Ticket(refused)).read_all()
+    assert json.loads(caught.value.extra_info)["member"] == "where"
+
+
+def test_a_store_of_before_says_so(
+    served: Served, client: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.extend(10)
+    monkeypatch.setattr(server_get, "ticket_version", lambda _: 1)
+    with pytest.raises(InvalidRequestError):
+        read(client, 0, 10, "offset > 5")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from dafka_core.credentials import SERVER_NAME, new_certificate, pem, token
+from dafka_core.config.security_options import NO_KEYS, KeyFiles
 from dafka_core.errors import (
     ConfigError,
     DafkaError,
@@ -23,9 +23,9 @@ from dafka_core.flight.requests import DescribeRequest
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, tcp_location
-from dafka_core.keys.key_files import read_public, read_secret
-from dafka_core.records import TopicPartition
-from dafka_core.security_options import NO_KEYS, KeyFiles
+from dafka_core.model.records import TopicPartition
+from dafka_core.security.credentials import SERVER_NAME, new_certificate, pem, token
+from dafka_core.security.key_files import read_public, read_secret
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import LARGEST, TOPIC, TP, Served, array, check, everything
 from tests.key_files import KeyDirectory

@@ -21,7 +21,7 @@ from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.json_messages import DurableEnd
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TransactionState
+from dafka_core.model.records import TransactionState
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     PARTITION,

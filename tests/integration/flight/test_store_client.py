@@ -13,7 +13,7 @@ from dafka_core.errors import ClosedError, ConfigError, InvalidRequestError, Sto
 from dafka_core.flight import limits, server_actions
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     LARGEST,

@@ -16,7 +16,7 @@ from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import BLOCKS, TP, Served, array, everything, put_all, total
 

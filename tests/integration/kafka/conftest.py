@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Store, Tower
-from dafka_core.kafka.gateway import Gateway
+from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.locked import Locked
 
 

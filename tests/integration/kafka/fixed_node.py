@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from dafka_core import Store
-from dafka_core.kafka.gateway_node import Client, Feature, GatewayNode
-from dafka_core.kafka.gateways import GatewayInfo, Gateways
-from dafka_core.kafka.kafka_options import KafkaOptions
-from dafka_core.kafka.partition_numbers import NumberedPartition, PartitionNumbers
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
+from dafka_kafka.gateway_node import Client, Feature, GatewayNode
+from dafka_kafka.gateways import GatewayInfo, Gateways
+from dafka_kafka.options import KafkaOptions
+from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.registry_table import NumberedPartition
 
 ELSEWHERE = GatewayInfo("E" * 32, 7, "other.example.org", 9092)
 

@@ -9,11 +9,10 @@ from typing import Any
 import trustme
 
 from dafka_core import Store
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.rights import USER_ROLES
-from dafka_core.kafka.users import line_of, lines_of
-from dafka_core.permissions import Permissions
+from dafka_core.security.permissions import Permissions
 from dafka_core.testing import wait_until
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.users import USER_ROLES, line_of, lines_of
 
 EVERYTHING = frozenset(USER_ROLES)
 NAME, PASSWORD = "alice", "wonder land"

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from dafka_core.kafka import schemas
-from dafka_core.kafka.api_versions import VERSIONS, Api
+from dafka_kafka import schemas
+from dafka_kafka.api_versions import VERSIONS, Api
 
 TEXTS: Final = (b"t", b"u", b"g", b"", b"__dafka.x", b"\xff", b"a" * 300, b"range", b"consumer")
 NUMBERS: Final = (0, 1, -1, 2, 3, 100, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 65_536)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dafka_core import Store
-from dafka_core.kafka.gateways import Gateways
-from dafka_core.kafka.partition_numbers import PartitionNumbers
 from dafka_core.testing import wait_until
+from dafka_kafka.gateways import Gateways
+from dafka_kafka.partition_registry import PartitionNumbers
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
 PATIENCE_S = 30.0

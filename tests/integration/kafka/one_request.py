@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from dafka_core.kafka import schemas
-from dafka_core.kafka.gateway import Gateway
+from dafka_kafka import schemas
+from dafka_kafka.gateway import Gateway
 
 
 def tell(gateway: Gateway, request: Any, version: int) -> Any:

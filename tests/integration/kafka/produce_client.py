@@ -12,23 +12,23 @@ from typing import Any, NamedTuple, Self, cast
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dafka_core import Store
-from dafka_core.closing import Closing
-from dafka_core.host_port import HostPort
-from dafka_core.kafka.api_versions import Api
-from dafka_core.kafka.gateway_node import GatewayNode
-from dafka_core.kafka.gateways import GatewayInfo, Gateways
-from dafka_core.kafka.kafka_options import KafkaOptions
-from dafka_core.kafka.number_table import NumberedPartition
-from dafka_core.kafka.partition_numbers import PartitionNumbers
-from dafka_core.kafka.produce import Produce
-from dafka_core.kafka.schemas import (
+from dafka_core.config.host_port import HostPort
+from dafka_core.model.records import TopicPartition
+from dafka_core.system.closing import Closing
+from dafka_kafka.api_versions import Api
+from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.gateways import GatewayInfo, Gateways
+from dafka_kafka.options import KafkaOptions
+from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.produce import Produce
+from dafka_kafka.registry_table import NumberedPartition
+from dafka_kafka.schemas import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProduceRequest,
     ProduceResponse,
 )
-from dafka_core.kafka.server import Server, listen_at
-from dafka_core.records import TopicPartition
+from dafka_kafka.server import Server, listen_at
 
 VERSION = 8
 PRODUCERS, OTHERS = 4, 5

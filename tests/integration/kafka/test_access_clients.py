@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from dafka_core.kafka.access import DENIED
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.permissions import Permissions
+from dafka_core.security.permissions import Permissions
 from dafka_core.testing import wait_until
+from dafka_kafka.access import DENIED
+from dafka_kafka.errors import KafkaError
 from tests.integration.kafka import aio
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, librdkafka
 

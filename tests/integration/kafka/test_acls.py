@@ -21,12 +21,12 @@ from kafka.admin import (
 )
 from kafka.errors import ClusterAuthorizationFailedError, SecurityDisabledError
 
-from dafka_core.kafka import schemas
-from dafka_core.kafka.acls import PatternFilter, fits
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.rights import Acl, Operation, Pattern, Resource
-from dafka_core.permissions import Permissions
+from dafka_core.security.permissions import Permissions
+from dafka_kafka import schemas
+from dafka_kafka.acls import PatternFilter, fits
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.users import Acl, Operation, Pattern, Resource
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, librdkafka
 from tests.integration.kafka.one_request import tell
 

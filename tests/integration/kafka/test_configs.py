@@ -19,15 +19,15 @@ from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType, KafkaAdminClient
 
 from dafka_core import Store
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.gateways import node_id
-from dafka_core.kafka.schemas import (
+from dafka_core.config.topic_rules import parse_rules
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.gateways import node_id
+from dafka_kafka.schemas import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
-from dafka_core.retention_rules import parse_rules
 from tests.integration.kafka.one_request import tell
 
 PATIENCE_S = 30.0

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from dafka_core.kafka.gateway import Gateway
+from dafka_kafka.gateway import Gateway
 
 ASK = struct.pack(">ihhih", 10, 18, 0, 7, -1)
 

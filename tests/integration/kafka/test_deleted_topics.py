@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Producer, Store
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.kafka_errors import KafkaError
 from dafka_core.testing import wait_until
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.admin import PATIENCE_S, counts, delete, make
 from tests.integration.kafka.produce_client import ProduceClient, batch
 

@@ -6,19 +6,24 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dafka_core import Store
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.fetch import Fetch
-from dafka_core.kafka.gateway_node import GatewayNode
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.records.decoding import decode_batches
-from dafka_core.kafka.records.kafka_batch import KafkaBatch
-from dafka_core.kafka.schemas import FetchRequest
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.errors import StoreError
+from dafka_core.model.log_entries import Met
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_kafka import fetch
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.fetch import LAG_S, NO_EPOCH, BeyondEnd, Fetch, readable, say_damaged
+from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.records.decoding import decode_batches
+from dafka_kafka.records.kafka_batch import KafkaBatch
+from dafka_kafka.schemas import FetchRequest
 from tests.integration.kafka.fixed_node import asked, fixed_node
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
@@ -221,3 +226,70 @@ def test_what_clients_have_not_taken_leaves_less_room(store: Store, ask: Asking)
     room.give_back(room.size_bytes)
     [one] = ask(request((0, 0)))
     assert len(values(one)) == 500
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def with_another_store(log: Log) -> Log:
+    log.write([Met("E" * 32, "tcp://127.0.0.1:1")])
+    return log
+
+
+def test_a_store_that_knows_no_other_has_all_there_is(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        assert not BeyondEnd(log).may_come(A, 5)
+        assert BeyondEnd(with_another_store(log)).may_come(A, 5)
+
+
+def test_it_is_taken_for_lag_for_a_while_and_each_offset_for_its_own(tmp_path: Path) -> None:
+    clock = Clock()
+    with Log(tmp_path) as log:
+        beyond = BeyondEnd(with_another_store(log), clock)
+        assert beyond.may_come(A, 5)
+        clock.now = LAG_S - 1
+        assert beyond.may_come(A, 5)
+        assert beyond.may_come(A, 6)
+        clock.now = LAG_S
+        assert not beyond.may_come(A, 5)
+        assert beyond.may_come(A, 6)
+        assert beyond.may_come(B, 5)
+        clock.now = 2 * LAG_S + 1  # another client, later
+        assert beyond.may_come(A, 5)
+
+
+def test_it_remembers_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "MAX_KEPT", 10)
+    with Log(tmp_path) as log:
+        beyond = BeyondEnd(with_another_store(log))
+        for offset in range(100):
+            beyond.may_come(A, offset)
+        assert len(beyond._since) == 10
+
+
+@pytest.mark.parametrize(
+    ("topic", "number", "epoch", "found"),
+    [
+        ("t", 0, NO_EPOCH, TopicPartition("t", "A")),
+        ("t", 9, NO_EPOCH, KafkaError.NOT_LEADER_OR_FOLLOWER),
+        ("t", 10, NO_EPOCH, KafkaError.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", -1, NO_EPOCH, KafkaError.UNKNOWN_TOPIC_OR_PARTITION),
+        ("u", 0, NO_EPOCH, KafkaError.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 0, 0, KafkaError.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_what_is_read_here(
+    store: Store, topic: str, number: int, epoch: int, found: TopicPartition | KafkaError
+) -> None:
+    with fixed_node(store) as node:
+        assert readable(node, topic, number, epoch) == found
+
+
+def test_damage_is_logged_and_told(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    damage = StoreError(store.log.directory, "topic t, partition A is damaged")
+    assert say_damaged(damage) is KafkaError.KAFKA_STORAGE_ERROR
+    assert "topic t, partition A is damaged" in caplog.text

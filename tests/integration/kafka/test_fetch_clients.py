@@ -14,11 +14,11 @@ import confluent_kafka
 import pytest
 
 from dafka_core import Producer, Store
-from dafka_core.envelope import MAGIC
-from dafka_core.kafka.fetch import Fetch
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.envelope import MAGIC
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing.waiting import PATIENCE_S, wait_until
+from dafka_kafka.fetch import Fetch
+from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.reading_clients import CLIENTS, Got, KafkaPython, reading
 
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Producer, Store
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing.waiting import PATIENCE_S, wait_until
+from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.reading_clients import Aiokafka, Confluent, reading
 
 OFTEN: dict[str, Any] = {

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from dafka_core import Store
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.requests import FAILED
 from dafka_core.testing import wait_until
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.requests import FAILED
 from tests.integration.kafka.fuzz import fuzz, is_there
 from tests.integration.kafka.malformed import KINDS, malformed
 

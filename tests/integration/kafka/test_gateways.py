@@ -10,7 +10,9 @@ from typing import cast
 import pytest
 
 from dafka_core import Store, Tower
-from dafka_core.kafka.gateways import (
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.testing import wait_until
+from dafka_kafka.gateways import (
     GATEWAYS_TOPIC,
     Announcement,
     Gateways,
@@ -18,9 +20,7 @@ from dafka_core.kafka.gateways import (
     ranked,
     retract_former,
 )
-from dafka_core.kafka.number_table import NumberedPartition
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.testing import wait_until
+from dafka_kafka.registry_table import NumberedPartition
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
 

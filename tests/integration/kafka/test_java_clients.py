@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks import kafka_broker
 from dafka_core import EmbeddedCluster
-from dafka_core.permissions import Permissions
+from dafka_core.security.permissions import Permissions
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked
 
 TOOLS = "org.apache.kafka.tools."

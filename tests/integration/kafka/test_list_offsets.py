@@ -12,9 +12,11 @@ import pytest
 
 from dafka_core import Store
 from dafka_core.errors import StoreError
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.list_offsets import (
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.storage import Log
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
@@ -24,9 +26,7 @@ from dafka_core.kafka.list_offsets import (
     offset_of,
     old_style_offsets,
 )
-from dafka_core.kafka.schemas import ListOffsetsRequest
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log
+from dafka_kafka.schemas import ListOffsetsRequest
 from tests.integration.kafka.fixed_node import asked, fixed_node
 
 TP = TopicPartition("t", "A")

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from dafka_core import Store
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.schemas import DescribeLogDirsRequest
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.schemas import DescribeLogDirsRequest
 from tests.integration.kafka.one_request import tell
 
 PATIENCE_S = 30.0

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.kafka.beyond_end import BeyondEnd
-from dafka_core.kafka.fetch_limits import MAX_FETCH_BYTES
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.log_reading import MAX_BATCH_BYTES, LogReading, WantedRecords
-from dafka_core.log_entries import Met
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.log_entries import Met
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.fetch import MAX_BATCH_BYTES, MAX_FETCH_BYTES, BeyondEnd, LogReading, WantedRecords
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 

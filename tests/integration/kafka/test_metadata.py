@@ -15,13 +15,13 @@ from confluent_kafka.cimpl import NewTopic
 from kafka.admin import KafkaAdminClient
 
 from dafka_core import Producer, Store, Tower
-from dafka_core.kafka import number_turns
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.metadata import MOST_INLINE
-from dafka_core.kafka.schemas import DescribeClusterRequest, MetadataRequest
-from dafka_core.kafka.topic_names import KAFKAS_OWN
 from dafka_core.testing import wait_until
+from dafka_kafka import partition_registry
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.metadata import MOST_INLINE
+from dafka_kafka.schemas import DescribeClusterRequest, MetadataRequest
+from dafka_kafka.topics import KAFKAS_OWN
 from tests.integration.kafka import aio, one_request
 
 PATIENCE_S = 30.0
@@ -208,7 +208,7 @@ def test_of_two_gateways_one_is_dead(start: Start) -> None:
 def test_a_dead_tower_takes_no_topic_away(
     start: Start, live_tower: Tower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(number_turns, "KEPT_S", 0.0)
+    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
     _, gateway = start("a")
     listed(admin(gateway), "flights")
     live_tower.close()

@@ -11,19 +11,18 @@ import pytest
 
 from dafka_core import Store
 from dafka_core.errors import StoreError
-from dafka_core.kafka import produce_rounds, produced_records
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.number_table import NumberedPartition
-from dafka_core.kafka.partition_writer import Put, Written
-from dafka_core.kafka.produce_rounds import ProduceRounds
-from dafka_core.kafka.producer_states import (
+from dafka_core.model.log_entries import Notes
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_kafka import partition_writer, produce
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.partition_writer import Put, Written
+from dafka_kafka.produce import ProduceRounds
+from dafka_kafka.producer_states import (
     NOTES,
     ProducerStates,
 )
-from dafka_core.kafka.records import record_batch
-from dafka_core.kafka.refusal import RefusedError
-from dafka_core.log_entries import Notes
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_kafka.records import record_batch
+from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.fixed_node import fixed_node
 from tests.integration.kafka.produce_client import batch
 
@@ -74,7 +73,7 @@ def test_small_batches_share_a_write_and_large_ones_do_not(
     assert written(store, *sequenced(100))[-1] == Written(297, 300)
     assert len(puts) < 20
     puts.clear()
-    monkeypatch.setattr(produce_rounds, "WRITE_BYTES", 1_000)
+    monkeypatch.setattr(produce, "WRITE_BYTES", 1_000)
     large = [batch([bytes(600)] * 2, codec=1) for _ in range(10)]
     assert written(store, *large)[-1] == Written(318, 320)
     assert [each.count for each in puts] == [2] * 10
@@ -90,7 +89,7 @@ def test_a_batch_again_while_the_first_one_is_on_its_way(store: Store) -> None:
 def test_others_who_write_there_again_and_again_are_made_way_for(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_rounds, "ROUND_PUTS", 3)
+    monkeypatch.setattr(produce, "ROUND_PUTS", 3)
     put_all, calls = store.append_queue.put_all, itertools.count()
 
     def late(batches: Sequence[tuple[RecordBatch, Notes]]) -> Any:
@@ -126,7 +125,7 @@ def test_a_defect_is_told_to_those_who_wait_and_ends_nothing(
         return decode(octets, *others)
 
     monkeypatch.setattr(record_batch, "open_record_batch", broken)
-    monkeypatch.setattr(produced_records, "open_record_batch", broken)
+    monkeypatch.setattr(partition_writer, "open_record_batch", broken)
     outcomes = written(store, first, second, third, batch([b"plain"]))
     unknown, late = KafkaError.UNKNOWN_SERVER_ERROR, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert codes_of(outcomes) == [0, unknown, late, 0]

@@ -16,9 +16,9 @@ from confluent_kafka import Producer as ConfluentProducer
 from kafka import KafkaProducer
 
 from dafka_core import Consumer, Record, Store
-from dafka_core.envelope import Headers
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_core.model.envelope import Headers
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway import Gateway
 from tests.integration.kafka import aio
 
 PATIENCE_S = 30.0

@@ -18,12 +18,12 @@ import kafka
 import kafka.errors
 import pytest
 
-from dafka_core.guesses import MOST_WRONG
-from dafka_core.kafka.api_versions import Api
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.sasl import REFUSED, Sasl
-from dafka_core.kafka.users import HASHING_THREADS, SCRAM, Users
+from dafka_core.security.guesses import MOST_WRONG
 from dafka_core.testing import wait_until
+from dafka_kafka.api_versions import Api
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.sasl import REFUSED, Sasl
+from dafka_kafka.users import HASHING_THREADS, SCRAM, Users
 from tests.integration.kafka import aio
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 

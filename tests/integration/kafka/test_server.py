@@ -16,16 +16,19 @@ from typing import Any
 import pytest
 import trustme
 
-from dafka_core.host_port import HostPort
-from dafka_core.kafka.api_versions import Api
-from dafka_core.kafka.connection import MALFORMED, TOO_SLOW
-from dafka_core.kafka.gateway_node import Client, EncodedResponse, Feature, Handler
-from dafka_core.kafka.limits import Limits
-from dafka_core.kafka.server import REFUSED, Server, listen_at
-from dafka_core.kafka.users import Users
-from dafka_core.nodes.descriptors import raise_limit
+from dafka_core import Store
+from dafka_core.config.host_port import HostPort
+from dafka_core.errors import ConfigError
+from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.testing import wait_until
-from tests.integration.kafka.locked import NAME, PASSWORD, write_users
+from dafka_kafka.api_versions import Api
+from dafka_kafka.connection import MALFORMED, TOO_SLOW
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.gateway_node import Client, EncodedResponse, Feature, Handler
+from dafka_kafka.limits import Limits
+from dafka_kafka.server import REFUSED, Server, listen_at
+from dafka_kafka.users import Users
+from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 from tests.integration.kafka.test_connection import ASK, received, response
 
 HEARTBEAT = struct.pack(">hhih h1sih1s", 12, 0, 7, -1, 1, b"g", 3, 1, b"m")
@@ -334,3 +337,32 @@ def test_thousands_of_idle_clients_do_no_harm() -> None:
         assert server.connection_count == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_certificate_that_cannot_be_used_is_refused(locked: Locked, store: Store) -> None:
+    for alone in ("kafka_tls_key", "kafka_tls_certificate"):
+        with pytest.raises(ConfigError, match="must be set, too"):
+            Gateway(store, **{alone: locked.options[alone]})
+    for wrong, why in (
+        ({"kafka_tls_key": str(locked.users)}, "must be a PEM certificate and its key"),
+        ({"kafka_tls_certificate": "/missing"}, "No such file"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            Gateway(store, **locked.options | wrong)
+
+
+def test_who_has_another_certificate_in_mind_does_not_connect(locked: Locked) -> None:
+    """The clients of test_sasl.py trust it by its root."""
+    with (
+        socket.create_connection(locked.gateway.listens, timeout=30) as plain,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
+        ssl.create_default_context().wrap_socket(plain, server_hostname="127.0.0.1")
+    assert locked.gateway.connection_count == 0
+
+
+def test_who_has_no_tls_is_none_of_its_connections(locked: Locked) -> None:
+    with socket.create_connection(locked.gateway.listens, timeout=30) as plain:
+        plain.sendall(b"\0\0\0\x0e\0\x12\0\0\0\0\0\x01\xff\xff")
+        assert not plain.recv(100).startswith(b"\0\0")
+    assert locked.gateway.connection_count == 0

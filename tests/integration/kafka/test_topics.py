@@ -27,20 +27,19 @@ from kafka.admin import NewTopic as PythonTopic
 from kafka.errors import TopicAlreadyExistsError
 
 from dafka_core import Producer, Store
-from dafka_core.kafka import topic_retention
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.gateways import node_id
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.partition_numbers import PartitionNumbers
-from dafka_core.kafka.refusal import RefusedError
-from dafka_core.kafka.schemas import (
+from dafka_core.testing import wait_until
+from dafka_kafka import topic_retention
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.gateways import node_id
+from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.schemas import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
 )
-from dafka_core.testing import wait_until
 from tests.integration.kafka import aio
 from tests.integration.kafka.admin import PATIENCE_S, counts, create, refusal
 from tests.integration.kafka.one_request import tell

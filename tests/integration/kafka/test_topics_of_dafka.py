@@ -10,11 +10,11 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Producer, Store
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.kafka_errors import KafkaError as Code
-from dafka_core.kafka.partition_numbers import PartitionNumbers
-from dafka_core.kafka.refusal import RefusedError
 from dafka_core.testing import wait_until
+from dafka_kafka.errors import KafkaError as Code
+from dafka_kafka.errors import RefusedError
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.partition_registry import PartitionNumbers
 from tests.integration.kafka.admin import PATIENCE_S, counts
 from tests.integration.kafka.produce_client import ProduceClient, batch
 

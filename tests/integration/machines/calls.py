@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dafka_core.errors import DafkaError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.store_session import StoreSession

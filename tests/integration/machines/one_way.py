@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full

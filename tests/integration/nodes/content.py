@@ -7,7 +7,7 @@ it hurry.
 from __future__ import annotations
 
 from dafka_core import Consumer, Producer, Store
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 
 Place = tuple[str, str, int, bytes | None]
 """A record's topic, partition, offset and value."""

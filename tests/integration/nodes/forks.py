@@ -13,7 +13,7 @@ from pathlib import Path
 from dafka_core import Consumer, EmbeddedCluster, ForkedError, Producer, Reader, Store, Tower
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from tests.integration.nodes.peers import ANY_PORTS
 

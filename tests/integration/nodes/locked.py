@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from dafka_core.keys.key_files import KeyPair, new_key, read_secret
+from dafka_core.security.key_files import KeyPair, new_key, read_secret
 
 FAST: dict[str, Any] = {"peer_expiry_ms": 500, "beacon_interval_ms": 100}
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dafka_core import EmbeddedCluster, Store
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import NO_VERSION, StagedTransaction, TopicPartition, TransactionState
+from dafka_core.model.records import NO_VERSION, StagedTransaction, TopicPartition, TransactionState
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
 

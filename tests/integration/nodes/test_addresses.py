@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dafka_core import ConfigError, Producer, Reader, Store, Tower
-from dafka_core.node_options import NodeOptions, ReaderOptions, StoreOptions
+from dafka_core.config.node_options import NodeOptions, ReaderOptions, StoreOptions
 from dafka_core.nodes.addresses import (
     is_elsewhere,
     is_loopback,

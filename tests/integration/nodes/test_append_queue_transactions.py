@@ -24,7 +24,14 @@ from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.local_log import LocalLog, LocalLogs
 from dafka_core.flight.requests import PutRequest
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.log_entries import Discard, TransactionExistsError
+from dafka_core.model.log_entries import Discard, TransactionExistsError
+from dafka_core.model.records import (
+    NO_VERSION,
+    PartitionInfo,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     DirectHead,
@@ -34,13 +41,6 @@ from dafka_core.protocol.messages import (
     Head,
     RecordMessage,
     StoreHello,
-)
-from dafka_core.records import (
-    NO_VERSION,
-    PartitionInfo,
-    TopicPartition,
-    Transaction,
-    TransactionState,
 )
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer

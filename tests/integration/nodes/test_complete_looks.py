@@ -16,8 +16,8 @@ from dafka_core import Producer, Reader, Store
 from dafka_core.errors import InvalidRequestError
 from dafka_core.nodes.store_identity import restore
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.expected_stores import PATIENCE_S
 from dafka_core.protocol.messages import ConsumerHello, DirectRecord, StoresKnown
+from dafka_core.protocol.store_directory import PATIENCE_S
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S as MOST_S
 from tests.integration.nodes.peers import RawPeer

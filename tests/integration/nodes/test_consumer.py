@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dafka_core import ClosedError, ConfigError, Consumer, Producer, Record, Store
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dafka_core import Consumer, DataLossError, Producer, Record, Store
+from dafka_core.model.records import TopicPartition
 from dafka_core.protocol import loss_detector
-from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S

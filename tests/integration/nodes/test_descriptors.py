@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Tower
-from dafka_core.nodes import descriptors, peers
-from dafka_core.nodes.descriptors import (
+from dafka_core.nodes import peers, process_limits
+from dafka_core.nodes.process_limits import (
     PER_PEER,
     PER_PEER_APART,
     RESERVE,
@@ -159,7 +159,7 @@ def test_a_node_in_an_application_raises_its_soft_limit_when_a_peer_needs_it_and
     soft: int, raised: bool
 ) -> None:
     code = (
-        "import resource; from dafka_core.nodes.descriptors import PeerRoom\n"
+        "import resource; from dafka_core.nodes.process_limits import PeerRoom\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, 300))\n"
         "print(PeerRoom(1, 2).look(0.0, 0), resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
@@ -227,10 +227,10 @@ def test_forged_beacons_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
         scans.append(1)
         return list(range(60))
 
-    monkeypatch.setattr(descriptors, "raise_limit", lambda: 60)
-    monkeypatch.setattr(descriptors, "soft_limit", lambda: 60)
-    monkeypatch.setattr(descriptors, "_open_descriptors", scan)
-    monkeypatch.setattr(descriptors, "MAX_REFUSED", 500)
+    monkeypatch.setattr(process_limits, "raise_limit", lambda: 60)
+    monkeypatch.setattr(process_limits, "soft_limit", lambda: 60)
+    monkeypatch.setattr(process_limits, "_open_descriptors", scan)
+    monkeypatch.setattr(process_limits, "MAX_REFUSED", 500)
     room = PeerRoom(1, PER_PEER)
     for number in range(10_000):
         now = number / 10_000  # in one second
@@ -256,14 +256,14 @@ def test_what_is_refused_is_said_once_and_again_when_it_changes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("raise_limit", "soft_limit"):
-        monkeypatch.setattr(descriptors, name, lambda: 60)
+        monkeypatch.setattr(process_limits, name, lambda: 60)
     monkeypatch.setattr(resource, "getrlimit", lambda of: (60, 60))
-    monkeypatch.setattr(descriptors, "_open_descriptors", lambda: list(range(30)))
+    monkeypatch.setattr(process_limits, "_open_descriptors", lambda: list(range(30)))
     caplog.set_level(logging.INFO)
     room = PeerRoom(1, PER_PEER)
     assert room.look(0.0, 0)
     assert f"room for about {(60 - 30 - RESERVE) // PER_PEER} peers" in caplog.text
-    monkeypatch.setattr(descriptors, "_open_descriptors", lambda: list(range(44)))
+    monkeypatch.setattr(process_limits, "_open_descriptors", lambda: list(range(44)))
     assert not room.look(1.0, 7)
     room.refuse(0.0, "A", "tcp://a:1")
     room.refuse(2.0, "B", "tcp://b:1")
@@ -287,5 +287,5 @@ def test_without_a_descriptor_to_look_with_there_is_no_room(
     def none_left() -> list[int]:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(descriptors, "_open_descriptors", none_left)
+    monkeypatch.setattr(process_limits, "_open_descriptors", none_left)
     assert not PeerRoom(1, PER_PEER).look(0.0, 0)

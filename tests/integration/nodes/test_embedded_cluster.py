@@ -21,10 +21,10 @@ from dafka_core import (
     Tower,
     TowerNotFoundError,
 )
+from dafka_core.config.security_options import keys_in
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.security_options import keys_in
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import polled

@@ -21,7 +21,7 @@ from dafka_core import (
     Store,
 )
 from dafka_core.errors import StoreUnreachableError
-from dafka_core.records import TopicPartition, Transaction, TransactionState
+from dafka_core.model.records import TopicPartition, Transaction, TransactionState
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import (

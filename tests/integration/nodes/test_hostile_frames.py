@@ -11,12 +11,14 @@ import pytest
 import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store
-from dafka_core.epochs import EPOCH_BYTES
-from dafka_core.node_options import C_LAYOUT, RFC46
+from dafka_core.config.node_options import C_LAYOUT, RFC46
+from dafka_core.model.epochs import EPOCH_BYTES
+from dafka_core.model.records import PartitionInfo, TopicPartition, Transaction, TransactionState
 from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
 from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.messages import (
     Ack,
+    BaseMessage,
     ConsumerHello,
     DirectHead,
     DirectRecord,
@@ -26,14 +28,12 @@ from dafka_core.protocol.messages import (
     Head,
     HeadsQuery,
     HeadsReply,
-    Message,
     RecordBatchMessage,
     RecordMessage,
     StoreHello,
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import PartitionInfo, TopicPartition, Transaction, TransactionState
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
@@ -66,7 +66,7 @@ class Mesh:
         nodes = (self.store, self.producer, self.consumer, self.reader)
         return sum(node._mesh.invalid_count for node in nodes)
 
-    def everything(self) -> Iterator[Message]:
+    def everything(self) -> Iterator[BaseMessage]:
         """Every message that some node of these takes."""
         partition, topic = self.producer.address, "t"
         store, consumer, reader = self.store.address, self.consumer.address, self.reader.address

@@ -18,7 +18,7 @@ from dafka_core import (
     Store,
     StoreError,
 )
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from dafka_core import Producer, Store
-from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.layout import ArchiveError
 from dafka_core.archive.record_files import RecordFile
-from dafka_core.epochs import Epoch, EpochId
+from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import ClosedError
-from dafka_core.log_entries import SetAside
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.log_entries import SetAside
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import log_archiver as module
 from dafka_core.nodes import retention_thread
 from dafka_core.nodes.log_archiver import LogArchiver
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.retention_rules import parse_rules
 from dafka_core.storage import Log, block_writer
 from dafka_core.storage.retention_pass import Retention
 from dafka_core.testing import wait_until

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
-from dafka_core import (
-    ConfigError,
-    Consumer,
-    Producer,
-    Reader,
-    Store,
-    Tower,
-    TowerNotFoundError,
+from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
+from dafka_core.model.epochs import EpochId
+from dafka_core.nodes import mesh as module
+from dafka_core.nodes.mesh import HostLookup, Subscribers
+from dafka_core.protocol.codec import decode, encode, subscription
+from dafka_core.protocol.messages import (
+    Ack,
+    BaseMessage,
+    DirectHead,
+    DirectRecord,
+    DirectRecordBatch,
+    EpochAck,
 )
-from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import DirectHead
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 
@@ -138,3 +142,158 @@ def test_silent_peers_are_given_up_and_found_again(tower: str, raw: Callable[...
             peer.wait_until_subscribed(subscription(DirectHead, consumer.address))
             peer.close()
             wait_until(lambda: not len(consumer._mesh.peers.table))
+
+
+LONG_S = 600.0
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """What the system says of some names; all others resolve."""
+    failures: dict[str, int] = {}
+
+    def getaddrinfo(host: str, *arguments: Any, **options: Any) -> list[Any]:
+        if host in failures:
+            raise socket.gaierror(failures[host], "not now")
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return failures
+
+
+def test_a_tower_that_is_no_host_is_named_at_once(resolver: dict[str, int]) -> None:
+    resolver |= {"nowhere": socket.EAI_NONAME, "nor-there": socket.EAI_NONAME}
+    says = r"within 0(\.\d)? s, and there is no host nor-there, nowhere; correct the name"
+    with pytest.raises(TowerNotFoundError, match=says) as refused:
+        Reader(tower="nowhere:1:2,nor-there:1:2", tower_timeout_s=LONG_S)
+    assert refused.value.unknown_hosts == ("nor-there", "nowhere")
+
+
+def test_another_tower_is_waited_for(resolver: dict[str, int]) -> None:
+    resolver |= {"nowhere": socket.EAI_NONAME}
+    with pytest.raises(TowerNotFoundError, match=r"within 0\.3 s, and there is no host nowhere;"):
+        Reader(tower="nowhere:1:2,127.0.0.1:1:2", tower_timeout_s=0.3)
+
+
+def test_a_name_that_may_resolve_soon_is_waited_for(resolver: dict[str, int]) -> None:
+    resolver |= {"later": socket.EAI_AGAIN}
+    heard: list[None] = []
+    names = HostLookup(
+        ["later", "127.0.0.1", "[::1]", "[fe80::1%eth0]"], lambda: heard.append(None)
+    )
+    wait_until(lambda: heard)
+    assert names.unknown == ["later"]
+    assert not names.in_vain
+    assert not HostLookup(["localhost"], lambda: None).in_vain
+
+
+REQUESTOR = "21962C91115348329557DE71C90C3718"
+LIFE = EpochId(1, 7, 1)
+
+
+class Publisher:
+    """An XPUB socket as nodes have it, and subscribers to it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._context = context
+        self._pub = context.socket(zmq.XPUB)
+        self._pub.set(zmq.XPUB_VERBOSE, 1)
+        self._pub.set(zmq.XPUB_MANUAL, 1)
+        self._pub.set(zmq.RCVTIMEO, 10_000)
+        self._port = self._pub.bind_to_random_port("tcp://127.0.0.1")
+        self.subscribers = Subscribers(self._pub, pack=True)
+        self.connections: list[zmq.Socket[bytes]] = []
+
+    def connect(self, requestor: str = REQUESTOR) -> zmq.Socket[bytes]:
+        """A connection of a node that takes both forms of answers."""
+        socket = self._context.socket(zmq.SUB)
+        for kind in (DirectRecord, DirectRecordBatch):
+            socket.subscribe(subscription(kind, requestor))
+        socket.connect(f"tcp://127.0.0.1:{self._port}")
+        self.connections.append(socket)
+        self.take(2)
+        return socket
+
+    def connect_producer(self, *kinds: type[BaseMessage]) -> zmq.Socket[bytes]:
+        """A connection of a producer, to which such acknowledgements are sent."""
+        socket = self._context.socket(zmq.SUB)
+        for kind in kinds:
+            socket.subscribe(subscription(kind, REQUESTOR))
+        socket.connect(f"tcp://127.0.0.1:{self._port}")
+        self.connections.append(socket)
+        self.take(len(kinds))
+        return socket
+
+    def acknowledge(self, sequence: int) -> None:
+        """What a node sends: one for those that know epochs, and one for the others."""
+        message = EpochAck(REQUESTOR, "t", sequence, "S", LIFE)
+        for each in (message, message.plain):
+            self._pub.send_multipart(encode(each))
+
+    def take(self, count: int) -> None:
+        """Waits for so many subscriptions, or ends of them."""
+        for _ in range(count):
+            self.subscribers.apply(self._pub.recv())
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield Publisher(context)
+    context.destroy(linger=0)
+
+
+def test_a_connection_that_ends_late_does_not_concern_the_one_that_came_after_it(
+    publisher: Publisher,
+) -> None:
+    # A peer comes back before its broken connection is noticed. It takes packed answers still,
+    # and has been taken off the single ones: sent one by one, it would never get any.
+    before = publisher.connect()
+    after = publisher.connect()
+    before.close()
+    publisher.take(2)
+    assert publisher.subscribers.layouts("t", REQUESTOR) == [True]
+    after.close()
+    publisher.take(2)
+    assert publisher.subscribers.layouts("t", REQUESTOR) == [False]
+
+
+def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:
+    """The kinds of acknowledgements that have come, up to one."""
+    kinds: list[type] = []
+    while True:
+        assert socket.poll(10_000)
+        message = decode(socket.recv_multipart())
+        assert isinstance(message, Ack | EpochAck)
+        kinds.append(type(message))
+        if message.sequence == sequence:
+            return kinds
+
+
+def test_a_producer_that_knows_epochs_hears_each_acknowledgement_once(
+    publisher: Publisher,
+) -> None:
+    ours = publisher.connect_producer(Ack, EpochAck)  # it sends them in the order of their octets
+    for sequence in range(3):
+        publisher.acknowledge(sequence)
+    assert received(ours, 2) == [EpochAck] * 3
+    # When it is gone, another that does not know them is told, too.
+    ours.close()
+    publisher.take(2)
+    theirs = publisher.connect_producer(Ack)
+    publisher.acknowledge(3)
+    assert received(theirs, 3) == [Ack]
+
+
+def test_the_requestors_remembered_are_bounded(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_NAMES", 2)
+    for i in range(3):
+        publisher.connect(f"A{i}")
+    layouts = [publisher.subscribers.layouts("t", f"A{i}") for i in range(3)]
+    assert layouts == [[True], [True], [False]]
+    publisher.connections[0].close()
+    publisher.take(2)
+    publisher.connect("A4")
+    assert publisher.subscribers.layouts("t", "A4") == [True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dafka_core import Consumer, Producer, Store
-from dafka_core.envelope import closed
+from dafka_core.model.envelope import closed
 from dafka_core.protocol.messages import (
     RecordMessage,
 )

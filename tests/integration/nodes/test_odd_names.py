@@ -13,9 +13,9 @@ from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.names import escape, text_of
+from dafka_core.model.names import escape, text_of
+from dafka_core.model.records import TopicPartition
 from dafka_core.protocol.messages import Ack, RecordMessage
-from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.flight.hosts import LARGEST
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from dafka_core import ConfigError, Consumer, Producer, RecordBatch, Store
+from dafka_core.model.records import StagedTransaction, TopicPartition
+from dafka_core.model.timestamps import WallClock
+from dafka_core.model.values import Values
 from dafka_core.nodes import producer as producer_module
-from dafka_core.records import StagedTransaction, TopicPartition
 from dafka_core.testing import wait_until
-from dafka_core.timestamps import WallClock
-from dafka_core.values import Values
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, new_address
 

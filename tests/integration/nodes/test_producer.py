@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,18 +22,32 @@ from dafka_core import (
     ClosedError,
     ConfigError,
     Consumer,
+    NoStoreError,
     NotAcknowledgedError,
     Producer,
     RecordTooLargeError,
     Store,
     Tower,
 )
+from dafka_core.errors import MissingStoresError
+from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import Ack, DirectHead, DirectRecord, Fetch, GetHeads, Head
+from dafka_core.protocol.messages import (
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    GetHeads,
+    Head,
+    StoreHello,
+)
 from dafka_core.testing import wait_until
+from tests.forked import ForkedCluster
 from tests.integration.nodes.content import has_acknowledged, has_published, polled, stored, values
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer, new_address
+from tests.integration.nodes.staging import client_in
 
 Produce = Callable[..., Producer]
 Raw = Callable[..., RawPeer]
@@ -393,3 +411,139 @@ def test_a_producer_that_is_interrupted_while_it_starts_leaves_the_mesh(
             assert "dafka-producer" not in {each.name for each in threading.enumerate()}
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+ROOT = Path(__file__).parents[3]
+COUNT = 10
+LOST = f"{COUNT} records are not acknowledged after"
+
+
+def ended(tower: str, how: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """A program that has ended so."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.integration.nodes.endings", tower, how, str(timeout_s)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S * 2,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("open", 0),
+        ("dropped", 0),
+        ("exit-0", 0),
+        ("exit-none", 0),
+        ("error-open", 1),
+        ("fork", 0),
+        ("child-fork", 0),
+        ("child-spawn", 0),
+        ("child-fork-error", 1),
+    ],
+)
+def test_the_end_waits_for_acknowledgements(tower: str, store: Store, how: str, code: int) -> None:
+    process = ended(tower, how, PATIENCE_S)
+    assert process.returncode == code, process.stderr
+    assert LOST not in process.stderr
+    assert [info.end for info in store.log.partitions("t")] == [COUNT]
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["open", "dropped", "exit-0", "error-open", "child-fork", "child-spawn", "child-fork-error"],
+)
+def test_what_is_not_acknowledged_at_the_end_is_said(tower: str, how: str) -> None:
+    process = ended(tower, how, 0.2)
+    assert process.returncode == 1
+    assert process.stderr.count(f"{LOST} 0.2 s") >= 1, process.stderr
+    assert ("the program's own" in process.stderr) == ("error" in how)
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit-3", 3), ("error", 1)])
+def test_a_program_that_fails_is_not_kept_waiting(tower: str, how: str, code: int) -> None:
+    process = ended(tower, how, PATIENCE_S)
+    assert process.returncode == code
+    # In the log; and where a traceback is shown, at the error.
+    assert process.stderr.count(f"{LOST} 0 s") == (2 if how == "error" else 1), process.stderr
+
+
+def test_producers_wait_side_by_side(tower: str) -> None:
+    process = ended(tower, "several", 0.5)
+    assert process.returncode == 1
+    waited = [line.partition(LOST)[2].split()[0] for line in process.stderr.splitlines()]
+    assert sorted(waited) == ["0", "0", "0.5"]
+
+
+def test_whatever_else_happens_at_the_end_still_does(tower: str) -> None:
+    process = ended(tower, "others", 0.0)
+    assert (process.returncode, process.stdout) == (1, "unflushed an exit function\n")
+
+
+def test_a_resumed_producer_goes_on_at_its_head(store: Store, tower: str) -> None:
+    with Producer("t", tower=tower) as producer:
+        producer.publish_many(values(10))
+    with Producer("t", tower=tower, address=producer.address) as resumed:
+        assert (resumed.address, resumed.next_offset) == (producer.address, 10)
+        assert resumed.publish(b"10") == 10
+    assert stored(store, "t", producer.address) == values(11)
+
+
+def test_an_address_that_no_store_knows_begins_at_0(store: Store, tower: str) -> None:
+    address = new_address()
+    with Producer("t", tower=tower) as other:
+        other.publish(b"another partition of the topic")
+    with Producer("t", tower=tower, address=address) as producer:
+        assert producer.publish(b"0") == 0
+    assert stored(store, "t", address) == [b"0"]
+
+
+def test_resuming_without_a_store_is_an_error(tower: str) -> None:
+    with pytest.raises(NoStoreError, match="no store was heard of") as unknown:
+        Producer("t", tower=tower, address=new_address(), resume_timeout_s=0.3)
+    assert (unknown.value.towers, unknown.value.waited_s) == ((tower,), 0.3)
+
+
+def test_resuming_with_a_c_store(tower: str, raw: Callable[..., RawPeer]) -> None:
+    # It knows no queries: GET-HEADS is what it answers.
+    address = new_address()
+    peer = raw(subscription(GetHeads), subscription(Fetch))
+    peer.subscribe(subscription(ConsumerHello, peer.address))
+    answering = threading.Event()
+
+    def answer() -> None:
+        answered = 0
+        while not answering.wait(0.01):
+            peer.send(StoreHello(address, peer.address))
+            for _ in peer.messages(GetHeads)[answered:]:
+                peer.send(DirectHead(address, "t", address, 41))
+                answered += 1
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        with Producer("t", tower=tower, address=address, resume_timeout_s=PATIENCE_S) as producer:
+            assert producer.next_offset == 42
+    finally:
+        answering.set()
+        thread.join()
+
+
+def test_resuming_names_the_store_that_it_waited_for() -> None:
+    with ForkedCluster(stores=2) as cluster:
+        away, _ = cluster.stores
+        cluster.kill_store(1)
+        with Producer("t", tower=cluster.tower) as producer:
+            producer.publish(b"0")
+        cluster.start_store(1)
+        with client_in(cluster, 1) as client:  # it has met the store that it has the record from
+            client.wait(TopicPartition("t", producer.address), 1, timeout_s=PATIENCE_S)
+        cluster.kill_store(0)
+        cluster.kill_store(1)
+        cluster.start_store(1)
+        with pytest.raises(MissingStoresError, match="resume_timeout_s") as lacking:
+            Producer("t", tower=cluster.tower, address=producer.address, resume_timeout_s=1)
+    assert (lacking.value.needed, lacking.value.stores) == (2, (away,))

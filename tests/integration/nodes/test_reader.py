@@ -23,10 +23,10 @@ from dafka_core import (
     RecordBatch,
     Store,
 )
-from dafka_core.epochs import NO_LIFE
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.records import TopicPartition
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, GetHeads, StoreHello
-from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address

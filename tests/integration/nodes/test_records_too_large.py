@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, RecordTooLargeError, Store
+from dafka_core.config.node_options import LAYOUTS
 from dafka_core.errors import InvalidRequestError
-from dafka_core.node_options import LAYOUTS
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol.record_limits import LEAST_BYTES
-from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S
 

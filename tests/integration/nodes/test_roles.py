@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower
-from dafka_core.durable_files import replace_file
-from dafka_core.epochs import EpochId
+from dafka_core.config.node_options import StoreOptions
 from dafka_core.errors import ConfigError, NotAllowedError
-from dafka_core.node_options import StoreOptions
-from dafka_core.nodes import refused_subscriptions
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import TopicPartition
+from dafka_core.nodes import security
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.store_identity import new_identity
-from dafka_core.permissions import PREFIX_DIGITS, address_prefix
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon
 from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.record_limits import announcement
-from dafka_core.records import TopicPartition
+from dafka_core.security.permissions import PREFIX_DIGITS, address_prefix
+from dafka_core.system.files import replace_file
 from dafka_core.testing import wait_until
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer, new_address
@@ -88,12 +88,12 @@ def forbidden(node: Any) -> int:
     return int(mesh.traffic.refused(mesh.peers)["forbidden"])
 
 
-def until_forbidden(node: Any, mallory: RawPeer, *messages: m.Message) -> None:
+def until_forbidden(node: Any, mallory: RawPeer, *messages: m.BaseMessage) -> None:
     """Each of the messages is refused, and nothing else comes of it."""
     for message in messages:
         before = forbidden(node)
 
-        def is_refused(message: m.Message = message, before: int = before) -> bool:
+        def is_refused(message: m.BaseMessage = message, before: int = before) -> bool:
             mallory.send(message)  # again, since a subscription may be under way
             time.sleep(0.02)
             return forbidden(node) > before
@@ -337,7 +337,7 @@ def change(keys: Keys, old: str, new: str) -> None:
 def refuses_records(mesh: Mesh) -> bool:
     """Whether somebody who is connected was refused records of the topic."""
     prefix = subscription(m.RecordMessage, "t")
-    return mesh.security._refused._prefixes[refused_subscriptions._digest(prefix)] > 0
+    return mesh.security._refused._prefixes[security._digest(prefix)] > 0
 
 
 def test_addresses_from_before_there_were_keys_are_listed(

@@ -15,17 +15,17 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
+from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import ConfigError
-from dafka_core.keys.key_files import read_public, read_secret
-from dafka_core.limit_options import MAX_RECORD_BYTES
-from dafka_core.node_options import ReaderOptions
 from dafka_core.nodes import addresses
 from dafka_core.nodes.security import Security, _port_of
-from dafka_core.permissions import NOBODY
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, RecordMessage
 from dafka_core.protocol.record_limits import announcement
+from dafka_core.security.key_files import read_public, read_secret
+from dafka_core.security.permissions import NOBODY
 from dafka_core.testing import wait_until
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer

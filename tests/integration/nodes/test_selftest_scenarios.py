@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Store
-from dafka_core.node_options import C_LAYOUT, RFC46
+from dafka_core.config.node_options import C_LAYOUT, RFC46
+from dafka_core.model.records import TopicPartition
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -25,7 +26,6 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import Place, has_published, polled
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer

@@ -18,9 +18,10 @@ import pytest
 import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower
+from dafka_core.config.limit_options import LIVE_BATCH_BYTES
+from dafka_core.config.node_options import LAYOUTS
 from dafka_core.errors import ProtocolError
-from dafka_core.limit_options import LIVE_BATCH_BYTES
-from dafka_core.node_options import LAYOUTS
+from dafka_core.model.records import Record, RecordBatch, TopicPartition, Transaction, times_between
 from dafka_core.nodes import sockets as module
 from dafka_core.nodes.sockets import (
     new_socket,
@@ -37,10 +38,9 @@ from dafka_core.protocol.messages import (
     DirectRecordBatch,
     RecordBatchMessage,
     RecordMessage,
+    unpack_batch,
 )
-from dafka_core.protocol.packed_records import unpack_batch
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.records import Record, RecordBatch, TopicPartition, Transaction, times_between
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka
 from tests.integration.nodes.connections import Connection, cable_pulled, connections, now

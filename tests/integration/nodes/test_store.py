@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Producer, Store, StoreError
-from dafka_core.epochs import Epoch, EpochId
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol.messages import (
     Ack,
     DirectRecord,
@@ -20,7 +21,6 @@ from dafka_core.protocol.messages import (
     Head,
     RecordMessage,
 )
-from dafka_core.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import holds, stored, values

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,12 +14,18 @@ import pytest
 from dafka_core import Producer, Reader, Store
 from dafka_core.errors import ConfigError, StoreError, StoreUnreachableError
 from dafka_core.flight import limits
+from dafka_core.model.records import RecordBatch
 from dafka_core.nodes import store_backup
-from dafka_core.nodes.store_backup import back_up, restore, verify
+from dafka_core.nodes.store_backup import SavedLinks, back_up, compare, opened, restore, verify
+from dafka_core.nodes.store_identity import new_identity
+from dafka_core.storage import Log, linker
 from dafka_core.storage.backup import BACKUP_FILE, Backup
-from dafka_core.storage.check_results import Checked
+from dafka_core.storage.log_check import CHANGED, DIFFERENT, Checked
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.storage.damage import tamper, three_blocks
+from tests.integration.storage.linked import link
+from tests.integration.storage.processes import TP
 
 Produce = Callable[..., Producer]
 
@@ -134,3 +143,138 @@ def test_damage_in_the_store_is_found_when_its_backup_is_restored(
     with pytest.raises(StoreError, match=r"1 parts of it are damaged, such as: .*checksum"):
         restore(tmp_path / "b", tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
+
+
+def linked(directory: Path) -> list[bytes]:
+    """A store's directory, with links of all records."""
+    every = three_blocks(directory)
+    with Log(directory) as log:
+        link(log)
+    new_identity(directory)
+    return every
+
+
+def forge(directory: Path, old: bytes, new: bytes) -> None:
+    """Changes a record, its checksum, and all links."""
+    tamper(directory, old, new)
+    with Log(directory) as log:
+        log._env.write(lambda tables: tables.links.cut(0, 0))
+        link(log)
+
+
+def kinds(store: Path | str) -> list[str]:
+    return [damage.kind for each in verify(str(store)) for damage in each.found]
+
+
+def test_a_forged_chain_is_found_by_a_link_that_was_kept(tmp_path: Path) -> None:
+    every = linked(tmp_path / "s")
+    path = tmp_path / "links.json"
+    SavedLinks.of(str(tmp_path / "s")).write(path)
+    saved = SavedLinks.read(path)
+    assert [each[:4] for each in saved.links] == [(*TP, 0, 300)]
+    assert [each.linked for each in saved.check(str(tmp_path / "s"))] == [300]
+    forge(tmp_path / "s", every[7], every[8])
+    assert kinds(tmp_path / "s") == []
+    (checked,) = saved.check(str(tmp_path / "s"))
+    assert [each.kind for each in checked.found] == [CHANGED]
+    linked(tmp_path / "other")
+    with pytest.raises(StoreError, match="the file has links of store"):
+        list(saved.check(str(tmp_path / "other")))
+
+
+LINK = ["t", "p", 0, 5, "0" * 16, "a" * 64, "b" * 64]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, b"", b"{}", b'{"v": 2, "store": "", "time": "", "links": []}', b"[1]"),
+        *(
+            json.dumps({"v": 1, "store": "", "time": "", "links": [LINK[:at] + wrong]}).encode()
+            for at, wrong in ((2, [-5, *LINK[3:]]), (3, [0, *LINK[4:]]), (4, ["zz", *LINK[5:]]))
+        ),
+    ],
+)
+def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "links.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match="must be a file that 'dafka store verify --save'"):
+        SavedLinks.read(path)
+    with pytest.raises(StoreError):
+        SavedLinks(1, "", "", ()).write(tmp_path / "missing" / "links.json")
+
+
+def test_two_stores_are_compared_and_the_first_range_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        every = linked(tmp_path / name)
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert list(compare(a, b)) == [(300, [])]
+    forge(tmp_path / "b", every[200], every[201])
+    ((same, (damage,)),) = compare(a, b)
+    assert (same, damage[:4]) == (0, (DIFFERENT, *TP, 0))
+    with Log(tmp_path / "b") as log:
+        log.append([RecordBatch.of(TP._replace(topic="u"), 0, [b"v"])])
+    assert len(list(compare(a, b))) == 1
+
+
+def test_a_backup_has_the_links_and_none_is_restored_of_changed_records(tmp_path: Path) -> None:
+    every = linked(tmp_path / "s")
+    back_up(str(tmp_path / "s"), tmp_path / "good")
+    restore(tmp_path / "good", tmp_path / "again")
+    assert sum(each.linked for each in verify(str(tmp_path / "again"))) == 300
+    tamper(tmp_path / "s", every[7], every[8])
+    back_up(str(tmp_path / "s"), tmp_path / "bad")
+    assert kinds(tmp_path / "bad") == [CHANGED]
+    with pytest.raises(StoreError, match="a record of 0 to 299 was changed in the file"):
+        restore(tmp_path / "bad", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_stores_that_run_make_links_and_tell_them(
+    tower: str, produce: Produce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linker, "LOOK_S", 0.05)
+    monkeypatch.setattr(linker, "TAIL_S", 0.1)
+    directories = [str(tmp_path / name) for name in "ab"]
+    with ExitStack() as stack:
+        for each in directories:
+            stack.enter_context(Store(each, tower=tower, tamper_evidence=True))
+        with opened(directories[0]) as source:
+            assert source.links([], newest=True) == []
+        for _ in range(3):
+            producer = produce("t", acks=2)
+            producer.publish_many([b"%d" % number for number in range(100)])
+            producer.flush(PATIENCE_S)
+
+        def are_linked() -> bool:
+            found = [SavedLinks.of(each).links for each in directories]
+            return all([link.end for link in links] == [100] * 3 for links in found)
+
+        wait_until(are_linked, "all records have links")
+        assert list(compare(*directories)) == [(300, [])]
+        saved = SavedLinks.of(directories[0])
+        assert [each.linked for each in saved.check(directories[0])] == [300]
+        assert sum(each.linked for each in verify(directories[0])) == 300
+        with opened(directories[0]) as source:
+            wrong = saved.links[0]._replace(records="0" * 64)
+            (checked,) = source.check_saved([wrong])
+        assert [each.kind for each in checked.found] == [CHANGED]
+
+
+def test_links_that_are_saved_are_on_the_disk_before_the_old_ones_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "links.json", []
+    saved = SavedLinks(1, "A" * 32, "2026-01-01T00:00:00+00:00", ())
+    saved.write(path)
+    real, before = os.fsync, path.stat().st_ino
+
+    def fsync(descriptor: int) -> None:
+        synced.append(path.stat().st_ino == before)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    saved.write(path)
+    assert synced == [True, False]  # the file, and then its name
+    assert SavedLinks.read(path) == saved

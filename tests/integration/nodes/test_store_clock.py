@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from dafka_core import Producer, RecordBatch, Store
-from dafka_core.diagnosis.checks import check_all
-from dafka_core.diagnosis.findings import Severity
-from dafka_core.diagnosis.gathering import gathered
-from dafka_core.metrics.health import of_node
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.values import Values
+from dafka_core.ops.checks import check_all
+from dafka_core.ops.findings import Severity
+from dafka_core.ops.gathering import gathered
+from dafka_core.ops.health import of_node
 from dafka_core.storage import store_clock
 from dafka_core.testing import wait_until
-from dafka_core.values import Values
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, new_address
 

@@ -13,7 +13,8 @@ import pytest
 from dafka_core import Consumer, PartitionFullError, Producer, Reader, Store
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.name_limits import MAX_TOPIC_BYTES
+from dafka_core.model.name_limits import MAX_TOPIC_BYTES
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import (
@@ -27,7 +28,6 @@ from dafka_core.protocol.messages import (
     RecordMessage,
 )
 from dafka_core.protocol.store_directory import GREETING
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.testing import wait_until

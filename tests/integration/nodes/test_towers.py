@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from dafka_core import ConfigError, Producer, Reader, Store, Tower
-from dafka_core.node_options import NodeOptions, TowerAddress
+from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import towers
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.towers import AWAY_S, MAX_LEARNED, Towers

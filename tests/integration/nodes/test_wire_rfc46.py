@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store
-from dafka_core.node_options import C_LAYOUT, LAYOUTS, RFC46
+from dafka_core.config.node_options import C_LAYOUT, LAYOUTS, RFC46
+from dafka_core.model.records import TopicPartition
 from dafka_core.protocol.codec import SIGNATURE, subscription
 from dafka_core.protocol.messages import Head, RecordMessage
-from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import acknowledged_by, polled, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer

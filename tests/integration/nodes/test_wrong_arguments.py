@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dafka_core import ConfigError, Consumer, EmbeddedCluster, Producer, Reader, Store
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from tests.integration.nodes.peers import PATIENCE_S
 
 TP = TopicPartition("t", "A" * 32)

@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, append_area, block_builder, block_writer, leases
 
 TOPIC, PARTITION = "t", "P"

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from dafka_core.epochs import Epoch
-from dafka_core.log_entries import Discard, GoOn, Met, NotedBatch, SetAside
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.epochs import Epoch
+from dafka_core.model.log_entries import Discard, GoOn, Met, NotedBatch, SetAside
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
 from tests.integration.storage.staged import A, B, commit, stage

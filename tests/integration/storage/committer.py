@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 import sys
 
-from dafka_core.log_entries import Commit, Stage
-from dafka_core.records import RecordBatch, StagedTransaction, TopicPartition
+from dafka_core.model.log_entries import Commit, Stage
+from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.storage import Log, append_area, block_builder, block_writer
 from tests.integration.storage.appender import BlockMerger
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import lmdb
 
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.block import Block, compressed
 from dafka_core.storage.block_builder import pack
-from dafka_core.values import Values
 from tests.integration.storage import appender
 from tests.integration.storage.processes import TP
 

@@ -18,10 +18,10 @@ from typing import Final
 
 import pytest
 
-from dafka_core.epochs import EpochId
 from dafka_core.errors import StoreError
-from dafka_core.log_entries import LogEntry, Promise, SetAside, Stage
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.open_environment import LOCK_FILE
 from tests.integration.storage import limits

@@ -9,7 +9,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
 from tests.integration.storage.processes import TP
 

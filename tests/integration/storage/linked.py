@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log, linker
-from dafka_core.storage.check_results import Checked
-from dafka_core.storage.link_check import PartitionLink, links_of
-from dafka_core.storage.log_check import check
+from dafka_core.storage.log_check import Checked, PartitionLink, check, links_of
 from tests.integration.storage.changing_log import look
 from tests.integration.storage.staged import TP
 

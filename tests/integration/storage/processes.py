@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.open_environment import Opened
 from dafka_core.storage.snapshot import Snapshot

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from dafka_core.errors import DafkaError
-from dafka_core.log_entries import Commit, Stage
-from dafka_core.records import (
+from dafka_core.model.log_entries import Commit, Stage
+from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,

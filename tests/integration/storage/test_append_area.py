@@ -15,13 +15,13 @@ import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.log_entries import Discard
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.log_entries import Discard
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Bytes
 from dafka_core.storage import Log, append_area
+from dafka_core.storage.append_area import Group
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
-from dafka_core.storage.group import Group
-from dafka_core.values import Bytes
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
 from tests.integration.storage.staged import (
@@ -354,7 +354,7 @@ def test_a_damaged_block_of_a_group_harms_no_other(
 READ_ALL = """
 import contextlib, sys
 from dafka_core.errors import StoreError
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log
 with Log(sys.argv[1]) as log:
     for offset in range(30):

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.compression_rules import parse_compression
+from dafka_core.config.topic_rules import parse_compression
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.storage import Log, block_compressor
-from dafka_core.storage.block import Block, compressed
-from dafka_core.storage.block_codec import NUMBERS
+from dafka_core.storage.block import NUMBERS, Block, compressed
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.log_check import check
-from dafka_core.values import Values
 from tests.integration.storage.changing_log import ChangingLog, look, told
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.staged import TP, large, put

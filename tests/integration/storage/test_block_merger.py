@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, block_builder, block_cache, block_merger, block_writer
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.storage import Log, block_builder, block_merger, block_reader, block_writer
 from dafka_core.storage.block import Block
-from dafka_core.storage.block_cache import BlockCache
+from dafka_core.storage.block_reader import BlockCache
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.merge_planner import MergePlanner
 from dafka_core.storage.tables import Tables
@@ -194,7 +194,7 @@ def test_a_closed_log_does_not_merge(store: Log) -> None:
 
 
 def test_cached_blocks_stay_right(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_cache, "CACHE_BYTES", 1 << 30)
+    monkeypatch.setattr(block_reader, "CACHE_BYTES", 1 << 30)
     get, found_there = BlockCache.get, 0
 
     def counted(cache: BlockCache, key: bytes) -> Block | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.storage import Log, block_cache
+from dafka_core.storage import Log, block_reader
 from tests.integration.storage.test_log import TP, large, put, values_of
 
 
@@ -17,7 +17,7 @@ def test_a_block_that_has_grown_since_it_was_read_is_read_again(store: Log) -> N
 
 
 def test_reading_more_than_is_kept_in_memory(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_cache, "CACHE_BYTES", 250_000)
+    monkeypatch.setattr(block_reader, "CACHE_BYTES", 250_000)
     for first in range(0, 1000, 100):
         put(store, large(100, first))
     put(store, [b"x" * 300_000])

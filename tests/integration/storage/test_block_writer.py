@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.storage import Log, block_builder
 from dafka_core.storage.environment import Environment
-from dafka_core.values import Values
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
 from tests.integration.storage.staged import TP, held, large, put

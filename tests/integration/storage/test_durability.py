@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
 from tests.integration.storage import appender
 from tests.integration.storage.damage import change, three_blocks

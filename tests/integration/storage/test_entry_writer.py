@@ -11,14 +11,14 @@ import pytest
 import xxhash
 
 from dafka_core.errors import ClosedError, FencedError, OffsetConflictError, StoreError
-from dafka_core.log_entries import (
+from dafka_core.model.log_entries import (
     STAGED_HOURS,
     Commit,
     Discard,
     SetTransaction,
     TransactionExistsError,
 )
-from dafka_core.records import (
+from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,

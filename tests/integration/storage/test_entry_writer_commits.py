@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import DafkaError
-from dafka_core.records import TopicPartition, Transaction
+from dafka_core.model.records import TopicPartition, Transaction
 from dafka_core.storage import Log
 from tests.integration.storage import committer
 from tests.integration.storage.committer import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dafka_core.storage.file_systems import NOT_LOCAL, not_local
+from dafka_core.storage.open_environment import NOT_LOCAL, not_local
 from tests.integration.storage import fuse
 from tests.integration.storage.containers import can_contain, contained
 from tests.integration.storage.processes import started

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, append_area, leases
 from dafka_core.storage.leases import ID_BYTES, LEASE_FILE, MAX_LEASES, Lease
 from tests.integration.storage.processes import TP, child, put, started, told

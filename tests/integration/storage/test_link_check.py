@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.compression_rules import parse_compression
-from dafka_core.log_entries import SetAside
-from dafka_core.records import RecordBatch
+from dafka_core.config.topic_rules import parse_compression
+from dafka_core.model.log_entries import SetAside
+from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
-from dafka_core.storage.check_results import (
+from dafka_core.storage.links import Link
+from dafka_core.storage.log_check import (
     BLOCK,
     CHANGED,
     DIFFERENT,
@@ -18,9 +19,10 @@ from dafka_core.storage.check_results import (
     PARTED,
     REPLACED,
     Checked,
+    PartitionLink,
+    check_saved,
+    differences,
 )
-from dafka_core.storage.link_check import PartitionLink, check_saved, differences
-from dafka_core.storage.links import Link
 from dafka_core.storage.tables import Tables
 from tests.integration.storage.changing_log import look
 from tests.integration.storage.clocks import Clock

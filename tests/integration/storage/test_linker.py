@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.log_entries import SetAside
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.log_entries import SetAside
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, linker
-from dafka_core.storage.check_results import REPLACED
-from dafka_core.storage.link_check import PartitionLink, check_saved
 from dafka_core.storage.links import LINK_RECORDS
+from dafka_core.storage.log_check import REPLACED, PartitionLink, check_saved
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
 from tests.integration.storage.damage import change, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links

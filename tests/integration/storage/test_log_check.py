@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
-from dafka_core.storage.check_results import (
+from dafka_core.storage.log_check import (
     ASIDE,
     BLOCK,
     EPOCHS,
@@ -22,8 +22,10 @@ from dafka_core.storage.check_results import (
     UNKNOWN,
     Checked,
     Damage,
+    check,
+    check_blocks,
+    check_partition,
 )
-from dafka_core.storage.log_check import check, check_blocks, check_partition
 from dafka_core.storage.rows import BLOCK_KEY
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look
 from tests.integration.storage.damage import change, erase, three_blocks, trees
@@ -181,3 +183,9 @@ def test_a_damaged_page_of_a_tree_is_named_for_each_partition_that_needs_it(
                 several += 1 < len(lost) < len(NAMES)
         erase(data, at, page)
     assert several > 1
+
+
+def test_results_of_two_looks_are_added() -> None:
+    one, other = (Damage(BLOCK, "t", "p", offset, "why") for offset in (1, 2))
+    both = Checked(1, 2, 3, 4, (one,), 3, 5).plus(Checked(10, 20, 30, 40, (other,), 4, 50))
+    assert both == Checked(11, 22, 33, 44, (one, other), 4, 55)

@@ -13,8 +13,11 @@ import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log, open_environment
+from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
+from dafka_core.storage.open_environment import FORMAT, FORMAT_AT_FIRST, ColdMarks
+from dafka_core.storage.tables import Tables
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
 from tests.integration.storage.processes import TP, child, told, values_of
@@ -210,3 +213,22 @@ def test_a_log_is_its_owners_alone_unless_its_directory_says_otherwise(
     assert directory.stat().st_mode & 0o777 == (made or 0o700)
     assert "data.mdb" in modes
     assert set(modes.values()) == {expected}
+
+
+def test_marks_are_kept_and_damaged_ones_are_forgotten(tmp_path: Path) -> None:
+    def put(tables: Tables) -> ColdMarks:
+        assert tables.cold.of(7) == 0
+        tables.cold.put(7, 100, compressed=False)
+        assert tables.cold.log_format == FORMAT_AT_FIRST
+        tables.cold.put(8, 200, compressed=True)
+        return tables.cold
+
+    env = Environment(tmp_path, map_size_bytes=DEFAULT_MAP_BYTES)
+    env.write(put)
+    env.close()
+    change(tmp_path, b"meta", b"cold of " + (8).to_bytes(8, "big"), b"x" * 16)
+    env = Environment(tmp_path, map_size_bytes=DEFAULT_MAP_BYTES)
+    with env.reading() as tables:
+        assert (tables.cold.of(7), tables.cold.of(8)) == (100, 0)
+        assert tables.cold.log_format == FORMAT
+    env.close()

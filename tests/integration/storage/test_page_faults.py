@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.store_backup import opened
 from dafka_core.nodes.store_identity import new_identity
-from dafka_core.records import RecordBatch
 from dafka_core.storage import Log
-from dafka_core.storage.check_results import BLOCK, PAGE, Checked
+from dafka_core.storage.log_check import BLOCK, PAGE, Checked
 from tests.integration.storage.damage import erase, three_blocks, trees
 from tests.integration.storage.processes import ROOT
 from tests.integration.storage.test_log_check import COUNT, NAMES, many
@@ -35,11 +35,11 @@ _IN_MAIN = "log.read(TP, 0, 300)"
 _IN_THREAD = "thread = threading.Thread(target=log.read, args=(TP, 0, 300)); thread.start()\n"
 _IN_THREAD += "thread.join()"
 _WRITING = (
-    "from dafka_core.records import RecordBatch; log.append([RecordBatch.of(TP, 300, [b''])])"
+    "from dafka_core.model.records import RecordBatch; log.append([RecordBatch.of(TP, 300, [b''])])"
 )
 _OTHERS_NOTED = """
 from pathlib import Path
-from dafka_core.storage.page_faults import faults_noted
+from dafka_core.storage.mapped_file import faults_noted
 with faults_noted(Path("other/data.mdb")):
     log.read(TP, 0, 300)
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, PartitionStatistics, block_writer, partition_statistics
 from dafka_core.storage.block import peek_times
 from tests.integration.storage.clocks import Clock

@@ -18,8 +18,8 @@ from dafka_core.errors import StoreError
 from dafka_core.nodes.store_backup import back_up, restore
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.storage import Log
-from dafka_core.storage.cold_marks import FORMAT, FORMAT_AT_FIRST
 from dafka_core.storage.log_check import check
+from dafka_core.storage.open_environment import FORMAT, FORMAT_AT_FIRST
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog, look, told
 from tests.integration.storage.damage import change
 from tests.integration.storage.test_block_compressor import codecs, compress, form

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
 
 A, B = TopicPartition("t", "A" * 32), TopicPartition("t", "B" * 32)

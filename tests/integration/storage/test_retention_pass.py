@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import StoreError
-from dafka_core.log_entries import SetAside
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.retention_rules import parse_rules
-from dafka_core.storage import Log, block_builder, block_writer, held_blocks
+from dafka_core.model.log_entries import SetAside
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.timestamps import stamped_once
+from dafka_core.storage import Log, block_builder, block_writer, retention_pass
 from dafka_core.storage.retention_pass import Retention
-from dafka_core.timestamps import stamped_once
 from tests.integration.storage.clocks import Clock
 
 A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)
@@ -195,7 +195,7 @@ def test_blocks_merged_since_they_were_looked_at_go_as_a_whole(store: Log, clock
 def test_a_pass_goes_on_in_small_steps(
     store: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_blocks, "LOOK_BYTES", 40_000)
+    monkeypatch.setattr(retention_pass, "LOOK_BYTES", 40_000)
     trims: list[int] = []
     trim_each = store.retention.trim_each
 

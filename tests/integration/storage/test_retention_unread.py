@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.records import TopicPartition
-from dafka_core.retention_rules import parse_rules
+from dafka_core.config.topic_rules import parse_rules
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log, block_writer
 from dafka_core.storage.retention import Unread
 from dafka_core.storage.retention_pass import Retention

@@ -10,10 +10,10 @@ from typing import Any
 import lmdb
 import pytest
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.errors import FencedError, StoreError
-from dafka_core.log_entries import GoOn, SetAside, TransactionExistsError
-from dafka_core.records import (
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.model.log_entries import GoOn, SetAside, TransactionExistsError
+from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
     RecordBatch,

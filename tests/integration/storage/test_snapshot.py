@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from tests.integration.storage import appender
 from tests.integration.storage.processes import (

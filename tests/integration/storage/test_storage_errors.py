@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.storage_errors import MAX_READERS, translated
 from tests.integration.storage.damage import three_blocks

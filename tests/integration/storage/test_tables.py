@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lmdb
 import pytest
 
-from dafka_core.records import RecordBatch
+from dafka_core.errors import OffsetConflictError, StoreError
+from dafka_core.model.epochs import MAX_EPOCHS, NO_LIFE, Epoch, EpochId, History
+from dafka_core.model.log_entries import (
+    MAX_NOTE_BYTES,
+    MAX_NOTE_NAME_BYTES,
+    Commit,
+    Discard,
+    Met,
+    NotedBatch,
+    Notes,
+    Promise,
+    SetAside,
+    Stage,
+)
+from dafka_core.model.records import (
+    PartitionInfo,
+    PartitionLives,
+    RecordBatch,
+    StagedTransaction,
+    Transaction,
+)
 from dafka_core.storage import Log, block_builder
+from tests.integration.storage.damage import change
 from tests.integration.storage.processes import TP
+from tests.integration.storage.staged import TP as STAGED_TP
+from tests.integration.storage.staged import A, held, put, values
 
 
 def test_larger_blocks_of_earlier_versions_are_read_and_kept(
@@ -31,3 +55,248 @@ def test_larger_blocks_of_earlier_versions_are_read_and_kept(
             values + values[:9_000] + values[:25_000]
         )
         assert store.read(TP, 125_000, 125_001)[0].values == [values[125_000]]
+
+
+FIRST = Epoch.first(EpochId(1, 0xA, 1))
+SECOND = Epoch(2, 0xB, 2, 3, FIRST.digest)
+THIRD = Epoch(3, 0xC, 1, 5, SECOND.digest)
+LIFE = EpochId(9, 0x99, 3)
+
+
+def batch(start: int, end: int, epoch: Epoch | None) -> RecordBatch:
+    whole = RecordBatch.of(STAGED_TP, start, [b"%d" % offset for offset in range(start, end)])
+    return RecordBatch(STAGED_TP, start, whole.values, epoch=epoch)
+
+
+def three_lives(log: Log) -> None:
+    log.append([batch(0, 3, FIRST), batch(3, 5, SECOND), batch(5, 9, THIRD)])
+
+
+def lives(end: int, *history: Epoch, promised: EpochId = NO_LIFE) -> PartitionLives:
+    return PartitionLives(end, history, promised)
+
+
+def epochs_read(log: Log, start: int = 0, end: int = 99) -> list[tuple[int, int, Epoch | None]]:
+    """The bounds of what is read, and of what epoch it is."""
+    found: list[tuple[int, int, Epoch | None]] = []
+    for each in log.read(STAGED_TP, start, end):
+        if found and found[-1][2] == each.epoch:  # small blocks are read one by one
+            start, _, epoch = found.pop()
+        else:
+            start, epoch = each.offset, each.epoch
+        found.append((start, each.end, epoch))
+    return found
+
+
+def test_what_nobody_knows_has_no_lives(store: Log) -> None:
+    assert store.lives(STAGED_TP) == lives(0)
+    assert store.met() == []
+
+
+def test_epochs_are_there_when_the_log_is_opened_again(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        three_lives(log)
+        assert log.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD)
+    with Log(tmp_path) as log:
+        assert log.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD)
+        assert log.info(STAGED_TP) == PartitionInfo(*STAGED_TP, 0, 9, THIRD.life)
+        assert log.partitions() == [PartitionInfo(*STAGED_TP, 0, 9, THIRD.life)]
+        assert log.partitions_after(None, None, 9) == log.partitions()
+        parts = [(0, 3, FIRST), (3, 5, SECOND), (5, 9, THIRD)]
+        assert epochs_read(log) == parts
+        assert epochs_read(log, 4, 6) == [(4, 5, SECOND), (5, 6, THIRD)]
+        assert held(log) == [b"%d" % offset for offset in range(9)]
+
+
+def test_records_without_an_epoch_are_of_the_last_one(store: Log) -> None:
+    store.append([batch(0, 3, None)])
+    assert (store.lives(STAGED_TP), epochs_read(store)) == (lives(3), [(0, 3, None)])
+    begun = SECOND._replace(parent=0)
+    store.append([batch(3, 4, begun), batch(4, 5, None)])
+    assert store.lives(STAGED_TP) == lives(5, begun)
+    assert epochs_read(store) == [(0, 3, None), (3, 5, begun)]
+
+
+def test_promises_are_kept_also_of_a_partition_without_records(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        assert log.write([Promise(STAGED_TP, LIFE)]) == [None]
+        assert log.write([Promise(STAGED_TP, EpochId(4, 1, 1))]) == [None]  # a newer one has one
+    with Log(tmp_path) as log:
+        assert log.lives(STAGED_TP) == lives(0, promised=LIFE)
+        assert log.partitions() == []
+        three_lives(log)
+        assert log.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD, promised=LIFE)
+        assert log.write([SetAside(STAGED_TP, 0)]) == [None]
+    with Log(tmp_path) as log:
+        assert log.lives(STAGED_TP) == lives(0, promised=LIFE)
+
+
+def test_trimming_takes_no_epochs_away(store: Log) -> None:
+    three_lives(store)
+    store.trim(STAGED_TP, 7)
+    assert store.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD)
+    assert epochs_read(store, 7) == [(7, 9, THIRD)]
+
+
+def test_the_stores_that_were_met_are_kept(tmp_path: Path) -> None:
+    odd = b"\xff odd".decode("utf-8", "surrogateescape")
+    with Log(tmp_path) as log:
+        assert log.write([Met("S2"), Met(odd), Met("S1"), Met("S2")]) == [None] * 4
+        put(log, values(3))
+    with Log(tmp_path) as log:
+        assert [each.store for each in log.met()] == ["S1", "S2", odd]
+
+
+def test_only_the_newest_epochs_are_kept(tmp_path: Path) -> None:
+    history: History = ()
+    with Log(tmp_path) as log:
+        entries = []
+        for number in range(1, MAX_EPOCHS + 4):
+            parent = history[-1].digest if history else 0
+            epoch = Epoch(number, 0, 1, number - 1, parent)
+            history = (*history, epoch)
+            entries.append(batch(number - 1, number, epoch))
+        log.append(entries)
+    with Log(tmp_path) as log:
+        assert log.lives(STAGED_TP) == lives(len(history), *history[-MAX_EPOCHS:])
+        # Whose the oldest records are is forgotten.
+        assert epochs_read(log, 0, 5) == [(0, 3, None), (3, 4, history[3]), (4, 5, history[4])]
+
+
+# -- transactions ---------------------------------------------------------------------------------
+
+
+def test_an_epoch_begins_where_its_commit_does(store: Log) -> None:
+    store.append([batch(0, 3, FIRST)])
+    store.write([Stage(RecordBatch.of(STAGED_TP, 3, values(2)), A, 7)])
+    assert store.lives(STAGED_TP) == lives(3, FIRST)
+    commit = Commit((StagedTransaction(*STAGED_TP, A, 3, 5, 7),), (SECOND,))
+    assert store.write([commit, commit]) == [None, None]
+    assert store.lives(STAGED_TP) == lives(5, FIRST, SECOND)._replace(
+        transaction=Transaction(7, 3, 5)
+    )
+
+
+def test_an_epoch_of_which_only_a_part_of_a_transaction_came_has_not_begun(store: Log) -> None:
+    store.append([batch(0, 3, FIRST)])
+    whole = batch(3, 6, SECOND)
+    part = RecordBatch(STAGED_TP, 3, whole.values[:2], Transaction(1, 3, 6), epoch=SECOND)
+    store.append([part])
+    assert store.lives(STAGED_TP) == lives(3, FIRST)
+    # A client writes there instead, in a life of its store's.
+    other = SECOND._replace(id=0xBB)
+    store.append([batch(3, 4, other)])
+    assert store.lives(STAGED_TP) == lives(4, FIRST, other)
+    store.write([Discard(STAGED_TP, A)])
+    assert store.lives(STAGED_TP) == lives(4, FIRST, other)
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+def lives_key(directory: Path) -> tuple[bytes, bytes]:
+    """The one row of what is known of lives."""
+    with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env:
+        meta = env.open_db(b"meta", create=False)
+        with env.begin(db=meta) as txn:
+            [found] = [(k, v) for k, v in txn.cursor() if k.startswith(b"lives of ")]
+    return found
+
+
+@pytest.mark.parametrize("at", [0, 4, 13, 30, -1])
+def test_damaged_lives_are_told(tmp_path: Path, at: int) -> None:
+    with Log(tmp_path) as log:
+        three_lives(log)
+    key, row = lives_key(tmp_path)
+    broken = bytearray(row)
+    broken[at] ^= 1
+    change(tmp_path, b"meta", key, bytes(broken))
+    with Log(tmp_path) as log:
+        for use in (
+            lambda: log.lives(STAGED_TP),
+            lambda: held(log),
+            lambda: log.write([Promise(STAGED_TP, LIFE)]),
+        ):
+            with pytest.raises(StoreError, match="the lives of a partition does not match"):
+                use()
+    change(tmp_path, b"meta", key, row)
+    with Log(tmp_path) as log:
+        assert log.lives(STAGED_TP) == lives(9, FIRST, SECOND, THIRD)
+
+
+def test_damaged_lives_of_one_partition_keep_no_other_one_from_its_readers(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        three_lives(log)
+        put(log, values(3), "other")
+    key, row = lives_key(tmp_path)
+    change(tmp_path, b"meta", key, row[:-1])
+    wanted = [PartitionInfo(*STAGED_TP, 0, 9), PartitionInfo("t", "other", 0, 3)]
+    with Log(tmp_path) as log:
+        damaged, found = log.read_each(wanted, max_records=99, max_bytes=999)
+    assert isinstance(damaged, StoreError)
+    assert isinstance(found, RecordBatch)
+    assert list(found.values) == values(3)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 8, 20, 21, 40])
+def test_lives_that_are_cut_short_are_told(tmp_path: Path, size_bytes: int) -> None:
+    with Log(tmp_path) as log:
+        three_lives(log)
+    key, row = lives_key(tmp_path)
+    change(tmp_path, b"meta", key, row[:size_bytes])
+    with Log(tmp_path) as log, pytest.raises(StoreError, match="the lives of a partition"):
+        log.lives(STAGED_TP)
+
+
+def test_lives_under_another_partitions_name_are_told(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        three_lives(log)
+    key, row = lives_key(tmp_path)
+    with Log(tmp_path) as log:
+        log.write([Promise(STAGED_TP._replace(topic="u"), LIFE)])
+    with lmdb.Environment(str(tmp_path), max_dbs=3) as env:
+        meta = env.open_db(b"meta", create=False)
+        with env.begin(write=True, db=meta) as txn:
+            [other] = [k for k, _ in txn.cursor() if k.startswith(b"lives of ") and k != key]
+            txn.put(other, row)
+    with Log(tmp_path) as log, pytest.raises(StoreError, match="the lives of a partition"):
+        log.lives(STAGED_TP._replace(topic="u"))
+
+
+LONGEST = "n" * MAX_NOTE_NAME_BYTES
+
+
+def noted(offset: int, notes: Notes) -> NotedBatch:
+    return NotedBatch.with_notes(RecordBatch.of(STAGED_TP, offset, values(2)), notes)
+
+
+def test_they_are_there_when_the_log_is_opened_again(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        assert log.notes("") == {}
+        log.append([noted(0, {"a/2": b"two", "a/1": b"", "b": bytes(MAX_NOTE_BYTES)})])
+        log.append([noted(2, {"a/2": b"new", LONGEST: b"x", "\udcff": b"octet"})])
+        log.append([noted(4, {"b": None, "none": None})])
+    with Log(tmp_path) as log:
+        assert held(log) == values(2) * 3
+        assert list(log.notes("a/").items()) == [("a/1", b""), ("a/2", b"new")]
+        assert log.notes("a/2") == {"a/2": b"new"}
+        assert log.notes(LONGEST) == {LONGEST: b"x"}
+        assert log.notes("\udcff") == {"\udcff": b"octet"}
+        assert log.notes("none") == {}
+        assert log.notes("b") == {}
+
+
+def test_a_batch_that_is_refused_leaves_none(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([noted(0, {"a": b"1"})])
+        with pytest.raises(OffsetConflictError):
+            log.append([noted(2, {"a": b"2"}), noted(9, {"a": b"3", "b": b"3"})])
+        assert (log.notes("a"), log.notes("b"), log.end(STAGED_TP)) == ({"a": b"1"}, {}, 2)
+
+
+def test_one_that_is_damaged_is_found(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.append([noted(0, {"a": b"1"})])
+    change(tmp_path, b"meta", b"note a", b"2" + bytes(8))
+    with Log(tmp_path) as log, pytest.raises(StoreError, match="note 'a' does not match"):
+        log.notes("")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dafka_core.errors import OffsetConflictError
-from dafka_core.log_entries import Commit, Discard, SetTransaction, Stage
-from dafka_core.records import (
+from dafka_core.model.log_entries import Commit, Discard, SetTransaction, Stage
+from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
     StagedTransaction,

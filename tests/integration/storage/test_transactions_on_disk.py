@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import FencedError, OffsetConflictError
-from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, TransactionExistsError
-from dafka_core.records import (
+from dafka_core.model.log_entries import (
+    Commit,
+    Discard,
+    LogEntry,
+    SetTransaction,
+    TransactionExistsError,
+)
+from dafka_core.model.records import (
     NO_VERSION,
     RecordBatch,
     TopicPartition,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Reader
-from dafka_core.name_limits import check_topic
-from dafka_core.records import TopicPartition
+from dafka_core.model.name_limits import check_topic
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 
 seen: set[str] = set()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.errors import ClosedError, StoreError, StoreUnreachableError
-from dafka_core.records import PartitionInfo, TopicPartition, Transaction, concat
+from dafka_core.model.records import PartitionInfo, TopicPartition, Transaction, concat
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 
 TP = TopicPartition("t", "P")

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Reader
-from dafka_core.cli.job_command import jobs
+from dafka_core.cli.job_commands import jobs
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.records import TopicPartition
 from dafka_core.testing import wait_until
 from dafka_spark.job_support import _told, ends, grouped, run_job
 from tests.spark.jobs.programs import (

@@ -20,7 +20,7 @@ from demo.results import expected_results, of_parquet, of_topic
 from rich.console import Console
 
 from dafka_core import EmbeddedCluster
-from dafka_core.records import Record
+from dafka_core.model.records import Record
 from tests.spark.jobs.conftest import ROOT
 
 TIMEOUT_S = 280

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core import ConfigError, EmbeddedCluster, Producer, Reader
 from dafka_core.archive.record_files import SCHEMA
+from dafka_core.config.security_options import SecurityOptions
 from dafka_core.flight.retention_actions import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.keys.key_files import own_prefix
-from dafka_core.records import TopicPartition
-from dafka_core.security_options import SecurityOptions
+from dafka_core.model.records import TopicPartition
+from dafka_core.security.key_files import own_prefix
 from dafka_spark.job_support import JobError
 from tests.forked import ForkedCluster
 from tests.spark.jobs.programs import until_done

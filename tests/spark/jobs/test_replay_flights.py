@@ -21,7 +21,7 @@ from demo.replay_flights import (
 )
 
 from dafka_core import EmbeddedCluster, Reader
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import wait_until
 from tests.spark.jobs.programs import (
     FLIGHTS,

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.archive import manifest as manifests
-from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.layout import ArchiveError
 from dafka_core.archive.manifest import ArchivedFile, Commit, Manifest
-from dafka_core.epochs import EpochId
-from dafka_core.names import text_of
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.names import text_of
 
 STAGED = "0" * 32
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dafka_core.archive.archive_errors import ArchiveError
+from dafka_core.archive.layout import ArchiveError
 from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.archive.record_files import (
     SCHEMA,
@@ -20,8 +20,8 @@ from dafka_core.archive.record_files import (
     first_from,
     read_records,
 )
-from dafka_core.records import UNKNOWN_US, RecordBatch
-from dafka_core.values import Values
+from dafka_core.model.records import UNKNOWN_US, RecordBatch
+from dafka_core.model.values import Values
 from tests.integration.archive.records import BEGIN_US, HOUR_US, A, batch, enveloped
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dafka_core.cli.flags import of_table, with_options
 from dafka_core.cli.logs import LogOptions
-from dafka_core.node_options import ConsumerOptions, StoreOptions, TowerOptions
+from dafka_core.config.node_options import ConsumerOptions, StoreOptions, TowerOptions
 
 
 def test_a_command_is_given_the_options_the_user_gave() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dafka_core.cli.positions import Position, parse_time_us
-from dafka_core.records import PartitionInfo
+from dafka_core.model.records import PartitionInfo
 
 INFO = PartitionInfo("t", "p", 10, 100)
 

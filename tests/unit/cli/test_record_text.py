@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.cli import record_text
-from dafka_core.envelope import closed
-from dafka_core.kept_records import kept_by
-from dafka_core.records import UNKNOWN_US, RecordBatch, TopicPartition
+from dafka_core.model.envelope import closed
+from dafka_core.model.matched_records import kept_by
+from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
 
 VALUES = [b"a", closed(None, b"k", [("n", b"1"), ("m", None)]), b"", closed(b"\xff", None, [])]
 TIMES = np.array([[2, 1_500_000], [1, UNKNOWN_US], [1, 2_000_000]], np.int64)

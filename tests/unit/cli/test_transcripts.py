@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from dafka_core.cli.app import app
-from dafka_core.cli.configured import SHARED
+from dafka_core.cli.configuration import SHARED
 
 DOCS = Path(__file__).resolve().parent.parent.parent.parent / "docs"
 STEPS = [

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dafka_core.console.partition_table import PartitionTable
-from dafka_core.console.snapshot import Moment, Snapshot, StoreState
+from dafka_console.snapshot import Moment, PartitionTable, Snapshot, StoreState
 from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
-from dafka_core.records import KnownStore, Neighbour, PartitionInfo
+from dafka_core.model.records import KnownStore, Neighbour, PartitionInfo
 
 ONE, TWO, GONE = "1" * 32, "2" * 32, "3" * 32
 A, B = "A" * 32, "B" * 32

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import io
+import json
 import random
+import time
 import uuid
+from typing import Any
 
+import fastavro
+import pyarrow as pa
 import pytest
 
-from dafka_core.console import decoding
-from dafka_core.console.decoding import decoded, guessed, image_type, preview
+from dafka_console import decoding
+from dafka_console.decoding import decoded, guessed, image_type, preview
 from dafka_core.errors import ConfigError
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(50)
@@ -126,3 +132,182 @@ def test_any_octets_in_any_format_are_shown() -> None:
         value = heads[number % len(heads)] + chance.randbytes(chance.randrange(80))
         for wanted in decoding.FORMATS:
             assert len(decoded(value, wanted, '{"type": "string"}').text) < 10_000
+
+
+TABLE = pa.table(
+    {
+        "a": [1, 2, 3],
+        "b": ["x", None, "z"],
+        "d": pa.array(["p", "q", "p"]).dictionary_encode(),
+        "l": [[1], [], None],
+    }
+)
+
+
+def stream_of(table: pa.Table, **options: Any) -> bytes:
+    made = io.BytesIO()
+    with pa.ipc.new_stream(made, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return made.getvalue()
+
+
+def file_of(table: pa.Table) -> bytes:
+    made = io.BytesIO()
+    with pa.ipc.new_file(made, table.schema) as writer:
+        writer.write_table(table)
+    return made.getvalue()
+
+
+def test_streams_and_files() -> None:
+    for value in (stream_of(TABLE), file_of(TABLE)):
+        assert decoding.is_arrow(value)
+        assert decoding.arrow_rows(value) == (TABLE.to_pylist(), "")
+
+
+def test_only_the_first_rows_are_made() -> None:
+    found, note = decoding.arrow_rows(stream_of(pa.table({"a": range(1_000)})))
+    assert (len(found), note) == (50, "the first 50 rows")
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_what_is_compressed_is_not_opened(codec: str) -> None:
+    for table in (TABLE, TABLE.select(["d"])):
+        with pytest.raises(ValueError, match="compressed"):
+            decoding.arrow_rows(stream_of(table, compression=codec))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.null()),
+        pa.list_(pa.struct([])),
+        pa.struct([("u", pa.list_(pa.binary(0)))]),
+        pa.list_(pa.int8(), 100_000),
+        pa.list_(pa.run_end_encoded(pa.int32(), pa.int8())),
+    ],
+)
+def test_types_by_which_few_octets_are_much_are_refused(kind: pa.DataType) -> None:
+    made = io.BytesIO()
+    with pa.ipc.new_stream(made, pa.schema([("c", kind)])):
+        pass
+    with pytest.raises(ValueError, match=r"not opened here|too long"):
+        decoding.arrow_rows(made.getvalue())
+
+
+def test_a_type_that_is_too_deep_and_too_many_columns() -> None:
+    kind = pa.int8()
+    for _ in range(30):
+        kind = pa.list_(kind)
+    with pytest.raises(ValueError, match="too deep"):
+        decoding._check_type(kind)
+    with pytest.raises(ValueError, match="columns"):
+        decoding.arrow_rows(stream_of(pa.table({f"c{n}": [1] for n in range(300)})))
+
+
+def test_a_stream_that_is_damaged_anywhere_is_refused_or_read() -> None:
+    good = stream_of(TABLE)
+    for place in range(8, len(good), 7):
+        bad = bytearray(good)
+        bad[place] ^= 0xFF
+        try:
+            found, _ = decoding.arrow_rows(bytes(bad))
+        except Exception:  # noqa: BLE001 -- any error is one; the process lives
+            continue
+        assert len(found) <= 51
+
+
+ROW = {
+    "type": "record",
+    "name": "r",
+    "namespace": "n",
+    "fields": [
+        {"name": "x", "type": "long"},
+        {"name": "y", "type": ["null", "string"]},
+        {"name": "l", "type": {"type": "array", "items": "int"}},
+    ],
+}
+VALUE = {"x": 1, "y": "h\u00e9", "l": [1, 2]}
+
+
+def avro_values_file_of(rows: list[Any], schema: Any = ROW, codec: str = "null") -> bytes:
+    made = io.BytesIO()
+    fastavro.writer(made, schema, rows, codec=codec)
+    return made.getvalue()
+
+
+def value_of(row: Any, schema: Any = ROW) -> bytes:
+    made = io.BytesIO()
+    fastavro.schemaless_writer(made, schema, row)
+    return made.getvalue()
+
+
+def test_a_file_has_its_schema() -> None:
+    assert decoding.avro_rows(avro_values_file_of([VALUE, VALUE])) == ([VALUE, VALUE], "")
+    found, note = decoding.avro_rows(avro_values_file_of([VALUE] * 60, codec="deflate"))
+    assert (len(found), note) == (50, "the first 50 rows")
+
+
+def test_a_value_needs_one_and_may_have_a_registrys_header() -> None:
+    schema = json.dumps(ROW)
+    assert decoding.avro_rows(value_of(VALUE), schema) == (VALUE, "")
+    found, note = decoding.avro_rows(b"\0\0\0\0\7" + value_of(VALUE), schema)
+    assert (found, "schema registry" in note) == (VALUE, True)
+    with pytest.raises(ValueError, match="give the schema"):
+        decoding.avro_rows(value_of(VALUE))
+    _, note = decoding.avro_rows(value_of(VALUE) + b"more", schema)
+    assert "4 octets follow the value" in note
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "array", "items": "null"}, "take no octet"),
+        (
+            {"type": "array", "items": {"type": "record", "name": "e", "fields": []}},
+            "take no octet",
+        ),
+        ({"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, "take no octet"),
+        (
+            {
+                "type": "record",
+                "name": "L",
+                "fields": [{"name": "n", "type": ["null", "L"]}],
+            },
+            "L is within itself",
+        ),
+        (
+            {
+                "type": "record",
+                "name": "a.L",
+                "fields": [{"name": "n", "type": {"type": "map", "values": "a.L"}}],
+            },
+            "within itself",
+        ),
+    ],
+)
+def test_a_schema_by_which_few_octets_are_much_is_refused(schema: Any, expected: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=expected):
+        decoding.avro_rows(b"\x02" * 100_000, json.dumps(schema))
+    assert time.monotonic() - began < 10
+
+
+def test_a_schema_that_is_too_deep_or_too_long_is_refused() -> None:
+    deep: Any = "int"
+    for _ in range(60):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(ValueError, match="deeper than"):
+        decoding.avro_rows(b"\0", json.dumps(deep))
+    with pytest.raises(ValueError, match="characters"):
+        decoding.avro_rows(b"\0", " " * 100_000)
+
+
+def test_a_large_file_that_is_compressed_is_not_opened() -> None:
+    rows = [{"x": n, "y": str(hash(str(n))), "l": [n, n]} for n in range(20_000)]
+    with pytest.raises(ValueError, match=r"compressed \(deflate\)"):
+        decoding.avro_rows(avro_values_file_of(rows, codec="deflate"))
+
+
+def test_a_file_that_says_it_has_endless_nothings_ends() -> None:
+    made = avro_values_file_of([None] * 3, "null")
+    assert decoding.avro_rows(made) == ([None] * 3, "")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dafka_core.console.snapshot import NOTHING
-from tests.unit.console.snapshots import US, snapshot
+import pytest
+
+from dafka_console.snapshot import HISTORY, NOTHING, PartitionTable
+from dafka_core.model.records import TopicPartition
+from tests.unit.console.snapshots import ONE, TWO, US, A, B, fact, info, snapshot, table
 
 
 def test_topics_are_the_sums_of_their_partitions() -> None:
@@ -22,3 +25,111 @@ def test_topics_are_the_sums_of_their_partitions() -> None:
 
 def test_an_empty_cluster_has_no_topics() -> None:
     assert [len(column) for column in NOTHING.topics] == [0] * 8
+
+
+def test_stores_are_merged_and_who_is_behind_is_counted() -> None:
+    found = table().columns()
+    assert found.tps == [("__dafka.q", A), ("t", A), ("t", B)]
+    assert found.end.tolist() == [7, 100, 10]
+    assert found.stores[TWO].tolist() == [-1, 50, -1]
+    assert found.holders().tolist() == [1, 2, 1]
+    assert (found.behind(ONE), found.behind(TWO)) == (0, 67)
+    assert found.bytes.tolist() == [0, 1_000, 1_000]
+
+
+def test_rates_follow_what_is_written_and_what_was_there_before_is_none() -> None:
+    made = table()
+    assert made.tick(1.0, US) == (0, 0)
+    for number in range(1, 40):
+        made.hear(ONE, [info("t", A, 100 + 20 * number)], complete=False)
+        records, octets = made.tick(1.0, US + number)
+    assert records == 20
+    assert octets == pytest.approx(200)
+    found = made.columns()
+    row = found.tps.index(TopicPartition("t", A))
+    assert found.rate[row] == pytest.approx(20, rel=0.01)
+    assert found.byte_rate[row] == pytest.approx(200, rel=0.01)
+    assert found.last_us[row] == US + 39
+    assert found.topic_rates.shape == (2, HISTORY)
+    assert found.topic_rates[found.topics.index("t"), -39:].tolist() == [20] * 39
+    for number in range(60):
+        made.tick(1.0, US + number)
+    assert made.columns().rate[row] == 0
+
+
+def test_a_partition_that_is_new_counts_and_one_of_a_store_that_came_back_does_not() -> None:
+    made = table()
+    made.tick(1.0, US)
+    made.hear(ONE, [info("new", B, 5)], complete=False)
+    assert made.tick(1.0, US) == (5, 0)
+    made.drop(ONE)
+    made.drop(TWO)
+    made.hear(TWO, [info("t", A, 190)], complete=True)
+    made.hear(ONE, [info("t", A, 195)], complete=True)
+    assert made.tick(1.0, US) == (0, 0)
+    made.hear(ONE, [info("t", A, 198)], complete=False)
+    assert made.tick(1.0, US) == (3, 30)
+
+
+def test_what_a_silent_store_said_last_stays_and_cannot_be_read() -> None:
+    made = table()
+    made.drop(ONE)
+    found = made.columns()
+    assert found.tps == [("__dafka.q", A), ("t", A), ("t", B)]
+    assert (found.end.tolist(), found.readable.tolist()) == ([7, 100, 10], [-1, 50, -1])
+    assert (found.holders().tolist(), list(found.stores)) == ([0, 1, 0], [TWO])
+    assert (made.held(ONE), made.held(TWO), made.held("none")) == (3, 1, 0)
+    made.drop(TWO)
+    made.drop(TWO)
+    found = made.columns()
+    assert (found.end.tolist(), found.readable.tolist()) == ([7, 100, 10], [-1, -1, -1])
+    made.hear(ONE, [info("t", A, 100), info("t", B, 10), info("__dafka.q", A, 7)], complete=True)
+    found = made.columns()
+    assert found.end.tolist() == found.readable.tolist() == [7, 100, 10]
+
+
+def test_only_a_store_that_answers_says_where_a_partition_begins() -> None:
+    made = table()
+    made.hear(TWO, [info("t", A, 100), info("t", B, 10)], complete=True)
+    made.drop(ONE)
+    made.hear(TWO, [info("t", A, 105, 60), info("t", B, 10)], complete=True)
+    found = made.columns()
+    row = found.tps.index(TopicPartition("t", A))
+    assert (found.earliest[row], found.end[row], found.readable[row]) == (60, 105, 105)
+    made.drop(TWO)
+    found = made.columns()
+    assert (found.earliest[row], found.end[row], found.readable[row]) == (60, 105, -1)
+
+
+def test_what_is_gone_is_shown_no_more_and_the_rest_is_as_it_was() -> None:
+    made = table()
+    made.hear(ONE, [info("t", B, 10), info("t", A, 100)], complete=True)
+    found = made.columns()
+    assert (found.topics, found.tps) == (["t"], [("t", A), ("t", B)])
+    assert found.bytes.tolist() == [1_000, 1_000]
+    made.hear(ONE, [info("t", A, 100)], complete=True)
+    made.hear(TWO, [info("t", A, 100), info("t", B, 9)], complete=True)
+    found = made.columns()
+    row = found.tps.index(TopicPartition("t", B))
+    assert (found.end[row], found.stores[ONE][row], found.stores[TWO][row]) == (9, -1, 9)
+    made.hear(ONE, [], complete=True)
+    made.hear(TWO, [], complete=True)
+    assert made.columns().topics == []
+    assert made.tick(1.0, US) == (0, 0)
+
+
+def test_facts_of_partitions_that_nobody_has_heard_of_are_passed_over() -> None:
+    made = PartitionTable()
+    made.learn([fact("t", A, 5, 50)])
+    assert made.columns().tps == []
+
+
+def test_it_is_told_of_which_partitions_nothing_is_known() -> None:
+    made = PartitionTable()
+    assert not made.lacks_facts()
+    made.hear(ONE, [info("t", A, 100)], complete=True)
+    assert made.lacks_facts()
+    made.learn([fact("t", A, 100, 5_000)])
+    assert not made.lacks_facts()
+    made.hear(ONE, [info("t", B, 9)], complete=False)
+    assert made.lacks_facts()

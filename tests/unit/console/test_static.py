@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dafka_core.console.api import STATIC
+from dafka_console.api import STATIC
 
 FILES = sorted(path for path in STATIC.iterdir() if path.suffix in (".js", ".html", ".css", ".svg"))
 NAMESPACE = "http://www.w3.org/2000/svg"

@@ -9,10 +9,9 @@ import re
 import pytest
 from rich.console import Console
 
-from dafka_core.console import top_view
-from dafka_core.console.partition_table import PartitionTable
-from dafka_core.console.snapshot import LagMoment, QueryState, Snapshot, StoreState
-from dafka_core.console.top_view import TopChoice
+from dafka_console import top_view
+from dafka_console.snapshot import LagMoment, PartitionTable, QueryState, Snapshot, StoreState
+from dafka_console.top_view import TopChoice
 from dafka_core.queries.query_lag import LATE, QueryLag
 from tests.unit.console.snapshots import GONE, ONE, US, A, info, snapshot
 

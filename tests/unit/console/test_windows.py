@@ -7,10 +7,9 @@ import json
 
 import pytest
 
-from dafka_core.console import windows
-from dafka_core.console.partition_table import PartitionTable
-from dafka_core.console.snapshot import NO_FLIGHT, NOTHING, Snapshot, StoreState
-from dafka_core.console.windows import Window
+from dafka_console import windows
+from dafka_console.snapshot import NO_FLIGHT, NOTHING, PartitionTable, Snapshot, StoreState
+from dafka_console.windows import Window
 from dafka_core.errors import InvalidRequestError
 from tests.unit.console.snapshots import GONE, ONE, TWO, US, A, B, info, snapshot
 

@@ -38,9 +38,10 @@ from dafka_core.errors import (
     StoreUnreachableError,
     TowerNotFoundError,
     _TowersError,
+    is_secret,
 )
-from dafka_core.log_entries import TransactionExistsError
-from dafka_core.records import Transaction
+from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.records import Transaction
 
 TOWERS = ["127.0.0.1:5556:5557", "[::1]:1:2"]
 ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
@@ -327,3 +328,34 @@ def test_wrong_options_are_value_errors() -> None:
     assert isinstance(ConfigError("a", 1, "b"), ValueError)
     assert isinstance(InvalidRequestError("a", 1, "b"), ValueError)
     assert not isinstance(ProtocolError("a"), ValueError)
+
+
+def test_notes_survive() -> None:
+    error = StoreError("data", "full")
+    error.add_note("while writing a block")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["while writing a block"]
+
+
+def test_base_without_facts() -> None:
+    error = pickle.loads(pickle.dumps(DafkaError("something")))
+    assert type(error) is DafkaError
+    assert str(error) == "something"
+
+
+@pytest.mark.parametrize(
+    ("option", "secret"),
+    [
+        ("sasl.jaas.config", True),
+        ("SSL.keystore", True),
+        ("paswd", True),
+        ("api_key", True),
+        ("dafka.key", True),
+        ("KEY", True),
+        ("monkey", False),
+        ("subscribe", False),
+        ("classLoader", False),
+        ("key.deserializer", False),
+    ],
+)
+def test_names_of_secrets(option: str, secret: bool) -> None:
+    assert is_secret(option) is secret

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import logging
 from typing import Any
 
 import pytest
+from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import InputPartition
 
 from dafka_core.errors import ConfigError
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.where import Comparison
+from dafka_spark.datasource import DafkaDataSource
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source import batch_reader
+from dafka_spark.source.batch_reader import (
+    EVERYTHING,
+    DafkaBatchReader,
+    Narrowing,
+    PushingBatchReader,
+    Spans,
+    conditions,
+)
+from dafka_spark.source.latest_offsets import OffsetsSnapshot
 from tests.memory_reader import MemoryReader
 
 
@@ -91,3 +105,114 @@ def test_no_rows_of_no_range(source: MemoryReader) -> None:
     """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
     assert list(reader(source).read(InputPartition(None))) == []
     assert source.calls == []
+
+
+A, B, C = (TopicPartition("t", name) for name in "ABC")
+ODD = TopicPartition("u\udcff", "A")
+SPANS: Spans = {A: (0, 10), B: (5, 20), ODD: (0, 3)}
+MOMENT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+NOTHING = OffsetsSnapshot({}, {})
+
+
+def narrowed(*conditions: tuple[str, str, object]) -> Spans:
+    made = Narrowing.of(Comparison(*each) for each in conditions)
+    return made.narrowed(SPANS, NOTHING, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left"),
+    [
+        ([], SPANS),
+        ([("topic", "=", "t")], {A: (0, 10), B: (5, 20)}),
+        ([("topic", "=", r"u\xff")], {ODD: (0, 3)}),
+        ([("topic", "IN", ["t", "x"]), ("partition", "=", "B")], {B: (5, 20)}),
+        ([("topic", "IN", ["t", "x"]), ("topic", "IN", ["x", "y"])], {}),
+        ([("partition", "IN", [])], {}),
+        ([("partition", "<", "B")], SPANS),
+        ([("offset", "=", 7)], {A: (7, 8), B: (7, 8)}),
+        ([("offset", "IN", [2, 12])], {A: (2, 10), B: (5, 13), ODD: (2, 3)}),
+        ([("offset", "IN", [])], {}),
+        ([("offset", ">", 2), ("offset", "<=", 6)], {A: (3, 7), B: (5, 7)}),
+        ([("offset", ">=", 3), ("offset", "<", 3)], {}),
+        ([("offset", ">=", -5)], SPANS),
+        ([("value", "=", b"x"), ("key", "IN", [b"x"])], SPANS),
+        # No store tells of these partitions.
+        ([("timestamp", ">=", MOMENT)], SPANS),
+        ([("timestamp", ">", MOMENT), ("timestamp", "<=", MOMENT)], {}),
+    ],
+)
+def test_what_is_left(conditions: list[tuple[str, str, object]], left: Spans) -> None:
+    assert narrowed(*conditions) == left
+
+
+def test_nothing_said_is_everything() -> None:
+    assert Narrowing.of([Comparison("value", "=", b"x")]) == EVERYTHING
+
+
+PUSHED_FILTERS_MOMENT = dt.datetime(2026, 1, 1, 0, 0, 0, 5, dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("pushed", "condition"),
+    [
+        (spark.EqualTo(("topic",), "t"), ("topic", "=", "t")),
+        (spark.EqualNullSafe(("Partition",), "P"), ("partition", "=", "P")),
+        (spark.In(("topic",), ("t", None, "u")), ("topic", "IN", ["t", "u"])),
+        (spark.In(("offset",), (1, 2)), ("offset", "IN", [1, 2])),
+        (spark.LessThan(("offset",), 5), ("offset", "<", 5)),
+        (spark.LessThanOrEqual(("offset",), 5), ("offset", "<=", 5)),
+        (
+            spark.GreaterThan(("timestamp",), PUSHED_FILTERS_MOMENT),
+            ("timestamp", ">", PUSHED_FILTERS_MOMENT),
+        ),
+        (
+            spark.GreaterThanOrEqual(("timestamp",), PUSHED_FILTERS_MOMENT),
+            ("timestamp", ">=", PUSHED_FILTERS_MOMENT),
+        ),
+        (spark.EqualNullSafe(("topic",), None), None),
+        (spark.EqualTo(("offset",), True), None),
+        (spark.EqualTo(("offset",), 5.5), None),
+        (spark.EqualTo(("timestamp",), PUSHED_FILTERS_MOMENT.replace(tzinfo=None)), None),
+        (
+            spark.In(
+                ("timestamp",), (PUSHED_FILTERS_MOMENT, PUSHED_FILTERS_MOMENT.replace(tzinfo=None))
+            ),
+            None,
+        ),
+        (spark.EqualTo(("value",), b"x"), None),
+        (spark.EqualTo(("value", "offset"), 1), None),
+        (spark.IsNotNull(("offset",)), None),
+        (spark.StringStartsWith(("topic",), "t"), None),
+        (spark.Not(spark.EqualTo(("offset",), 5)), None),
+    ],
+)
+def test_conditions(pushed: spark.Filter, condition: tuple[Any, ...] | None) -> None:
+    assert conditions(pushed) == ([] if condition is None else [Comparison(*condition)])
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_all_filters_remain_sparks(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, shares: bool
+) -> None:
+    """One that narrows is warned of where Spark may use the plan for other queries."""
+    monkeypatch.setattr(batch_reader, "SHARES_PLANS", shares)
+    options = SourceOptions.of({"subscribe": "t", "pushFilters": "true"}).for_batch()
+    reader = PushingBatchReader(full(), options)
+    one, other = spark.EqualTo(("offset",), 5), spark.IsNotNull(("value",))
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        assert reader.pushFilters([other]) == [other]
+        assert not caplog.records
+        assert reader.pushFilters([one, other]) == [one, other]
+    assert len(caplog.records) == shares
+    for record in caplog.records:
+        assert "would lack rows: load another one for each filter" in record.message
+
+
+def test_only_who_asks_for_it_gets_a_reader_that_spark_may_refuse() -> None:
+    def kind(**given: str) -> type:
+        return type(DafkaDataSource({"subscribe": "t", **given}).reader(full()))
+
+    assert kind(pushFilters="true") is PushingBatchReader
+    assert not hasattr(kind(), "pushFilters") or (
+        kind().pushFilters is spark.DataSourceReader.pushFilters  # type: ignore[attr-defined]
+    )

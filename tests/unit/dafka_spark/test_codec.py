@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_spark.formats.codec import StringCodec, apart, joined
+from dafka_spark.formats.codec import StringCodec, apart, joined, needed
 
 
 def numbers(values: pa.Array) -> pa.Array:
@@ -39,3 +41,13 @@ def test_text() -> None:
     assert codec.decode(pa.array(["é".encode(), None])).to_pylist() == ["é", None]
     with pytest.raises(ValueError, match="it is not UTF-8"):
         codec.decode(pa.array([b"\xff"]))
+
+
+def test_a_package_that_is_there_is_given() -> None:
+    assert needed("json", extra="x") is json
+
+
+def test_one_that_is_not_is_named_with_its_extra() -> None:
+    why = r"needs not_there on the driver and the executors: pip install 'dafka-spark\[odd\]'"
+    with pytest.raises(ImportError, match=why):
+        needed("not_there.part", extra="odd")

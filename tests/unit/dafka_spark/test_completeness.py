@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_spark.errors import IncompleteBatchError, StoreLostDataError
-from dafka_spark.source.completeness import CompletenessCheck, checked_reply
+from dafka_spark.source.range_fetch import CompletenessCheck, checked_reply
 from dafka_spark.source.range_planner import OffsetRange
 
 WANTED = OffsetRange("t", "A", 10, 30)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.records import PartitionInfo, TopicPartition
-from dafka_spark.offset_options import Bound
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_spark.options import Bound
 from dafka_spark.positions import (
     AT_EARLIEST,
     AT_LATEST,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_spark.option_values import (
     ALL_STORES,
     parse_acks,

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import types
 
 from dafka_core.errors import ConfigError
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+from dafka_spark import DafkaDataSource
 from dafka_spark import option_values as values
-from dafka_spark.option_values import ALL_STORES
-from dafka_spark.options import SinkOptions, SourceOptions
+from dafka_spark.errors import ColumnError
+from dafka_spark.option_values import ALL_STORES, UNLIMITED_BYTES
+from dafka_spark.options import DEFAULT_BYTES, SinkOptions, SourceOptions
+from dafka_spark.positions import AT_EARLIEST, AT_LATEST, LATEST, TIME, Position
+from dafka_spark.schema import is_table, table_options
+from dafka_spark.sink.task_writer import check_columns
 from scripts.options import markdown_table
+from tests.unit.dafka_spark.descriptors import INT64, File
 
 
 def read(**given: object) -> SourceOptions:
@@ -237,3 +246,315 @@ def test_every_option_is_in_the_table() -> None:
     assert "`deliveryTimeoutMs`" in markdown_table(SinkOptions)
     for row in (*SourceOptions.table(), *SinkOptions.table()):
         assert row.meaning
+
+
+def test_streams_pass_pushed_filters_over(caplog: pytest.LogCaptureFixture) -> None:
+    options = SourceOptions.of({"subscribe": "t", "pushFilters": "true"})
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        options.for_batch()
+        assert not caplog.records
+        options.for_stream()
+    assert "pushFilters = True is ignored: Spark pushes filters of batches only" in caplog.text
+
+
+A = TopicPartition("t", "A")
+BY_TIME = '{"t": {"A": 2000}}'
+
+
+def test_a_time_goes_before_offsets_as_in_kafkas() -> None:
+    everything = {
+        "startingOffsets": "earliest",
+        "startingOffsetsByTimestamp": BY_TIME,
+        "startingTimestamp": 1000,
+    }
+    start = read(**everything).starting(AT_LATEST)
+    assert (start.option, start.everywhere) == ("startingTimestamp", Position(TIME, 1_000_000))
+    del everything["startingTimestamp"]
+    start = read(**everything).starting(AT_LATEST)
+    assert (start.option, start.everywhere) == ("startingOffsetsByTimestamp", None)
+    assert start.limit.partitions == {A: Position(TIME, 2_000_000)}
+    assert start.unnamed == AT_EARLIEST
+    del everything["startingOffsetsByTimestamp"]
+    assert read(**everything).starting(AT_LATEST).everywhere == AT_EARLIEST
+    assert read().starting(AT_LATEST).everywhere == AT_LATEST
+
+
+def test_the_end_too() -> None:
+    everything = {
+        "endingOffsets": "latest-5",
+        "endingOffsetsByTimestamp": BY_TIME,
+        "endingTimestamp": 1000,
+    }
+    assert read(**everything).ending().everywhere == Position(TIME, 1_000_000)
+    del everything["endingTimestamp"]
+    end = read(**everything).ending()
+    assert (end.option, end.unnamed) == ("endingOffsetsByTimestamp", AT_LATEST)
+    del everything["endingOffsetsByTimestamp"]
+    assert read(**everything).ending().everywhere == Position(LATEST, 5)
+    assert read().ending().everywhere == AT_LATEST
+
+
+def test_the_strategy_is_of_kafkas_options_only() -> None:
+    """A start of ``-10m`` must not fail a query because one producer is idle."""
+    assert read(startingTimestamp=1).starting(AT_LATEST).fails_unmatched
+    assert read(startingOffsetsByTimestamp=BY_TIME).starting(AT_LATEST).fails_unmatched
+    assert not read(startingOffsets="-10m").starting(AT_LATEST).fails_unmatched
+    strategy = {"startingOffsetsByTimestampStrategy": "LATEST"}
+    assert not read(startingTimestamp=1, **strategy).starting(AT_LATEST).fails_unmatched
+
+
+def test_a_strategy_without_a_time_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        read(startingTimestamp=1, **strategy).for_batch()
+        read(startingOffsetsByTimestamp=BY_TIME, **strategy).for_stream()
+        assert not caplog.records
+        read(startingOffsets="-10m", **strategy).for_batch()
+        read(**strategy).for_stream()
+    sentence = (
+        "option startingOffsetsByTimestampStrategy = latest is ignored: it is about "
+        "startingTimestamp and startingOffsetsByTimestamp; give one of them"
+    )
+    assert [each.getMessage() for each in caplog.records] == [sentence, sentence]
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_streams_have_no_end_of_offset_options(name: str) -> None:
+    value = {"endingOffsets": "latest", "endingTimestamp": "1000"}.get(name, BY_TIME)
+    with pytest.raises(ConfigError, match=rf"'{name}' = .*: is for batch queries only"):
+        read(**{name: value}).for_stream()
+    assert read(**{name: value}).for_batch().ending().option == name
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsets": "latest"}, "a batch that starts at the latest offset reads nothing"),
+        ({"startingOffsets": "latest-0"}, "a batch that starts at the latest offset reads nothing"),
+        ({"endingOffsets": "earliest"}, "a batch that ends at the earliest offset (-2) reads"),
+        ({"endingOffsets": '{"t": {"A": -2}}'}, "a batch that ends at the earliest offset (-2)"),
+        ({"endingOffsets": '{"t": "earliest"}'}, "a batch that ends at the earliest offset (-2)"),
+    ],
+)  # fmt: skip
+def test_batches_that_would_read_nothing(given: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(**given).for_batch()
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingTimestamp": "soon"}, "'startingTimestamp' = 'soon': must be milliseconds"),
+        ({"startingOffsetsByTimestampStrategy": "no"}, "must be one of error, latest"),
+        ({"startingOffsetsByTimestamp": '{"u": {"A": 1}}'}, "'u/A': names a partition that this"),
+        ({"endingOffsets": '{"u": "latest"}'}, "'endingOffsets' = 'u': names a topic that this"),
+        ({"startingTimestmp": "1"}, "did you mean 'startingTimestamp'?"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(given: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(**given)
+    assert says in str(caught.value)
+
+
+def test_a_topic_may_be_named_of_any_selection() -> None:
+    start = '{"t": "latest-5"}'
+    for which in ({"assign": '{"t": ["A"]}'}, {"subscribePattern": "[tu]"}):
+        options = SourceOptions.of({**which, "startingOffsets": start})
+        assert options.starting(AT_LATEST).limit.of(A, AT_EARLIEST) == Position(LATEST, 5)
+    with pytest.raises(ConfigError, match="names a topic"):
+        SourceOptions.of({"assign": '{"u": ["A"]}', "startingOffsets": start})
+
+
+def test_the_options_without_bounds() -> None:
+    options = read(startingTimestamp=1, endingOffsets="latest", minPartitions=7).without_bounds()
+    assert options.bounds == {}
+    assert options.min_partitions == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "by_default"),
+    [
+        ({}, DEFAULT_BYTES, True),
+        ({"maxBytesPerTrigger": "1000"}, 1_000, False),
+        ({"maxBytesPerTrigger": "512m"}, 512 << 20, False),
+        ({"maxBytesPerTrigger": "4 GB"}, 4 << 30, False),
+        ({"maxBytesPerTrigger": "Unlimited"}, UNLIMITED_BYTES, False),
+        ({"maxBytesPerTrigger": "99999999999999999p"}, UNLIMITED_BYTES, False),
+        ({"maxOffsetsPerTrigger": "10"}, UNLIMITED_BYTES, False),
+        ({"maxOffsetsPerTrigger": "10", "maxBytesPerTrigger": "1k"}, 1_024, False),
+        ({"minOffsetsPerTrigger": "10"}, DEFAULT_BYTES, True),
+    ],
+)
+def test_the_most_bytes(given: dict[str, str], size: int, by_default: bool) -> None:
+    options = read(**given)
+    assert options.trigger_bytes == size
+    assert options.is_limited_by_default is by_default
+
+
+def test_the_longest_delay() -> None:
+    assert read().max_trigger_delay == 900_000  # Kafka's default, 15 m
+    assert read(maxTriggerDelay="30s").max_trigger_delay == 30_000
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"maxBytesPerTrigger": "much"}, "a number of bytes, a size like 512m or 4g, or unlimited"),
+        ({"maxBytesPerTrigger": "0"}, "must be at least 1"),
+        ({"maxBytesPerTrigger": "-5"}, "a number of bytes, a size like"),
+        ({"minOffsetsPerTrigger": "0"}, "must be at least 1"),
+        ({"maxTriggerDelay": "soon"}, "must be a time like 500ms, 30s, 15m, 2h or 1d"),
+        (
+            {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
+            "'minOffsetsPerTrigger' = 11: must not be above maxOffsetsPerTrigger, which is 10",
+        ),
+        ({"maxBytePerTrigger": "1"}, "did you mean 'maxBytesPerTrigger'"),
+    ],
+)  # fmt: skip
+def test_a_batch_query_says_that_they_mean_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """As Kafka's connector does: one function may make options for both."""
+    given = {"maxOffsetsPerTrigger": "5", "maxTriggerDelay": "1s"}
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        read(**given).for_batch()
+    assert [each.getMessage() for each in caplog.records] == [
+        "option maxOffsetsPerTrigger = 5 is ignored: a batch has no trigger",
+        "option maxTriggerDelay = 1000 is ignored: a batch has no trigger",
+    ]
+    caplog.clear()
+    read().for_batch()
+    assert not caplog.records
+
+
+def test_a_delay_without_what_it_delays(caplog: pytest.LogCaptureFixture) -> None:
+    """As Kafka's connector does it changes nothing; but it is said."""
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        read(maxTriggerDelay="1s").for_stream()
+        read(maxTriggerDelay="1s", minOffsetsPerTrigger=5).for_stream()
+    (warning,) = [each.getMessage() for each in caplog.records]
+    why = "no batch waits without minOffsetsPerTrigger; give it, too"
+    assert warning == f"option maxTriggerDelay = 1000 is ignored: {why}"
+
+
+JSON = {"valueformat": "json", "valueschema": "id BIGINT"}
+
+
+def source(**given: Any) -> SourceOptions:
+    return SourceOptions.of({"subscribe": "t", **given})
+
+
+def test_columns_are_those_of_the_format() -> None:
+    plain = DafkaDataSource({"subscribe": "t"}).schema()
+    assert plain["value"].dataType == types.BinaryType()
+    for given, kind in ({"valueformat": "string"}, "string"), (JSON, "struct<id:bigint>"):
+        for mode, more in ("FAILFAST", []), ("permissive", ["_error", "_corrupt_record"]):
+            schema = DafkaDataSource({"subscribe": "t", **given, "mode": mode}).schema()
+            assert schema["value"].dataType.simpleString() == kind
+            assert schema.names == plain.names + more
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"valueformat": "xml"}, "must be one of bytes, string, json, arrow, avro, protobuf"),
+        ({"valueformat": "json"}, "name them with option valueSchema"),
+        ({"valueformat": "json", "valueschema": "id"}, "must be columns like"),
+        ({"valueformat": "json", "valueschema": "b BINARY"}, "unbase64"),
+        (
+            {"valueformat": "string", "valueschema": "id INT"},
+            "is for valueFormat = json or arrow or avro or protobuf",
+        ),
+        ({"valueschema": "id INT"}, "is for valueFormat = json or arrow or avro or protobuf, not"),
+        ({"mode": "PERMISSIVE"}, "needs valueFormat"),
+        ({**JSON, "mode": "ignore"}, "must be one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
+        ({"valueformat": "arrow"}, "name them with option valueSchema"),
+        ({**JSON, "metadata": "topics"}, "is about records"),
+        ({**JSON, "messagename": "M"}, "is for valueFormat = protobuf, not json"),
+        ({"valueformat": "protobuf", "valueschema": "x"}, "'messageName'.*is needed with"),
+        (
+            {"valueformat": "protobuf", "valueschema": "x", "messagename": "M"},
+            "must be a descriptor set",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        source(**given)
+
+
+def test_columns_that_are_asked_for_are_checked() -> None:
+    def reader(schema: types.StructType, **given: str) -> None:
+        DafkaDataSource({"subscribe": "t", "tower": "127.0.0.1", **given}).reader(schema)
+
+    struct = types.StructType([types.StructField("id", types.LongType())])
+    reader(types.StructType([types.StructField("VALUE", struct)]), **JSON)
+    reader(
+        types.StructType([types.StructField("_ERROR", types.StringType())]),
+        **JSON,
+        mode="permissive",
+    )
+    with pytest.raises(ColumnError, match=r"is struct<id:bigint>, not binary"):
+        reader(types.StructType([types.StructField("value", types.BinaryType())]), **JSON)
+    with pytest.raises(ColumnError, match=r"with option mode = PERMISSIVE only"):
+        reader(types.StructType([types.StructField("_error", types.StringType())]), **JSON)
+
+
+def test_writing_takes_its_schema_from_the_rows() -> None:
+    assert SinkOptions.of({"topic": "t", "valueformat": "json"}).codec() is None
+    assert SinkOptions.of({"topic": "t", **JSON}).codec() is not None
+    with pytest.raises(ConfigError, match="must be columns like"):
+        SinkOptions.of({"topic": "t", "valueformat": "json", "valueschema": "id"})
+    with pytest.raises(ConfigError, match="is an option of reading"):
+        SinkOptions.of({"topic": "t", "mode": "PERMISSIVE"})
+
+
+def test_an_avro_schema_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "id.avsc"
+    given = {"valueformat": "avro", "valueschema": str(path)}
+    with pytest.raises(ConfigError, match=r"cannot be read: .*No such file"):
+        source(**given)
+    path.write_text('{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}')
+    options = source(**given)
+    path.unlink()  # as on an executor
+    codec = options.codec()
+    assert codec is not None
+    assert codec.kind.simpleString() == "struct<id:bigint>"
+    with pytest.raises(ConfigError, match="must be an Avro schema as JSON"):
+        source(valueformat="avro", valueschema="id BIGINT")
+
+
+def test_a_descriptor_set_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.desc"
+    file = File()
+    file.message("M", id=INT64)
+    given = {"valueformat": "protobuf", "valueschema": str(path), "messagename": "a.M"}
+    with pytest.raises(ConfigError, match=r"cannot be read: .*No such file"):
+        source(**given)
+    path.write_bytes(file.octets)
+    options = source(**given)
+    path.unlink()  # as on an executor
+    assert options.value_kind.simpleString() == "struct<id:bigint>"
+    assert source(**given | {"valueschema": file.text}).value_schema == options.value_schema
+    with pytest.raises(ConfigError, match=r"'valueSchema' .* has no message 'N'; there are a\.M"):
+        source(**given | {"valueschema": file.text, "messagename": "N"})
+
+
+def test_what_must_be_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(
+        ConfigError, match=r"'avro': needs fastavro.*pip install 'dafka-spark\[avro"
+    ):
+        source(valueformat="avro", valueschema="{}")
+
+
+def test_a_sql_table_keeps_its_format_for_reading_and_writing() -> None:
+    kept = {"subscribe": "t", "tower": "127.0.0.1", **JSON, "mode": "PERMISSIVE"}
+    given = {"provider": "dafka", **{f"option.{name}": value for name, value in kept.items()}}
+    table = DafkaDataSource(given).schema()
+    assert table["value"].dataType.simpleString() == "struct<id:bigint>"
+    DafkaDataSource({}).reader(table)
+    options = SinkOptions.of_table(table_options(table), {})
+    assert is_table(table)
+    assert (options.topic, options.value_format, options.value_schema) == ("t", "json", "id BIGINT")
+    check_columns(table, options)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.epochs import EpochId
 from dafka_core.errors import (
     CHANGED,
     DafkaError,
@@ -19,8 +18,9 @@ from dafka_core.errors import (
     HistoryChangedError,
     StoreUnreachableError,
 )
-from dafka_core.kept_records import Records
-from dafka_core.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.matched_records import Records
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.epochs import NO_LIFE, EpochId
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.records import TopicPartition
+from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.records import TopicPartition
 from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
 from dafka_spark.source.range_planner import (
     LEAST_TASKS,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dafka_core.envelope import closed
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
+from dafka_core.model.envelope import closed
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_spark.errors import (
     IncompleteBatchError,
     PartitionVanishedError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.flight.store_location import StoreLocation, this_machine
-from dafka_core.records import (
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.records import (
     SMALL_BYTES,
     SMALL_RECORDS,
     UNKNOWN_US,
+    PartitionInfo,
     RecordBatch,
     TopicPartition,
 )
@@ -26,9 +29,12 @@ from dafka_spark.source.record_sources import (
     LocalLogSource,
     MeshSource,
     RecordSource,
+    archive_sources,
     open_sources,
+    sources_now,
     with_times,
 )
+from tests.integration.archive.records import A, B, archived
 from tests.memory_reader import MemoryReader
 
 TP = TopicPartition("t", "A")
@@ -204,3 +210,23 @@ def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     fetch = RangeFetch(OffsetRange(*TP, 0, 60), local, opened([hint], local))
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
         list(fetch.batches())
+
+
+def test_a_source_for_each_run_of_files(tmp_path: Path) -> None:
+    archived(tmp_path, A, 30)
+    archived(tmp_path, A, 60, start=40)
+    found = sources_now(str(tmp_path), A, 0, 100)
+    assert [each.known for each in found] == [range(30), range(40, 60)]
+    assert [each.known for each in sources_now(str(tmp_path), A, 25, 40)] == [range(24, 30)]
+    assert sources_now(str(tmp_path), B, 0, 100) == archive_sources(str(tmp_path), B, []) == []
+    assert found[1].life_before(60) == NO_LIFE
+    assert found[0].name == f"the archive at {tmp_path}"
+    [first, second] = found[1].read(OffsetRange(*A, 45, 50))
+    assert (first.offset, first.end, second.end) == (45, 48, 50)
+
+
+def test_it_says_what_there_is(tmp_path: Path) -> None:
+    archived(tmp_path, A, 30)
+    [source] = sources_now(str(tmp_path), A, 0, 30)
+    assert source.heads(A.topic) == [PartitionInfo(*A, 0, 30)]
+    assert source.heads("other") == []

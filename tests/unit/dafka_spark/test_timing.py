@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.node_options import ReaderOptions
+from dafka_core.config.node_options import ReaderOptions
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 

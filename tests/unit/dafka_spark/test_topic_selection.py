@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dafka_core.records import PartitionInfo, TopicPartition
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_spark.options import SourceOptions
 from dafka_spark.topic_selection import TopicSelection
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dafka_core.envelope import closed
-from dafka_core.records import TopicPartition
+from dafka_core.model.envelope import closed
+from dafka_core.model.records import TopicPartition
 from dafka_spark import DafkaDataSource
 from dafka_spark.errors import BadValueError
 from dafka_spark.options import SourceOptions

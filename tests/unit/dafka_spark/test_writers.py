@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from dafka_core.errors import ConfigError
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange

@@ -22,11 +22,10 @@ from dafka_core.flight.backup_requests import (
     request_of,
 )
 from dafka_core.flight.limits import MAX_KNOWN, MAX_MANY_BYTES
-from dafka_core.flight.many_ranges import ticket_version
-from dafka_core.records import TopicPartition
-from dafka_core.storage.check_results import Checked, Damage
-from dafka_core.storage.link_check import PartitionLink
-from dafka_core.storage.log_copy import BLOCKS, META, Entry, Known
+from dafka_core.flight.requests import ticket_version
+from dafka_core.model.records import TopicPartition
+from dafka_core.storage.backup import BLOCKS, META, Entry, Known
+from dafka_core.storage.log_check import Checked, Damage, PartitionLink
 
 
 def entry(table: int, key: bytes, value: bytes) -> Entry:

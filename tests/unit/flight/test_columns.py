@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.flight.columns import batch_of, packed_metadata, parse_metadata, schema_of
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Longs, Values
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Longs, Values
 
 TP = TopicPartition("t", "P")
 

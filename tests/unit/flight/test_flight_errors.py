@@ -17,8 +17,8 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight import flight_errors, limits
-from dafka_core.log_entries import TransactionExistsError
-from dafka_core.records import Transaction
+from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.records import Transaction
 
 
 @pytest.mark.parametrize(

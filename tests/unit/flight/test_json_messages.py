@@ -19,8 +19,8 @@ from dafka_core.flight.json_messages import (
 )
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.json_message import JsonMessage, short
-from dafka_core.records import PartitionInfo, Transaction, TransactionState
+from dafka_core.model.json_message import JsonMessage, short
+from dafka_core.model.records import PartitionInfo, Transaction, TransactionState
 from dafka_core.storage.leases import MAX_LEASES
 
 

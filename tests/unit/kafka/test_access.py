@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dafka_core.errors import ProtocolError
-from dafka_core.kafka import schemas
-from dafka_core.kafka.access import DENIED, MAX_NAME, Access
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.gateway_node import Client, EncodedResponse, Response
-from dafka_core.kafka.produce_layout import PartitionAnswer, encoded_answers
-from dafka_core.kafka.rights import Operation, Rights
-from dafka_core.kafka.traffic import Complaints
-from dafka_core.permissions import Permissions
-from dafka_core.protocol.recent_names import RecentNames
+from dafka_core.protocol.limits import RecentNames
+from dafka_core.security.permissions import Permissions
+from dafka_kafka import schemas
+from dafka_kafka.access import DENIED, MAX_NAME, RULES, Access
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Response
+from dafka_kafka.produce_layout import PartitionAnswer, encoded_answers
+from dafka_kafka.sasl import BEFORE
+from dafka_kafka.users import REFUSALS, Operation, Resource, Rights
 
 TOPIC, GROUP, CLUSTER = 29, 30, 31
 
@@ -281,3 +282,68 @@ def test_refusals_are_counted_and_said_once_of_each_user_and_kind(
     assert "\n" not in first
     assert len(first) < MAX_NAME + 200
     assert "alice may not PRODUCE: it needs WRITE on topic 'a'" in second
+
+
+ACCESS_RULES_TOPIC = SimpleNamespace(
+    name="t",
+    topic="t",
+    resource_name="t",
+    resource_name_filter="t",
+    resource_type=Resource.TOPIC,
+    partitions=[SimpleNamespace(partition_index=7, partition=7)],
+    partition_data=[SimpleNamespace(index=7)],
+    partition_indexes=[7],
+)
+"""What requests list, with the fields of all of them."""
+
+NAMES = (Api.DESCRIBE_GROUPS, Api.DELETE_TOPICS, Api.DELETE_GROUPS)
+"""Kinds of requests that list names alone."""
+
+
+def test_each_request_that_is_served_has_a_rule() -> None:
+    assert RULES.keys() | BEFORE == VERSIONS.keys()
+
+
+def error_codes(octets_of: Any, version: int) -> list[int]:
+    """All errors in a response, as its client reads them."""
+    found: list[int] = []
+
+    def walk(each: Any) -> None:
+        if isinstance(each, (list, tuple)):
+            for one in each:
+                walk(one)
+        elif hasattr(each, "fields"):
+            for name in each.fields:
+                value = getattr(each, name)
+                found.extend([value] if name == "error_code" else [])
+                walk(value)
+
+    walk(type(octets_of).decode(octets_of.encode(version=version), version=version))
+    return found
+
+
+@pytest.mark.parametrize("api", [each for each in RULES if RULES[each].each is not None])
+def test_a_part_is_refused_with_the_error_of_its_resource(api: Api) -> None:
+    rule = RULES[api]
+    part = "t" if api in NAMES else ACCESS_RULES_TOPIC
+    assert rule.each is not None
+    need, name = rule.each(part)
+    assert name == "t"
+    error = REFUSALS[need.resource]
+    for version in VERSIONS[api]:
+        response = schemas.empty_response(api, version, 0, None)
+        setattr(response, rule.answered, [rule.refusal(part, error)])
+        assert [each for each in error_codes(response, version) if each] == [error]
+
+
+@pytest.mark.parametrize("api", [each for each in RULES if RULES[each].whole is not None])
+def test_all_of_a_request_is_refused_where_its_response_has_a_place_for_it(api: Api) -> None:
+    whole = RULES[api].whole
+    assert whole is not None
+    for version in VERSIONS[api]:
+        response = schemas.empty_response(api, version, REFUSALS[whole.resource], "why")
+        has_place = schemas.error_response(api, version, 0) is not None
+        wanted = [REFUSALS[whole.resource]] if has_place else []
+        assert [each for each in error_codes(response, version) if each] == wanted
+        # The others have a list of what was asked, each with an error, or are empty then.
+        assert has_place or RULES[api].answered or api == Api.DESCRIBE_LOG_DIRS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dafka_core.kafka.api_versions import VERSIONS, Api, api_versions
-from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_kafka.api_versions import VERSIONS, Api, api_versions
+from dafka_kafka.errors import KafkaError
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from dafka_core.kafka.gateway_node import GatewayNode
+import pytest
+
+from dafka_kafka.gateway_node import Complaints, GatewayNode, Room
 
 
 def test_work_that_takes_long_is_done_in_another_thread() -> None:
@@ -18,3 +22,67 @@ def test_work_that_takes_long_is_done_in_another_thread() -> None:
         node = GatewayNode(store, nothing, nothing, nothing, threads)
         work = node.in_thread(lambda: threading.current_thread().name)
         assert asyncio.run(work).startswith("beside")
+
+
+def test_who_finds_no_room_gets_it_in_turn() -> None:
+    room, called = Room(10), list[str]()
+    calls = {name: partial(called.append, name) for name in "abcd"}
+    assert room.take(6, calls["a"])
+    assert not room.take(6, calls["b"])
+    assert not room.take(1, calls["c"])  # not before b
+    assert not room.take(4, calls["d"])
+    room.give_back(6)
+    assert called == ["b", "c"]
+    assert room.taken_bytes == 7
+    room.give_back(1)
+    assert called == ["b", "c", "d"]
+
+
+def test_who_waits_no_more_holds_up_nobody() -> None:
+    room, called = Room(10), list[str]()
+    large, small = (partial(called.append, name) for name in ("large", "small"))
+    assert room.take(6, list)
+    assert not room.take(6, large)
+    assert not room.take(4, small)
+    room.wait_no_more(large)
+    assert called == ["small"]
+    assert room.taken_bytes == 10
+    room.give_back(10)
+    assert room.taken_bytes == 0
+
+
+def test_what_is_larger_than_all_room_passes_alone() -> None:
+    room = Room(10)
+    assert room.take(100, list)
+    assert not room.take(1, list)
+    room.give_back(100)
+    assert room.taken_bytes == 1
+
+
+def test_complaints_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints()
+    with caplog.at_level(logging.WARNING, "dafka.kafka"):
+        for _ in range(1_000):
+            complaints.note("oddities", "10.0.0.1", "why")
+    assert complaints.counts == {"oddities": 1_000}
+    assert [record.message for record in caplog.records] == [
+        "Kafka: oddities 1 times; the last one from 10.0.0.1: why"
+    ]
+
+
+def test_complaints_of_one_do_not_hide_those_of_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    complaints = Complaints()
+    with caplog.at_level(logging.WARNING, "dafka.kafka"):
+        for user in ("alice", "bob", "alice"):
+            complaints.note(
+                "oddities", "10.0.0.1", user, of=user, again_s=0 if user == "bob" else 60
+            )
+        complaints.note("oddities", "10.0.0.1", "again", of="alice", again_s=0)
+    assert complaints.counts == {"oddities": 4}
+    assert [record.message.partition("oddities ")[2] for record in caplog.records] == [
+        "1 times; the last one from 10.0.0.1: alice",
+        "1 times; the last one from 10.0.0.1: bob",
+        "2 times; the last one from 10.0.0.1: again",
+    ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.kafka.kafka_errors import KafkaError
-from dafka_core.kafka.producer_states import (
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.producer_states import (
     EXPIRES_MS,
     KEPT_BATCHES,
     LAST_SEQUENCE,

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
-from dafka_core.kafka import schemas
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.gateway_node import Client, EncodedResponse, Handler
-from dafka_core.kafka.limits import Limits
-from dafka_core.kafka.requests import FAILED, Requests, parse_head
-from dafka_core.kafka.traffic import Complaints
+from dafka_kafka import schemas
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Handler
+from dafka_kafka.limits import Limits
+from dafka_kafka.requests import FAILED, Requests, parse_head
 
 
 def frame(key: int, version: int, body: bytes = b"", client: bytes = b"me") -> memoryview:

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.kafka import schemas
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.kafka_errors import KafkaError
+from dafka_kafka import schemas
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.errors import KafkaError
 
 
 def body(version: int = 1) -> bytes:

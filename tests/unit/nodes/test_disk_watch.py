@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.epochs import EpochId
 from dafka_core.errors import FencedError, OffsetConflictError
-from dafka_core.log_entries import LogEntry, Promise, SetAside, Stage
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import disk_watch
 from dafka_core.nodes.disk_watch import LOW_BYTES, OTHER, SLOW_S, Disk, DiskWatch
-from dafka_core.records import RecordBatch, TopicPartition
 
 TP = TopicPartition("t", "p")
 BATCH = RecordBatch.of(TP, 0, [b"abc", b"de"])

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.envelope import closed
-from dafka_core.envelope_columns import HEADERS_TYPE
 from dafka_core.errors import ConfigError
+from dafka_core.model.envelope import HEADERS_TYPE, closed
+from dafka_core.model.values import Values
 from dafka_core.nodes.published import content_of, contents_of, time_of
-from dafka_core.values import Values
-from tests.unit.core import envelopes
+from tests.unit.model import envelopes
 
 BEGUN = closed(b"v", b"k")
 NOW = datetime(2026, 7, 1, tzinfo=UTC)

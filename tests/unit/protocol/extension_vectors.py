@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dafka_core.epochs import Epoch, EpochId
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol.messages import (
     DirectRecordBatch,
     DirectRecordBatches,
@@ -19,7 +20,6 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from tests.unit.protocol.vector import c, rfc46
 
 _BATCH_OF_THREE = b"\3\0\0\0" + b"\0\0\0\0" + b"\2\0\0\0" + b"one" + b"" + b"ab"

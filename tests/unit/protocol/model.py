@@ -14,13 +14,13 @@ from itertools import count
 
 import numpy as np
 
-from dafka_core.epochs import EpochId
 from dafka_core.errors import HistoryChangedError, RecordTooLargeError
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import StoreQuery
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
 
 TOPIC = "hello"
 PARTITION = "640AC1809C7044FD9C4E5673ABD1BC5E"

@@ -6,10 +6,12 @@ import struct
 
 from hypothesis import strategies as st
 
-from dafka_core.epochs import Epoch, EpochId, History
+from dafka_core.model.epochs import Epoch, EpochId, History
+from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_LOCATIONS, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
+    BaseMessage,
     ConsumerHello,
     DirectHead,
     DirectRecord,
@@ -24,7 +26,6 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     HistoryQuery,
     HistoryReply,
-    Message,
     RecordBatchMessage,
     RecordMessage,
     RecordTooLarge,
@@ -34,7 +35,6 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 
 
 def names(least: int = 1) -> st.SearchStrategy[str]:
@@ -208,7 +208,7 @@ LOCATIONS = st.lists(
     min_size=1,
     max_size=MAX_LOCATIONS,
 ).map(tuple)
-MESSAGES: st.SearchStrategy[Message] = st.one_of(
+MESSAGES: st.SearchStrategy[BaseMessage] = st.one_of(
     st.builds(RecordMessage, names(), names(), SEQUENCES, VALUES),
     st.builds(DirectRecord, names(), names(), names(), SEQUENCES, VALUES),
     st.builds(Fetch, names(), names(), names(), SEQUENCES, st.integers(0, MAX_FETCH_COUNT)),

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.epochs import Epoch
+from dafka_core.model.epochs import Epoch
+from dafka_core.model.records import TopicPartition, Transaction
+from dafka_core.model.values import Values
 from dafka_core.protocol import bulk_decoder
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
@@ -17,8 +19,6 @@ from dafka_core.protocol.messages import (
     DirectRecord,
     RecordMessage,
 )
-from dafka_core.records import TopicPartition, Transaction
-from dafka_core.values import Values
 from tests.unit.protocol.record_frames import (
     EPOCH,
     MIXES,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dafka_core.epochs import NO_LIFE, Epoch
+from dafka_core.model.epochs import NO_LIFE, Epoch
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_SEQUENCE

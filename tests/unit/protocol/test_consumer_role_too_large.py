@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from dafka_core.epochs import NO_LIFE, Epoch
 from dafka_core.errors import HistoryChangedError, RecordTooLargeError
+from dafka_core.model.epochs import NO_LIFE, Epoch
+from dafka_core.model.records import RecordBatch
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import Fetch, Head, HistoryReply, RecordTooLarge
 from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S
 from dafka_core.protocol.role import Outgoing
-from dafka_core.records import RecordBatch
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 
 ME = "21962C91115348329557DE71C90C3718"

@@ -6,14 +6,18 @@ from itertools import chain
 
 import pytest
 
+from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.protocol import fetch_scheduler
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.fair_queue import FairQueue
-from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY
+from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY, FairQueue
 from dafka_core.protocol.messages import DirectHead, FetchBatch, HeadsReply
-from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S, PartitionFetcher
+from dafka_core.protocol.partition_fetcher import (
+    RETRY_FIRST_S,
+    RETRY_MAX_S,
+    PartitionFetcher,
+    ReorderBudget,
+)
 from dafka_core.protocol.role import Outgoing
-from dafka_core.records import PartitionInfo
 from tests.unit.protocol.model import TOPIC, batch_of, fetches_in
 
 ME, STORE = "21962C91115348329557DE71C90C3718", "A" * 32
@@ -128,3 +132,44 @@ def test_unsubscribing_makes_room() -> None:
     assert len(role.scheduler) == 0
     role.subscribe("other")
     assert len(fetches_in(role.on_message(0.0, DirectHead(ME, "other", "P", 0), STORE))) == 1
+
+
+MALLORY, HONEST = "A" * 12, "B" * 12
+
+
+def fetcher(owner: str, number: int) -> PartitionFetcher:
+    return PartitionFetcher(TopicPartition("t", f"{owner}{number:020}"), 0, ReorderBudget())
+
+
+def test_owners_take_turns_and_each_has_its_own_order() -> None:
+    waiting = FairQueue()
+    many = [fetcher(MALLORY, i) for i in range(1_000)]
+    few = [fetcher(HONEST, i) for i in range(2)]
+    for each in (*many, *few):
+        waiting.add(each)
+        waiting.add(each)
+    assert len(waiting) == 1_002
+    assert waiting.first(5) == [many[0], few[0], many[1], few[1], many[2]]
+    assert waiting.first(0) == waiting.first(-1) == []
+    # One place at a time: every other one is for who has little to ask for.
+    turns = []
+    for _ in range(4):
+        (each,) = waiting.first(1)
+        waiting.remove(each.tp)
+        turns.append(each)
+    assert turns == [many[0], few[0], many[1], few[1]]
+    assert len(waiting.all()) == len(waiting) == 998
+
+
+def test_what_is_removed_is_gone_and_may_come_again() -> None:
+    waiting = FairQueue()
+    one, other = fetcher(HONEST, 1), fetcher(HONEST, 2)
+    waiting.remove(one.tp)
+    waiting.add(one)
+    waiting.remove(other.tp)
+    assert waiting.all() == [one]
+    waiting.remove(one.tp)
+    assert (len(waiting), waiting.first(9)) == (0, [])
+    waiting.add(other)
+    waiting.add(one)
+    assert waiting.first(9) == [other, one]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dafka_core.config.node_options import LAYOUTS
 from dafka_core.errors import ProtocolError
-from dafka_core.names import octets_of, text_of
-from dafka_core.node_options import LAYOUTS
+from dafka_core.model.names import octets_of, text_of
+from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.fields import FrameReader, pack_text
@@ -22,7 +23,6 @@ from dafka_core.protocol.limits import (
     MAX_REPLY_ENTRIES,
     MAX_SEQUENCE,
 )
-from dafka_core.records import PartitionInfo
 from tests.unit.protocol.costs import quickly_and_without_memory
 
 HEADS_REPLY = m.HeadsReply("C", 1, "S", 0, 1, (PartitionInfo("t", "P", 1, 2),))

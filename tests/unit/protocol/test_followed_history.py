@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.epochs import Epoch
-from dafka_core.protocol.followed_history import FollowedHistory
-from dafka_core.records import RecordBatch
+from dafka_core.model.epochs import Epoch
+from dafka_core.model.records import RecordBatch
+from dafka_core.protocol.histories import FollowedHistory
 from tests.unit.protocol.model import batch_of
 
 A = Epoch(1, 0xA, 1, 0, 0)

@@ -7,14 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId, History, before, epoch_at, with_epoch
 from dafka_core.errors import DafkaError, FencedError
-from dafka_core.log_entries import (
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, epoch_at, with_epoch
+from dafka_core.model.log_entries import (
     Commit,
     LogEntry,
     Met,
     Promise,
     SetAside,
+)
+from dafka_core.model.records import (
+    PartitionInfo,
+    PartitionLives,
+    RecordBatch,
+    StagedTransaction,
+    TopicPartition,
 )
 from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
 from dafka_core.protocol.limits import MAX_STORES
@@ -30,13 +37,6 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import (
-    PartitionInfo,
-    PartitionLives,
-    RecordBatch,
-    StagedTransaction,
-    TopicPartition,
-)
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 from tests.unit.protocol.test_store_role import ME, OTHER
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.epochs import (
+from dafka_core.model.epochs import (
     Epoch,
     EpochId,
 )
-from dafka_core.log_entries import Commit, Promise, SetAside
+from dafka_core.model.log_entries import Commit, Promise, SetAside
+from dafka_core.model.records import StagedTransaction
 from dafka_core.protocol import histories
 from dafka_core.protocol.messages import (
     Ack,
@@ -17,7 +18,6 @@ from dafka_core.protocol.messages import (
     HistoryQuery,
     HistoryReply,
 )
-from dafka_core.records import StagedTransaction
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
 from tests.unit.protocol.test_histories import PRODUCER, A, B, Store, ack, told
 from tests.unit.protocol.test_store_role import ME

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dafka_core.log_entries import LogEntry, Met
+from dafka_core.model.log_entries import LogEntry, Met
+from dafka_core.model.records import KnownStore
 from dafka_core.protocol.known_stores import BEGIN_S, KEPT_S, KnownStores
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import StoresKnown
-from dafka_core.records import KnownStore
 
 ME, OTHER, READER = "S1", "S2", "R"
 AT = "tcp://h:2"

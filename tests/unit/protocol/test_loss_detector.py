@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from dafka_core.epochs import EpochId
-from dafka_core.node_options import FAIL, SKIP, WAIT
+from dafka_core.config.node_options import FAIL, SKIP, WAIT
+from dafka_core.model.epochs import EpochId
+from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.loss_detector import AWAY_S, LOOK_MAX_S, TRIMMED_S, Loss
 from dafka_core.protocol.messages import (
@@ -20,7 +21,6 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     StoreHello,
 )
-from dafka_core.records import PartitionInfo
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 
 ME, A, B = "21962C91115348329557DE71C90C3718", "A" * 32, "B" * 32

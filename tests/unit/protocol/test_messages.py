@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
-from dafka_core.name_limits import MAX_ADDRESS_BYTES, MAX_TOPIC_BYTES
-from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_HELLO_BYTES, MAX_SEQUENCE
+from dafka_core.model.name_limits import MAX_ADDRESS_BYTES, MAX_TOPIC_BYTES
+from dafka_core.model.records import (
+    NO_VERSION,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    Transaction,
+    times_between,
+)
+from dafka_core.protocol import messages
+from dafka_core.protocol import messages as m
+from dafka_core.protocol.limits import (
+    MAX_BATCH_COUNT,
+    MAX_FETCH_COUNT,
+    MAX_HELLO_BYTES,
+    MAX_SEQUENCE,
+    RUN_BYTES,
+)
 from dafka_core.protocol.messages import (
     Ack,
+    BaseMessage,
     ConsumerHello,
     DirectHead,
     DirectRecord,
@@ -24,7 +45,7 @@ from dafka_core.protocol.messages import (
     Head,
     HeadsQuery,
     HeadsReply,
-    Message,
+    OfPartition,
     RecordBatchMessage,
     RecordMessage,
     RecordTooLarge,
@@ -32,14 +53,12 @@ from dafka_core.protocol.messages import (
     StoreHello,
     TimesQuery,
     TimesReply,
+    UpTo,
+    pack_times,
+    unpack_batch,
 )
-from dafka_core.records import (
-    NO_VERSION,
-    PartitionInfo,
-    RecordBatch,
-    TopicPartition,
-    Transaction,
-)
+from tests.unit.protocol.strategies import packed, runs_of
+from tests.unit.protocol.vectors import VECTORS
 
 RECORD = RecordMessage("t", "P", 1, b"v")
 DIRECT_RECORD = DirectRecord("C", "t", "P", 1, b"v")
@@ -134,37 +153,37 @@ BAD_NAMES = {
 }
 
 
-def changed(message: Message, name: str, value: Any) -> Message:
+def changed(message: BaseMessage, name: str, value: Any) -> BaseMessage:
     return replace(message, **{name: value})
 
 
 @pytest.mark.parametrize(("message", "name"), NAMES)
-def test_names_must_not_be_empty(message: Message, name: str) -> None:
+def test_names_must_not_be_empty(message: BaseMessage, name: str) -> None:
     with pytest.raises(ProtocolError, match="must have 1 to 255 bytes"):
         changed(message, name, "")
 
 
 @pytest.mark.parametrize(("message", "name"), NAMES_THAT_MAY_BE_EMPTY)
-def test_some_names_may_be_empty(message: Message, name: str) -> None:
+def test_some_names_may_be_empty(message: BaseMessage, name: str) -> None:
     assert getattr(changed(message, name, ""), name) == ""
 
 
 @pytest.mark.parametrize("bad", BAD_NAMES.values(), ids=BAD_NAMES)
 @pytest.mark.parametrize(("message", "name"), [*NAMES, *NAMES_THAT_MAY_BE_EMPTY])
-def test_names_must_be_possible_on_the_wire(message: Message, name: str, bad: str) -> None:
+def test_names_must_be_possible_on_the_wire(message: BaseMessage, name: str, bad: str) -> None:
     with pytest.raises(ProtocolError):
         changed(message, name, bad)
 
 
 @pytest.mark.parametrize(("message", "name"), [*NAMES, *NAMES_THAT_MAY_BE_EMPTY])
-def test_names_may_have_255_bytes(message: Message, name: str) -> None:
+def test_names_may_have_255_bytes(message: BaseMessage, name: str) -> None:
     assert MAX_TOPIC_BYTES == MAX_ADDRESS_BYTES == 255
     for longest in ("x" * 255, "é" * 127 + "x"):
         assert getattr(changed(message, name, longest), name) == longest
 
 
 @pytest.mark.parametrize(("message", "name"), SEQUENCES)
-def test_sequences_must_fit_signed_64_bits(message: Message, name: str) -> None:
+def test_sequences_must_fit_signed_64_bits(message: BaseMessage, name: str) -> None:
     for good in (0, MAX_SEQUENCE):
         assert getattr(changed(message, name, good), name) == good
     for bad in (-1, MAX_SEQUENCE + 1, 2**64):
@@ -173,7 +192,7 @@ def test_sequences_must_fit_signed_64_bits(message: Message, name: str) -> None:
 
 
 @pytest.mark.parametrize(("message", "name", "bits"), UNSIGNED)
-def test_numbers_must_fit_their_field(message: Message, name: str, bits: int) -> None:
+def test_numbers_must_fit_their_field(message: BaseMessage, name: str, bits: int) -> None:
     for good in (0, 2**bits - 1):
         assert getattr(changed(message, name, good), name) == good
     for bad in (-1, 2**bits):
@@ -189,7 +208,7 @@ def test_fetch_count_is_limited() -> None:
 
 
 @pytest.mark.parametrize("message", [CONSUMER_HELLO, HEADS_QUERY])
-def test_topics_are_checked_one_by_one_and_together(message: Message) -> None:
+def test_topics_are_checked_one_by_one_and_together(message: BaseMessage) -> None:
     fitting = ("x" * 255,) * (MAX_HELLO_BYTES // 2 // 259)
     changed(message, "topics", fitting)
     with pytest.raises(ProtocolError, match=f"at most {MAX_HELLO_BYTES // 2} bytes"):
@@ -303,3 +322,96 @@ def test_a_record_has_a_size() -> None:
     for bad in (-1, MAX_SEQUENCE + 1):
         with pytest.raises(ProtocolError, match="a record's size"):
             replace(TOO_LARGE, size_bytes=bad)
+
+
+KINDS = [
+    kind
+    for _, kind in inspect.getmembers(messages, inspect.isclass)
+    if issubclass(kind, BaseMessage) and kind.__module__ == messages.__name__
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_each_field_of_a_message_that_travels_is_checked(kind: type[BaseMessage]) -> None:
+    made = next(vector.message for vector in VECTORS if type(vector.message) is kind)
+    make: Any = kind
+    for name in kind.kinds.keys() - {"life", "promised"}:  # any numbers are a life
+        fields = {each: getattr(made, each) for each in make.__slots__}
+        with pytest.raises((ProtocolError, TypeError, AttributeError)):
+            make(**fields | {name: object()})
+
+
+def test_messages_of_a_partition_name_it() -> None:
+    for message in (vector.message for vector in VECTORS):
+        if isinstance(message, OfPartition):
+            assert message.tp == (message.topic, message.partition)
+        if isinstance(message, UpTo):
+            assert message.end == message.sequence + 1
+
+
+PACKED_RECORDS_BATCHES: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
+    m.RecordBatchMessage("t", "P", 7, 1, bytes(4)),
+    m.DirectRecordBatch("C", "t", "P", 7, 1, bytes(4)),
+]
+
+
+def test_the_most_records_there_may_be() -> None:
+    value = b"\1\0\0\0" * MAX_BATCH_COUNT + bytes(MAX_BATCH_COUNT)
+    lengths, records, times = unpack_batch(MAX_BATCH_COUNT, value)
+    assert times is None
+    assert lengths.tolist() == [1] * MAX_BATCH_COUNT
+    assert records == bytes(MAX_BATCH_COUNT)
+
+
+@given(
+    st.lists(st.binary(max_size=3), min_size=1, max_size=5),
+    st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=6),
+    st.data(),
+)
+def test_timestamps_of_a_part_come_back(
+    values: list[bytes], stamps: list[int], data: st.DataObject
+) -> None:
+    times = np.array(runs_of(len(values), stamps))
+    start = data.draw(st.integers(0, len(values) - 1))
+    stop = data.draw(st.integers(start + 1, len(values)))
+    octets = pack_times(times, start, stop)
+    content = octets + packed(values[start:stop])
+    found = unpack_batch(stop - start, content, len(octets) // RUN_BYTES)
+    assert found.times is not None
+    assert found.times.tolist() == times_between(times, start, stop).tolist()
+    assert bytes(found.records) == b"".join(values[start:stop])
+
+
+@pytest.mark.parametrize("batch", PACKED_RECORDS_BATCHES, ids=lambda batch: type(batch).__name__)
+@pytest.mark.parametrize(
+    ("runs", "content", "why"),
+    [
+        (1, packed([b"a", b"b"], [(1, 5)]), "are not those of its records"),
+        (1, packed([b"a", b"b"], [(3, 5)]), "are not those of its records"),
+        (2, packed([b"a", b"b"], [(2, 5), (0, 6)]), "are not those of its records"),
+        (2, packed([b"a", b"b"], [(2**32 - 1, 5), (3, 6)]), "are not those of its records"),
+        (1, packed([b"a", b"b"], [(2, -1)]), "a timestamp is after the epoch"),
+        (1, packed([b"a", b"b"]), "shorter than its lengths"),
+        (2**32 - 1, packed([b"a", b"b"], [(2, 5)]), "shorter than its lengths"),
+    ],
+)
+def test_timestamps_are_those_of_the_records(
+    batch: m.RecordBatchMessage | m.DirectRecordBatch, runs: int, content: bytes, why: str
+) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        replace(batch, count=2, runs=runs, value=content)
+    right = packed([b"a", b"b"], [(2, 5)])
+    assert replace(batch, count=2, runs=1, value=right).value == right
+
+
+def test_a_run_of_timestamps_has_records_of_one_partition() -> None:
+    entries = (PartitionInfo("t", "P", 3, 5), PartitionInfo("t", "Q", 0, 1))
+    values = [b"a", b"b", b"c"]
+    for runs in ([(3, 5)], [(1, 5), (2, 6)]):
+        with pytest.raises(ProtocolError, match="records of one partition"):
+            m.DirectRecordBatches("C", entries, (None, None), len(runs), packed(values, runs))
+    runs = [(1, 5), (1, 6), (1, 4)]
+    batches = m.DirectRecordBatches("C", entries, (None, None), 3, packed(values, runs))
+    found = [*batches.batches()]
+    assert [b.times.tolist() for b in found if b.times is not None] == [[[1, 5], [1, 6]], [[1, 4]]]
+    assert m.DirectRecordBatches.of("C", found) == batches

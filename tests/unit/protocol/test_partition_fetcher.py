@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.protocol import partition_fetcher
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import Fetch
@@ -24,8 +26,6 @@ from dafka_core.protocol.partition_fetcher import (
     ReorderBudget,
 )
 from dafka_core.protocol.partition_states import TURN
-from dafka_core.records import RecordBatch, TopicPartition
-from dafka_core.values import Values
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 
 

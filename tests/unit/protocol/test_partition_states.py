@@ -7,9 +7,10 @@ from collections import defaultdict
 
 import pytest
 
-from dafka_core.epochs import NO_LIFE
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
-from dafka_core.log_entries import Commit, LogEntry, Stage
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.log_entries import Commit, LogEntry, Stage
+from dafka_core.model.records import PartitionLives, RecordBatch, StagedTransaction, Transaction
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import (
@@ -37,7 +38,6 @@ from dafka_core.protocol.partition_states import (
     Table,
 )
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import PartitionLives, RecordBatch, StagedTransaction, Transaction
 from scripts.states import PAGE, updated
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, values_of
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.epochs import Epoch
+from dafka_core.model.epochs import Epoch
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.values import Values
 from dafka_core.protocol import producer_role
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
@@ -28,8 +30,6 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.producer_role import HURRY_INTERVAL_S, MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.records import RecordBatch
-from dafka_core.values import Values
 from tests.unit.protocol.model import (
     LIFE,
     PARTITION,

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId
-from dafka_core.names import DELETIONS_TOPIC
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.model.names import DELETIONS_TOPIC
+from dafka_core.model.records import RecordBatch
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import (
+    BaseMessage,
     ConsumerHello,
     EpochAck,
     Fetch,
@@ -18,14 +20,12 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     HistoryQuery,
     HistoryReply,
-    Message,
     RecordBatchMessage,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import GREETING, SETTLE_S
 from dafka_core.protocol.takeover import ASK_AGAIN_S, Missing
-from dafka_core.records import RecordBatch
 from tests.unit.protocol.model import LIFE, PARTITION, TOPIC, TP, batch_of, values_of
 from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
 
@@ -165,7 +165,7 @@ def ack_of(life: EpochId, end: int) -> EpochAck:
     ],
     ids=["acknowledged", "promised", "begun"],
 )
-def test_a_newer_life_fences_the_producer(message: Message) -> None:
+def test_a_newer_life_fences_the_producer(message: BaseMessage) -> None:
     role = resumed()
     publish(role, 3)
     role.on_message(0.0, message, "S1")

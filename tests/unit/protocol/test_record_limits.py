@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.epochs import NO_LIFE
-from dafka_core.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import record_limits
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, RECORD_OVERHEAD_BYTES
@@ -22,7 +23,6 @@ from dafka_core.protocol.record_limits import (
 )
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import PartitionLives, RecordBatch, TopicPartition
 
 TP = TopicPartition("t", "P")
 SMALL, LARGE = b"small", bytes(100)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.epochs import NO_LIFE
+from dafka_core.model.epochs import NO_LIFE
 from dafka_core.protocol.messages import HistoryReply
 from tests.unit.protocol.model import TP
 from tests.unit.protocol.test_store_directory import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
@@ -20,7 +21,6 @@ from dafka_core.protocol.store_directory import (
     StoreDirectory,
     StoreQuery,
 )
-from dafka_core.records import PartitionInfo
 from tests.unit.protocol.model import PARTITION, TOPIC, bounds
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"

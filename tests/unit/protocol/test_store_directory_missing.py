@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dafka_core.protocol.expected_stores import PATIENCE_S
+from dafka_core.model.records import KnownStore
 from dafka_core.protocol.messages import StoresKnown
 from dafka_core.protocol.role import PeerNews
-from dafka_core.protocol.store_directory import StoreDirectory
-from dafka_core.records import KnownStore
+from dafka_core.protocol.store_directory import PATIENCE_S, StoreDirectory
 from tests.unit.protocol.test_store_directory import ME, answered, ask, directory, greet, reply
 
 AWAY = KnownStore("S3", "tcp://h:3", 5)

@@ -6,12 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.epochs import Epoch, EpochId
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.records import RecordBatch, Transaction
+from dafka_core.protocol import store_partition
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
+from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.messages import Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.partition_states import StoreState
-from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.records import Transaction
-from tests.unit.protocol.model import TP
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_partition import ANNOUNCED_S, HEAD_INTERVAL_S, StorePartition
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
+from tests.unit.protocol.test_store_role import ME, OTHER, Disk, ack, head, store
 
 A = Epoch(1, 0xA, 1, 0, 0)
 B = Epoch(2, 0xB, 1, 5, A.digest)
@@ -47,3 +52,138 @@ def test_records_that_are_given_up_are_asked_for(start: int, history: tuple[Epoc
     assert made.history == history
     assert (made.fetcher.next_offset, made.fetcher.head) == (start, 20)
     assert made.state == StoreState.BEHIND
+
+
+HOSTED = EpochId(1, 0, 1)
+"""The first life of what clients write to the store."""
+
+HEAD = [Head(TOPIC, PARTITION, 9)]
+
+
+def heads_in(messages: list[Outgoing]) -> list[Outgoing]:
+    return [message for message in messages if isinstance(message, Head)]
+
+
+def test_a_put_is_published_when_it_is_on_disk() -> None:
+    disk = Disk()
+    role = store(disk)
+    assert role.host(0.0, batch_of(0, 10))
+    assert role.on_tick(0.0) == []
+    assert role.pending_bytes == 10 * 9
+    (batch,) = role.pending
+    assert isinstance(batch, RecordBatch)
+    acked, record, announced = disk.store(role)
+    assert acked == ack(10, life=HOSTED)
+    assert [message.batch for message in batches_in([record])] == [batch]
+    assert batch.epoch == Epoch.first(HOSTED)
+    assert [announced] == HEAD
+    assert disk.offsets() == list(range(10))
+
+
+def test_a_put_must_begin_where_the_partition_ends() -> None:
+    disk = Disk()
+    role = store(disk)
+    assert role.next_offset(TP) == 0
+    assert not role.host(0.0, batch_of(1, 10))  # a gap
+    assert role.host(0.0, batch_of(0, 10))
+    assert role.next_offset(TP) == 10  # also while it is not on disk
+    for overlapping in (batch_of(0, 10), batch_of(5, 15), batch_of(0, 1)):
+        assert not role.host(0.0, overlapping)
+    assert role.host(0.0, batch_of(10, 20))
+    disk.store(role)
+    assert not role.host(0.0, batch_of(21, 22))
+    assert disk.offsets() == list(range(20))
+
+
+def test_a_put_goes_on_after_what_an_earlier_life_has_stored() -> None:
+    role = store(Disk(**{TOPIC: 100}))
+    assert not role.host(0.0, batch_of(0, 10))
+    assert role.next_offset(TP) == 100
+    assert role.host(0.0, batch_of(100, 110))
+
+
+def test_records_of_producers_are_not_published() -> None:
+    disk = Disk()
+    role = store(disk)
+    role.on_batch(0.0, "", batch_of(0, 10))
+    assert disk.store(role) == [ack(10)]
+    assert heads_in(role.on_tick(10.0)) == []
+
+
+def test_the_head_is_repeated_for_a_while() -> None:
+    disk = Disk()
+    role = store(disk)
+    role.host(0.0, batch_of(0, 10))
+    assert role.on_tick(0.0) == []  # nothing is on disk yet
+    disk.store(role)
+    now, announced = 0.0, 0
+    while now < 3 * ANNOUNCED_S:
+        due = role.deadline(now)
+        assert due is not None
+        now = max(due, now + 0.01)
+        heads = heads_in(role.on_tick(now))
+        assert heads in ([], HEAD)
+        announced += len(heads)
+    assert ANNOUNCED_S / HEAD_INTERVAL_S - 1 <= announced <= ANNOUNCED_S / HEAD_INTERVAL_S + 2
+
+
+def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
+    disk = Disk()
+    role = store(disk)
+    role.host(0.0, batch_of(0, 10))
+    disk.store(role)
+    role.on_batch(0.0, "", batch_of(5, 10))  # nothing new: another store's copy
+    assert heads_in(role.on_tick(1.0)) == HEAD
+    # Without an epoch, so it counts as of the last one.
+    role.on_batch(2.0, "", batch_of(10, 20))
+    assert disk.store(role) == [ack(20, life=HOSTED)]
+    assert heads_in(role.on_tick(3.0)) == []
+
+
+def test_records_that_came_ahead_follow_a_put() -> None:
+    disk = Disk()
+    role = store(disk)
+    role.on_batch(0.0, "", batch_of(10, 20))
+    assert role.host(0.0, batch_of(0, 10))
+    disk.store(role)
+    assert disk.offsets() == list(range(20))
+    assert role.next_offset(TP) == 20
+
+
+def test_a_head_above_the_end_does_not_hold_a_put_up() -> None:
+    role = store(Disk())
+    head(role, 50)  # forged, or of an earlier life whose records are lost
+    assert role.host(0.0, batch_of(0, 10))
+
+
+def test_hosted_partitions_are_bounded() -> None:
+    disk = Disk()
+    role = store(disk)
+    for index in range(store_partition.MAX_HOSTED + 10):
+        role.host(0.0, batch_of(0, 1, partition=f"P{index}"))
+    disk.store(role)
+    heads = heads_in(role.on_tick(2.0))
+    assert len(heads) == store_partition.MAX_HOSTED
+    assert heads[0] == Head(TOPIC, "P10", 0)
+
+
+def test_tells_who_asks_stores_where_it_can_be_read_in_bulk() -> None:
+    role = store(Disk())
+    assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == []  # it cannot
+    role.known.locations = ("grpc://h:1",)
+    told = [StoreEndpoints(OTHER, ME, ("grpc://h:1",))]
+    assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == told
+    assert role.on_subscribed(0.0, StoreEndpoints, ME) == []
+    # Subscriptions come in the order of their octets: the greeting is the last that is said.
+    assert role.on_subscribed(0.0, TimesReply, OTHER) != []
+
+
+def test_knows_where_other_stores_can_be_read() -> None:
+    role = store(Disk())
+    for index in range(MAX_STORES + 5):
+        role.on_message(0.0, StoreEndpoints(ME, f"S{index}", ("grpc://h:1",)), "")
+    assert len(role.known.endpoints) == MAX_STORES
+    role.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)), "")
+    assert role.known.endpoints["S1"] == ("grpc://h:2",)
+    role.on_peer_lost("S1")
+    assert "S1" not in role.known.endpoints

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.epochs import NO_LIFE
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
@@ -30,6 +31,7 @@ from dafka_core.protocol.store_requests import (
     AnnounceHeads,
     FetchMany,
     HeadsAfter,
+    PublishCommitted,
     Request,
     RequestQueue,
     announcement,
@@ -41,8 +43,6 @@ from dafka_core.protocol.store_requests import (
     times_reply,
 )
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.protocol.transactions import PublishCommitted
-from dafka_core.records import PartitionInfo, PartitionLives, RecordBatch, TopicPartition
 from tests.unit.protocol.model import PARTITION, TOPIC
 
 ME = "3B6B7CF3E064452E83D012EC823A4DD9"

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.epochs import NO_LIFE, EpochId
-from dafka_core.log_entries import Met
+from dafka_core.model.epochs import NO_LIFE, EpochId
+from dafka_core.model.log_entries import Met
+from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import partition_fetcher
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
@@ -39,7 +40,6 @@ from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
-from dafka_core.records import PartitionLives, RecordBatch, TopicPartition
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.epochs import (
+from dafka_core.model.epochs import (
     NO_LIFE,
     Epoch,
     EpochId,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dafka_core.epochs import (
+from dafka_core.model.epochs import (
     NO_LIFE,
     Epoch,
     EpochId,

@@ -9,30 +9,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.config.limit_options import StoreLimitError
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
-from dafka_core.limit_options import StoreLimitError
-from dafka_core.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
-from dafka_core.protocol import store_requests
-from dafka_core.protocol.hosted_partitions import HEAD_INTERVAL_S
-from dafka_core.protocol.messages import EpochAck, GetHeads, Head
-from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_limits import StoreLimits
-from dafka_core.protocol.store_requests import AnnounceHeads
-from dafka_core.protocol.store_role import StoreRole
-from dafka_core.protocol.transactions import (
-    MAX_PUBLISHED_TRANSACTIONS,
-    PublishCommitted,
-    continued,
-    split_by_transaction,
-)
-from dafka_core.records import (
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.model.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage
+from dafka_core.model.records import (
     NO_VERSION,
     PartitionLives,
     RecordBatch,
     StagedTransaction,
     Transaction,
 )
+from dafka_core.protocol import store_requests
+from dafka_core.protocol.messages import EpochAck, GetHeads, Head
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_limits import StoreLimits
+from dafka_core.protocol.store_partition import HEAD_INTERVAL_S
+from dafka_core.protocol.store_requests import (
+    MAX_PUBLISHED_TRANSACTIONS,
+    AnnounceHeads,
+    PublishCommitted,
+    continued,
+    split_by_transaction,
+)
+from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,

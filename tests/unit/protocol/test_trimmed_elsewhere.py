@@ -6,16 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from dafka_core.epochs import NO_LIFE, Epoch, EpochId
-from dafka_core.log_entries import GoOn, Met
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.model.log_entries import GoOn, Met
+from dafka_core.model.records import PartitionInfo, PartitionLives, TopicPartition, Transaction
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.loss_detector import AWAY_S
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.protocol.store_role import StoreRole
-from dafka_core.protocol.trimmed_elsewhere import ASK_S, UNANSWERED_S, TrimmedElsewhere
-from dafka_core.records import PartitionInfo, PartitionLives, TopicPartition, Transaction
+from dafka_core.protocol.store_role import ASK_S, UNANSWERED_S, StoreRole, TrimmedElsewhere
 
 TP = TopicPartition("t", "A" * 32)
 OWN, ONE, TWO = "0" * 32, "1" * 32, "2" * 32

@@ -7,10 +7,11 @@ from struct import Struct
 
 import pytest
 
-from dafka_core.epochs import EPOCH_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, History
+from dafka_core.config.node_options import LAYOUTS
 from dafka_core.errors import ProtocolError
-from dafka_core.name_limits import text_size_bytes
-from dafka_core.node_options import LAYOUTS
+from dafka_core.model.epochs import EPOCH_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, History
+from dafka_core.model.name_limits import text_size_bytes
+from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import (
@@ -18,7 +19,6 @@ from dafka_core.protocol.limits import (
     MAX_SEQUENCE,
     MAX_STORES,
 )
-from dafka_core.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from tests.unit.protocol.costs import quickly_and_without_memory
 
 
@@ -84,7 +84,7 @@ BATCHES: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
     ],
 )
 def test_batches_that_cannot_be(
-    batch: m.Message, layout: str, sequence: int, count: int, value: bytes, why: str
+    batch: m.BaseMessage, layout: str, sequence: int, count: int, value: bytes, why: str
 ) -> None:
     frames = encode(batch, layout)
     numbers = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")

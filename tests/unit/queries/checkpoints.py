@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
-from dafka_core.records import TopicPartition
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 QUERY = "7090e364-3b5e-4ae8-8d25-0303c92f6417"

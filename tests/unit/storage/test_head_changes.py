@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage import head_changes
 from dafka_core.storage.head_changes import HeadChanges
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage.retention import HeldBlock, before_by_size, old_blocks
 
 A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)

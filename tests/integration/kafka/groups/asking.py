@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dafka_core import Store
-from dafka_core.kafka import schemas
-from dafka_core.kafka.api_versions import VERSIONS, Api
-from dafka_core.kafka.groups.group_requests import Groups
+from dafka_kafka import schemas
+from dafka_kafka.api_versions import VERSIONS, Api
+from dafka_kafka.groups.group_requests import Groups
 from tests.integration.kafka.fixed_node import asked, fixed_node
 
 NEWEST = -1

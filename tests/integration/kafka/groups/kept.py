@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import struct
 
-from dafka_core.kafka.groups.group_records import (
+from dafka_core.model.records import TopicPartition
+from dafka_core.testing import StoreDouble
+from dafka_kafka.groups.offsets import (
     OFFSETS_TOPIC,
     Committed,
     Generation,
     GroupRecord,
     KeptMember,
 )
-from dafka_core.kafka.number_list import LIST
-from dafka_core.kafka.number_table import NumbersRecord
-from dafka_core.records import TopicPartition
-from dafka_core.testing import StoreDouble
+from dafka_kafka.registry_table import LIST, NumbersRecord
 
 GATEWAY = "A" * 32
 FIRST, SECOND, THIRD = (TopicPartition("t", digit * 32) for digit in "123")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from dafka_core.closing import Closing
+from dafka_core.system.closing import Closing
 
 PROGRAM = Path(__file__).with_name("member_process.py")
 

@@ -11,10 +11,10 @@ import pytest
 
 from dafka_core.errors import DataLossError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.kafka.groups.group_lag import EMPTY, STABLE, GroupLag, group_lags
-from dafka_core.kafka.groups.group_records import OFFSETS_TOPIC, Committed, GroupRecord
-from dafka_core.records import TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble
+from dafka_kafka.groups.group_lag import EMPTY, STABLE, GroupLag, group_lags
+from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, GroupRecord
 from tests.integration.kafka.groups.kept import MEMBER, keep
 
 

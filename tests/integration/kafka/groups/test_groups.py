@@ -9,12 +9,12 @@ import pytest
 from dafka_core import Store
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.kafka.gateway import Gateway
-from dafka_core.kafka.groups.group_lag import GroupLag, group_lags
-from dafka_core.kafka.number_list import NumberList
-from dafka_core.records import RecordBatch
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.values import Values
 from dafka_core.testing import wait_until
-from dafka_core.values import Values
+from dafka_kafka.gateway import Gateway
+from dafka_kafka.groups.group_lag import GroupLag, group_lags
+from dafka_kafka.registry_table import NumberList
 from tests.integration.kafka.groups.members import MemberGroup, create_topic
 
 TOPIC, NUMBERS, ROUND = "t", range(6), 40

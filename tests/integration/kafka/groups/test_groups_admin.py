@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dafka_core import Store
-from dafka_core.kafka.gateway import Gateway
 from dafka_core.testing import wait_until
+from dafka_kafka.gateway import Gateway
 from tests.integration.kafka.groups.members import MemberGroup, create_topic
 
 TOPIC = "t"

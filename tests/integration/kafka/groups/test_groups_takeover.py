@@ -11,8 +11,8 @@ import pytest
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.kafka.groups.group_lag import GroupLag, group_lags
 from dafka_core.testing import wait_until
+from dafka_kafka.groups.group_lag import GroupLag, group_lags
 from tests.forked import ForkedCluster
 from tests.integration.kafka.groups.members import MemberGroup
 

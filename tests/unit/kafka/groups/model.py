@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dafka_core.kafka.groups.group import Group
-from dafka_core.kafka.groups.group_limits import GroupLimits
-from dafka_core.kafka.groups.group_states import GroupState
-from dafka_core.kafka.groups.member import JoinAnswer, Joining, SyncAnswer
+from dafka_kafka.groups.group import Group, GroupLimits, GroupState, JoinAnswer, Joining, SyncAnswer
 
 PROTOCOLS = (("range", b"m1"), ("roundrobin", b"m2"))
 SESSION_S, REBALANCE_S = 10.0, 30.0

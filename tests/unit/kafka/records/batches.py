@@ -11,9 +11,9 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import strategies as st
 from kafka.record import default_records as kafka_python
 
-from dafka_core.envelope import Headers, closed
-from dafka_core.kafka.records.kafka_batch import KafkaBatch
-from dafka_core.records import RecordBatch, TopicPartition
+from dafka_core.model.envelope import Headers, closed
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_kafka.records.kafka_batch import KafkaBatch
 
 TP = TopicPartition("t", "P")
 START_MS = 1_700_000_000_000

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import codec as kafka_python
 
-from dafka_core.kafka.records.compression import Codec, codec_of, compressed, decompressed
-from dafka_core.kafka.records.errors import (
+from dafka_kafka.records.compression import Codec, codec_of, compressed, decompressed
+from dafka_kafka.records.errors import (
     INVALID_RECORD,
     MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE,

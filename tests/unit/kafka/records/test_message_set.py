@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from kafka.record import legacy_records as kafka_python
 from kafka.record import memory_records as kafka_python_memory
 
-from dafka_core.kafka.records import errors, message_set
-from dafka_core.kafka.records.compression import Codec, compressed
-from dafka_core.kafka.records.errors import CorruptRecordsError
-from dafka_core.kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch
-from dafka_core.kafka.records.message_set import decode_message_set, encode_message_set
+from dafka_kafka.records import errors, message_set
+from dafka_kafka.records.compression import Codec, compressed
+from dafka_kafka.records.errors import CorruptRecordsError
+from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch
+from dafka_kafka.records.message_set import decode_message_set, encode_message_set
 from tests.unit.kafka.records.batches import OCTETS, STAMPS, START_MS, Parts, as_dafka, records_of
 
 VECTORS = {

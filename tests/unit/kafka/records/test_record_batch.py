@@ -7,18 +7,27 @@ from collections.abc import Callable
 
 import crc32c
 import numpy as np
+import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.envelope import MAGIC as ENVELOPE
-from dafka_core.kafka.records import errors
-from dafka_core.kafka.records.compression import Codec
-from dafka_core.kafka.records.errors import CorruptRecordsError
-from dafka_core.kafka.records.kafka_batch import times_of
-from dafka_core.kafka.records.record_batch import decode_record_batch, encode_record_batches
-from dafka_core.records import RecordBatch
+from dafka_core.model.envelope import MAGIC as ENVELOPE
+from dafka_core.model.envelope import closed
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_kafka.records import errors
+from dafka_kafka.records.compression import Codec
+from dafka_kafka.records.decoding import decode_batches
+from dafka_kafka.records.errors import CorruptRecordsError
+from dafka_kafka.records.kafka_batch import times_of
+from dafka_kafka.records.record_batch import (
+    MOST,
+    decode_record_batch,
+    encode_few,
+    encode_record_batches,
+)
+from dafka_kafka.records.record_columns import RecordColumns, encode_records
 from tests.unit.kafka.records.batches import (
     BUILDERS,
     READERS,
@@ -225,3 +234,38 @@ def test_wrong_octets_under_a_right_crc_are_an_error_or_records(data: st.DataObj
     assert len(batch.contents()) == batch.count
     times = times_of(batch.timestamps_ms)
     assert times is None or times[:, 0].sum() == batch.count
+
+
+def by_columns(values: list[bytes], deltas: list[int]) -> bytes:
+    return bytes(
+        encode_records(RecordColumns(pa.array(values, pa.binary()), None, None, np.array(deltas)))
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=70), st.integers(-(2**62), 2**62)), min_size=1, max_size=MOST
+    )
+)
+def test_they_are_what_columns_are(records: list[tuple[bytes, int]]) -> None:
+    values, deltas = [value for value, _ in records], [delta for _, delta in records]
+    assert encode_few(values, deltas) == by_columns(values, deltas)
+
+
+@pytest.mark.parametrize("size", [0, 1, 55, 56, 57, 63, 64, 8_180, 8_191, 8_192, 1 << 20, 1 << 21])
+def test_sizes_at_which_a_number_takes_more_octets(size: int) -> None:
+    values, deltas = [b"x" * size] * 2, [0, 64]
+    assert encode_few(values, deltas) == by_columns(values, deltas)
+
+
+@pytest.mark.parametrize("count", [1, MOST, MOST + 1])
+@pytest.mark.parametrize("last", [b"bare", closed(b"value", b"key", [("a", None)])])
+def test_a_batch_of_few_or_of_more_comes_back(count: int, last: bytes) -> None:
+    values = [b"%d" % number for number in range(count - 1)] + [last]
+    times = np.array([(1, 1_000_000 + number * 1_000) for number in range(count)], np.int64)
+    batch = RecordBatch.of(TopicPartition("t", "A"), 7, values)
+    octets = b"".join(encode_record_batches(RecordBatch(batch.tp, 7, batch.values, times=times)))
+    [found] = decode_batches(octets)
+    assert list(found.contents()) == values
+    assert found.offsets.tolist() == list(range(7, 7 + count))
+    assert found.timestamps_ms.tolist() == [1_000 + number for number in range(count)]

@@ -1,0 +1,637 @@
+"""What browsers ask the console, and its answers as JSON."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+
+from dafka_console import browsing, decoding, windows
+from dafka_console.browsing import browsed
+from dafka_console.cluster_view import ANSWER_S, EVERY_S, SHARE, ClusterView, behind
+from dafka_console.producing import Producers, written
+from dafka_console.snapshot import STORE, TOWER, Snapshot
+from dafka_console.top_view import query_row
+from dafka_console.windows import Window
+from dafka_core.audit.audit_record import chained, parsed
+from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, escape, unescape
+from dafka_core.model.records import Record, TopicPartition
+from dafka_core.ops.checks import check_all
+from dafka_core.ops.gathering import gathered
+from dafka_core.queries.query_lag import PartitionLag
+from dafka_kafka.groups.group_lag import GroupLag, GroupPartition, group_lags
+
+MOST_NODES: Final = 300
+"""Drawn at most, of each kind: beyond that nobody sees anything."""
+
+MOST_TOPICS: Final = 5
+"""Of a producer's or a consumer's topics that are named."""
+
+
+def cluster_map(snapshot: Snapshot) -> dict[str, Any]:
+    """Nodes and links.
+
+    A node has ``id``, ``kind``, ``here``, ``own`` (it is the one that looks), ``topics`` and
+    ``rate``, in records per second.  A link says of a store and another node whether the node is
+    ``connected`` to the store, as the store says: True, False, or None where it cannot say.
+    """
+    writes = _writes(snapshot)
+    nodes: dict[str, dict[str, Any]] = {}
+    counts: dict[str, int] = {}
+    for each in snapshot.nodes:
+        kind = each.kind or "node"
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] > MOST_NODES:
+            continue
+        topics, rate = writes.get(each.node, ((), 0.0))
+        topics = topics if kind == "producer" else tuple(topic for topic in each.topics if topic)
+        shown = [topic for topic in topics if not topic.startswith(INTERNAL)] or list(topics)
+        nodes[each.node] = {
+            "id": escape(each.node),
+            "kind": kind,
+            "endpoint": each.endpoint,
+            "here": True,
+            "own": False,
+            "connected": each.connected,
+            "topics": [escape(topic) for topic in shown[:MOST_TOPICS]],
+            "topic_count": len(topics),
+            "rate": round(rate, 2),
+        }
+    for state in snapshot.stores:
+        known = nodes.setdefault(state.store, _node(state.store, STORE))
+        known |= {"kind": STORE, "here": state.here, "partitions": state.partitions}
+        known |= {"behind": state.behind, "failure": state.failure}
+    for missing in snapshot.missing:
+        nodes.setdefault(missing.store, _node(missing.store, STORE))
+    if snapshot.own:
+        nodes[snapshot.own] = _node(snapshot.own, "console") | {"here": True, "own": True}
+    towers = [{"id": tower, "kind": TOWER, "here": True} for tower in snapshot.towers]
+    return {
+        "number": snapshot.number,
+        "towers": towers,
+        "nodes": sorted(nodes.values(), key=lambda node: (node["kind"], node["id"])),
+        "links": _links(snapshot, nodes),
+        "left_out": {
+            kind: count - MOST_NODES for kind, count in counts.items() if count > MOST_NODES
+        },
+    }
+
+
+def _node(address: str, kind: str) -> dict[str, Any]:
+    return {
+        "id": escape(address),
+        "kind": kind,
+        "endpoint": "",
+        "here": False,
+        "own": False,
+        "connected": False,
+        "topics": [],
+        "topic_count": 0,
+        "rate": 0.0,
+    }
+
+
+def _links(snapshot: Snapshot, nodes: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """One for each store that is there and each other node; two stores have one."""
+    links: dict[tuple[str, str], bool | None] = {}
+    for state in snapshot.stores:
+        if not state.here:
+            continue
+        told = None if state.peers is None else {each.node: each.connected for each in state.peers}
+        for node, found in nodes.items():
+            if node == state.store or not found["here"]:
+                continue
+            connected = None if told is None else told.get(node, False)
+            pair = state.store, node
+            if found["kind"] == STORE:
+                pair = min(pair), max(pair)
+            links[pair] = connected and links.get(pair, connected)
+    return [
+        {"store": escape(store), "node": escape(node), "connected": connected}
+        for (store, node), connected in links.items()
+    ]
+
+
+def _writes(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], float]]:
+    columns = snapshot.partitions
+    addresses = {each.node for each in snapshot.nodes}
+    found: dict[str, tuple[tuple[str, ...], float]] = {}
+    rates = np.round(columns.rate, 3)
+    for row, tp in enumerate(columns.tps):
+        if tp.partition in addresses:
+            topics, rate = found.get(tp.partition, ((), 0.0))
+            found[tp.partition] = (*topics, tp.topic), rate + float(rates[row])
+    return found
+
+
+MOST_QUERIES: Final = 50
+MOST_BATCHES: Final = 100
+
+
+def audited_queries(
+    clients: Sequence[StoreClient], snapshot: Snapshot, *, most: int = MOST_QUERIES
+) -> list[dict[str, Any]]:
+    """The queries that have noted batches: their ids, partitions and last batches.
+
+    Raises:
+        DafkaError: no store could be read from.
+    """
+    columns, found = snapshot.partitions, []
+    own = [(int(columns.last_us[row]), tp) for tp, row in _rows(snapshot)]
+    for _, tp in sorted(own, reverse=True)[:most]:
+        page = browsed(clients, snapshot, tp, None, 1)
+        record = parsed(page.records[-1].value or b"") if page.records else None
+        if record is not None:
+            found.append(
+                {
+                    "query": escape(record.query),
+                    "partition": escape(tp.partition),
+                    "batch": record.batch,
+                    "batches": page.end - page.earliest,
+                    "time_us": page.records[-1].timestamp_us,
+                }
+            )
+    return found
+
+
+def noted(snapshot: Snapshot) -> dict[TopicPartition, int]:
+    """Where the records of each query end: another one when there is another record."""
+    return {tp: int(snapshot.partitions.end[row]) for tp, row in _rows(snapshot)}
+
+
+def trail(
+    clients: Sequence[StoreClient], snapshot: Snapshot, partition: str, *, most: int = MOST_BATCHES
+) -> list[dict[str, Any]]:
+    """The last batches of a query, the newest first.
+
+    ``chain`` says of each whether it names the record before it as that lies in the partition:
+    ``holds``, ``broken``, or ``begins`` for the first one that is shown or was noted.
+
+    Raises:
+        DafkaError: the partition is not there, or no store could be read from.
+    """
+    tp = TopicPartition(AUDIT_TOPIC, partition)
+    page = browsed(clients, snapshot, tp, None, most)
+    rows: list[dict[str, Any]] = []
+    before: bytes | None = None
+    for each in page.records:
+        content = each.value or b""
+        record = parsed(content)
+        if record is None:
+            rows.append({"offset": each.offset, "time_us": each.timestamp_us, "chain": "no record"})
+        else:
+            if before is None:
+                chain = "begins"
+            else:
+                chain = "holds" if record.previous == chained(before) else "broken"
+            rows.append(
+                {
+                    "offset": each.offset,
+                    "time_us": each.timestamp_us,
+                    "query": escape(record.query),
+                    "batch": record.batch,
+                    "rows": record.rows,
+                    "source": record.source,
+                    "chain": chain,
+                    "ranges": [
+                        {
+                            "topic": escape(part.topic),
+                            "partition": escape(part.partition),
+                            "start": part.start,
+                            "end": part.end,
+                            "digest": part.digest[:200],
+                        }
+                        for part in record.ranges[:50]
+                    ],
+                }
+            )
+        before = content
+    rows.reverse()
+    return rows
+
+
+def _rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
+    columns = snapshot.partitions
+    rows = np.flatnonzero(columns.readable > columns.earliest).tolist()
+    return [(columns.tps[row], row) for row in rows if columns.tps[row].topic == AUDIT_TOPIC]
+
+
+MOST_GROUPS: Final = 1_000
+MOST_PARTITIONS: Final = 1_000
+"""Of what is listed.  Anybody may have groups."""
+
+
+class ConsumerGroups:
+    """Asks stores while somebody looks, once for all who do, and no more often than queries."""
+
+    def __init__(self) -> None:
+        self._found: Sequence[GroupLag] = ()
+        self._due = 0.0
+        self._lock = threading.Lock()
+
+    def listed(self, clients: Sequence[StoreClient]) -> list[dict[str, Any]]:
+        """The groups, by their names.
+
+        Raises:
+            StoreUnreachableError: a store does not answer.
+        """
+        return [_row(each) for each in self._look(clients)[:MOST_GROUPS]]
+
+    def partitions(self, clients: Sequence[StoreClient], group: str) -> dict[str, Any]:
+        """A group's partitions, and who reads them.
+
+        Raises:
+            InvalidRequestError: there is no such group.
+            StoreUnreachableError: a store does not answer.
+        """
+        for each in self._look(clients):
+            if each.group == group:
+                rows = [_partition(part) for part in each.partitions[:MOST_PARTITIONS]]
+                return {"rows": rows, "total": len(each.partitions)}
+        raise InvalidRequestError("group", escape(group)[:300], "it has not committed")
+
+    def _look(self, clients: Sequence[StoreClient]) -> Sequence[GroupLag]:
+        with self._lock:
+            began = time.monotonic()
+            if clients and began >= self._due:  # without one it is as it was known last
+                self._found = group_lags(clients, timeout_s=ANSWER_S)
+                ended = time.monotonic()
+                self._due = ended + max(EVERY_S, (ended - began) / SHARE)
+            return self._found
+
+
+def _row(found: GroupLag) -> dict[str, Any]:
+    return {
+        "name": escape(found.group),
+        "state": found.state,
+        "members": found.members,
+        "partitions": len(found.partitions),
+        **behind(found),
+    }
+
+
+def _partition(found: GroupPartition) -> dict[str, Any]:
+    row: dict[str, Any] = {"topic": escape(found.topic), "number": found.number}
+    if found.lag is not None:
+        lag = found.lag
+        row |= {"partition": escape(lag.partition), "committed": lag.position, "end": lag.end}
+        row |= behind(lag)
+    if found.member is not None:
+        names = found.member.member_id, found.member.client_id, found.member.host
+        row |= zip(("member", "client", "host"), map(escape, names), strict=True)
+    return row
+
+
+STATIC: Final = Path(__file__).with_name("static")
+
+MOST_VIEWERS: Final = 64
+"""Pages that are told of news at one time."""
+
+HEALTH_S: Final = 15.0
+"""How long a diagnosis is shown before the next one is made: it asks everybody anew."""
+
+MOST_LAGS: Final = 1_000
+"""Partitions of a query that are listed."""
+
+Answer = Callable[["Api", Request], Any]
+
+
+class Api:
+    """Answers from a view of a cluster.
+
+    Args:
+        view: what has been found out.
+        options: how to join the mesh, for a diagnosis.
+        uris: stores that were named in place of towers.
+        producers: what writes records; None where nobody may.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        options: Mapping[str, Any],
+        uris: Sequence[str] = (),
+        producers: Producers | None = None,
+    ) -> None:
+        self.view = view
+        self._options = options
+        self._uris = uris
+        self._producers = producers
+        self._groups = ConsumerGroups()
+        self._viewers = 0
+        self._noted: dict[TopicPartition, int] = {}
+        self._audited: list[dict[str, Any]] = []
+        self._health: tuple[float, list[dict[str, str]]] = (-HEALTH_S, [])
+        self._health_lock = threading.Lock()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest one."""
+        return self.view.snapshot
+
+    def app(self) -> Starlette:
+        """All of it: pages, answers and news."""
+        routes = [
+            Route("/", lambda request: FileResponse(STATIC / "index.html")),
+            Route("/events", self.events),
+            Route("/api/value", self._answering(Api.value)),
+            Route("/api/produce", self.produce, methods=["POST"]),
+        ]
+        routes += [Route(f"/api/{name}", self._answering(f)) for name, f in ANSWERS.items()]
+        app = Starlette(routes=routes)
+        app.mount("/static", StaticFiles(directory=STATIC))
+        return app
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def overview(self, request: Request) -> Any:
+        """The cluster in numbers, its stores, and how much was written."""
+        found = self.snapshot
+        step = max(1, len(found.history) // 300)
+        return {
+            **windows.totals(found),
+            "can_produce": self._producers is not None,
+            "stores_listed": windows.store_rows(found),
+            "history": [
+                [round(each.time_s, 1), round(each.rate, 1), round(each.byte_rate)]
+                for each in found.history[::step]
+            ],
+        }
+
+    def map(self, request: Request) -> Any:
+        """Who is there, and who is connected to whom."""
+        return cluster_map(self.snapshot)
+
+    def topics(self, request: Request) -> Any:
+        """Topics: a part of the list."""
+        internal = request.query_params.get("internal", "1") != "0"
+        return windows.topic_window(self.snapshot, _window(request), internal=internal)
+
+    def topic(self, request: Request) -> Any:
+        """One topic."""
+        name = _name(request, "topic")
+        found = windows.topic_row(self.snapshot, name)
+        if found is None:
+            raise InvalidRequestError("topic", escape(name)[:300], browsing.UNKNOWN)
+        return found
+
+    def partitions(self, request: Request) -> Any:
+        """Partitions of a topic, or of all: a part of the list."""
+        topic = _name(request, "topic") if "topic" in request.query_params else None
+        return windows.partition_window(self.snapshot, topic, _window(request))
+
+    def records(self, request: Request) -> Any:
+        """Records of a partition, or the last ones of a topic's."""
+        topic, most = _name(request, "topic"), _number(request, "most", 50)
+        clients, asked = self.view.clients(), request.query_params
+        if not asked.get("partition"):
+            found = browsing.latest(clients, self.snapshot, topic, most)
+            return {"rows": [browsing.row_of(each) for each in found]}
+        tp = TopicPartition(topic, _name(request, "partition"))
+        start = self._start(tp, request)
+        search = browsing.Search(asked.get("find", ""), asked.get("where", ""))
+        page = browsing.browsed(clients, self.snapshot, tp, start, most, search)
+        return {
+            "rows": [browsing.row_of(each) for each in page.records],
+            "earliest": page.earliest,
+            "end": page.end,
+            "looked": page.looked,
+            "scanned": page.scanned,
+        }
+
+    def record(self, request: Request) -> Any:
+        """All of one record."""
+        asked = request.query_params
+        found = self._one(request)
+        return browsing.details_of(
+            found, asked.get("format", decoding.AUTO), asked.get("schema", "")
+        )
+
+    def value(self, request: Request) -> Response:
+        """A record's value as it is: a picture to be drawn, all else to be kept as a file."""
+        value = self._one(request).value or b""
+        media = decoding.image_type(value)
+        if media and "download" not in request.query_params:
+            return Response(value, media_type=media, headers={"content-security-policy": "sandbox"})
+        headers = {
+            "content-disposition": "attachment; filename=value.bin",
+            "content-security-policy": "sandbox",
+        }
+        return Response(value, media_type="application/octet-stream", headers=headers)
+
+    def queries(self, request: Request) -> Any:
+        """Spark's queries: how far behind each is, and was."""
+        return {
+            "queries": [
+                {
+                    **query_row(each),
+                    "history": [
+                        [round(at.time_s, 1), at.records_behind, at.seconds_behind]
+                        for at in each.history
+                    ],
+                }
+                for each in self.snapshot.queries
+            ],
+            "audited": self._audited_queries(),
+        }
+
+    def query(self, request: Request) -> Any:
+        """A query's partitions: where it reads on in each."""
+        name, run = _name(request, "query"), _name(request, "run")
+        for each in self.snapshot.queries:
+            if (each.lag.query, each.lag.run) == (name, run):
+                rows = sorted(each.lag.lags, key=lambda lag: -lag.records_behind)[:MOST_LAGS]
+                return {"rows": [_lag(lag) for lag in rows], "total": len(each.lag.lags)}
+        raise InvalidRequestError("query", escape(name)[:300], "it has not reported")
+
+    def audit(self, request: Request) -> Any:
+        """The trail of a query's batches."""
+        partition = _name(request, "partition")
+        return {"rows": trail(self.view.clients(), self.snapshot, partition)}
+
+    def groups(self, request: Request) -> Any:
+        """Kafka's consumer groups, and how far behind each is."""
+        return {"rows": self._groups.listed(self.view.clients())}
+
+    def group(self, request: Request) -> Any:
+        """A group's partitions: what is committed, and who reads."""
+        return self._groups.partitions(self.view.clients(), _name(request, "group"))
+
+    def health(self, request: Request) -> Any:
+        """Stores, and what a diagnosis has found, which is made anew now and then."""
+        with self._health_lock:
+            made, findings = self._health
+            if time.monotonic() - made > HEALTH_S:
+                found = check_all(gathered(self._options, (), self._uris, timeout_s=5.0))
+                findings = [
+                    {
+                        "severity": each.severity.value,
+                        "about": each.about,
+                        "sentence": each.sentence,
+                        "remedy": each.remedy,
+                    }
+                    for each in found
+                ]
+                self._health = time.monotonic(), findings
+        staged = [
+            {
+                "store": escape(client.location.store),
+                "topic": escape(each.topic),
+                "partition": escape(each.partition),
+                "records": each.end - each.start,
+                "bytes": each.size_bytes,
+                "last_us": each.last_time_us,
+            }
+            for client in self.view.clients()
+            for each in client.staged(timeout_s=5.0)[:100]
+        ]
+        rows = windows.store_rows(self.snapshot)
+        return {"findings": findings, "stores": rows, "staged": staged}
+
+    async def produce(self, request: Request) -> Response:
+        """Writes a record."""
+        body = await request.body()
+
+        def write() -> Any:
+            if self._producers is None:
+                why = "records can be written only where the console is in a mesh, by its towers"
+                raise ConfigError("produce", "", why)
+            topic, value, key, headers = written(body)
+            partition, offset = self._producers.produce(topic, value, key, headers)
+            return {"topic": escape(topic), "partition": partition, "offset": offset}
+
+        return await run_in_threadpool(_answered, write)
+
+    async def events(self, request: Request) -> Response:
+        """News, as server-sent events: the cluster in numbers, at each snapshot."""
+        if self._viewers >= MOST_VIEWERS:
+            return _json({"error": f"{MOST_VIEWERS} pages are open already"}, 503)
+
+        async def news() -> AsyncIterator[str]:
+            self._viewers += 1
+            try:
+                yield "retry: 2000\n\n"
+                number = 0
+                while not self.view.closed:
+                    found = await self.view.wait_async(number + 1)
+                    number = found.number
+                    yield f"id: {number}\ndata: {json.dumps(windows.totals(found))}\n\n"
+            finally:
+                self._viewers -= 1
+
+        return StreamingResponse(news(), media_type="text/event-stream")
+
+    def _audited_queries(self) -> list[dict[str, Any]]:
+        """Asked for again when something was noted, and not at each look of each viewer."""
+        found = self.snapshot
+        ends = noted(found)
+        if ends != self._noted and found.live:
+            self._audited = audited_queries(self.view.clients(), found)
+            self._noted = ends
+        return self._audited
+
+    def _answering(self, answer: Answer) -> Callable[[Request], Response]:
+        def told(request: Request) -> Any:
+            found = answer(self, request)
+            if isinstance(found, Response):
+                return found
+            return found | windows.availability(self.snapshot)
+
+        return lambda request: _answered(lambda: told(request))
+
+    def _one(self, request: Request) -> Record:
+        tp = TopicPartition(_name(request, "topic"), _name(request, "partition"))
+        offset = _number(request, "offset", -1)
+        return browsing.one(self.view.clients(), self.snapshot, tp, offset)
+
+    def _start(self, tp: TopicPartition, request: Request) -> int | None:
+        """Where a page begins: at an offset, at a time, or None for the last records."""
+        if "time_us" in request.query_params:
+            time_us, found = _number(request, "time_us", 0), []
+            for client in self.view.clients():
+                found += client.offset_for_times([(*tp, time_us)], timeout_s=5.0)
+            return min((each for each in found if each is not None), default=None)
+        return _number(request, "offset", 0) if "offset" in request.query_params else None
+
+
+ANSWERS: Final[Mapping[str, Answer]] = {
+    "overview": Api.overview,
+    "map": Api.map,
+    "topics": Api.topics,
+    "topic": Api.topic,
+    "partitions": Api.partitions,
+    "records": Api.records,
+    "record": Api.record,
+    "queries": Api.queries,
+    "query": Api.query,
+    "audit": Api.audit,
+    "groups": Api.groups,
+    "group": Api.group,
+    "health": Api.health,
+}
+"""What is answered with JSON, by the last part of its path."""
+
+
+def _answered(answer: Callable[[], Any]) -> Response:
+    try:
+        found = answer()
+    except (ConfigError, InvalidRequestError) as error:
+        return _json({"error": str(error)}, 400)
+    except DafkaError as error:
+        return _json({"error": str(error)}, 502)
+    return found if isinstance(found, Response) else _json(found)
+
+
+def _json(found: object, status: int = 200) -> Response:
+    return Response(json.dumps(found), status, media_type="application/json")
+
+
+def _name(request: Request, parameter: str) -> str:
+    text = request.query_params.get(parameter, "")
+    if not text:
+        raise InvalidRequestError(parameter, None, "is required")
+    try:
+        return unescape(text)
+    except ValueError as error:
+        raise InvalidRequestError(parameter, text[:300], str(error)) from None
+
+
+def _number(request: Request, parameter: str, default: int) -> int:
+    text = request.query_params.get(parameter, str(default))
+    if not text.lstrip("-").isdecimal() or len(text) > 19:
+        raise InvalidRequestError(parameter, text[:100], "must be a whole number")
+    return int(text)
+
+
+def _window(request: Request) -> Window:
+    asked = request.query_params
+    return Window(
+        asked.get("find", ""),
+        asked.get("sort", "name"),
+        asked.get("down") == "1",
+        _number(request, "start", 0),
+        _number(request, "most", 100),
+    )
+
+
+def _lag(lag: PartitionLag) -> dict[str, Any]:
+    return {
+        "topic": escape(lag.topic),
+        "partition": escape(lag.partition),
+        "position": lag.position,
+        "end": lag.end,
+        **behind(lag),
+    }

@@ -1,0 +1,338 @@
+"""Records of a partition, a page at a time: read from the stores that have them, searched, cut."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, islice
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dafka_console.cluster_view import ANSWER_S
+from dafka_console.decoding import Decoded, decoded, preview
+from dafka_console.snapshot import Snapshot
+from dafka_core.errors import DafkaError, InvalidRequestError, NoStoreError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.envelope import opened_columns
+from dafka_core.model.matched_records import kept
+from dafka_core.model.names import escape, printable, quoted, text_of
+from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicPartition, opened_records
+from dafka_core.model.where import Where
+
+MOST_RECORDS: Final = 200
+"""Of one page."""
+
+MOST_PAGE_BYTES: Final = 32 << 20
+"""Of a page's records, after which it ends: a record may be large."""
+
+SEARCH_S: Final = 1.5
+"""How long one look for records lasts; who wants more goes on where it has ended."""
+
+SEARCH_RECORDS: Final = 20_000
+SEARCH_BYTES: Final = 8 << 20
+"""Read at one time by a search."""
+
+MOST_AT_A_TIME: Final = 4
+"""Pages that are made at one time: each may hold a large record."""
+
+MOST_MIXED: Final = 8
+"""Partitions of a topic whose last records are shown together."""
+
+UNKNOWN: Final = "no store has records of it (of those that answer)"
+
+_turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)
+
+
+class Page(NamedTuple):
+    """Records, by their offsets.
+
+    Attributes:
+        records: those of the page.
+        earliest, end: what there is of the partition.
+        looked: up to where it was looked at (exclusive).
+        scanned: how many records were looked at.
+    """
+
+    records: list[Record]
+    earliest: int
+    end: int
+    looked: int
+    scanned: int
+
+
+class Search(NamedTuple):
+    """What is looked for: a text in keys or values, and a condition as option ``where`` has it."""
+
+    text: str = ""
+    where: str = ""
+
+    def matcher(self) -> Callable[[RecordBatch], Sequence[int]] | None:
+        """What gives the rows of a batch that fit; None if all do.
+
+        Raises:
+            InvalidRequestError: it is no condition.
+        """
+        if not self.text and not self.where:
+            return None
+        try:
+            condition = Where.parse(self.where) if self.where else None
+        except ValueError as error:
+            raise InvalidRequestError("where", self.where[:100], str(error)) from None
+        octets = self.text.encode("utf-8", "surrogateescape")
+
+        def rows(batch: RecordBatch) -> Sequence[int]:
+            found = np.ones(batch.count, bool)
+            if octets:
+                found &= _contains(batch, octets)
+            if condition is not None:
+                fits = np.zeros(batch.count, bool)
+                fits[kept(batch, condition, opens=True).offsets - batch.offset] = True
+                found &= fits
+            return np.flatnonzero(found).tolist()
+
+        return rows
+
+
+def browsed(
+    clients: Sequence[StoreClient],
+    snapshot: Snapshot,
+    tp: TopicPartition,
+    start: int | None,
+    most: int,
+    search: Search = Search(),  # noqa: B008 -- it is a constant
+) -> Page:
+    """Records from ``start`` on, or the last ones without it; with a search those that fit.
+
+    Raises:
+        InvalidRequestError: the partition is not there, or the condition is none.
+        DafkaError: no store could be read from.
+    """
+    most, matcher = max(1, min(most, MOST_RECORDS)), search.matcher()
+    earliest, end = _bounds(snapshot, tp, start)
+    begin = end - most if start is None else start
+    begin = min(max(begin, earliest), end)
+    with _turns:
+        if matcher is None:
+            stop = min(begin + most, end)
+            read = _read_last if start is None else _read
+            found = read(clients, snapshot, tp, begin, stop) if begin < stop else []
+            looked = found[-1].offset + 1 if found else begin
+            return Page(found, earliest, end, looked, len(found))
+        return _searched(clients, snapshot, tp, (begin, end, earliest), most, matcher)
+
+
+def latest(
+    clients: Sequence[StoreClient], snapshot: Snapshot, topic: str, most: int
+) -> list[Record]:
+    """The last records of the partitions of a topic that were written last, the newest first.
+
+    Those of a partition are in the order of their offsets, whatever times they have.
+
+    Raises:
+        InvalidRequestError: there is no such topic.
+        DafkaError: no store could be read from.
+    """
+    columns = snapshot.partitions
+    if topic not in columns.topics:
+        raise InvalidRequestError("topic", escape(topic)[:100], UNKNOWN)
+    is_own = (columns.topic == columns.topics.index(topic)) & (columns.end > columns.earliest)
+    own = np.flatnonzero(is_own & (columns.readable > columns.earliest))
+    if not len(own) and is_own.any():
+        raise DafkaError(f"no store that has records of topic {quoted(topic)} answers")
+    newest = own[np.argsort(-columns.last_us[own], kind="stable")][:MOST_MIXED]
+    most = max(1, min(most, MOST_RECORDS))
+    found: list[Iterator[tuple[int, Record]]] = []
+    with _turns:
+        for row in newest.tolist():
+            earliest, end = _bounds(snapshot, columns.tps[row])
+            start = max(earliest, end - most)
+            records = _read_last(clients, snapshot, columns.tps[row], start, end)
+            # A record comes after the one before it, also with an earlier time or none.
+            times = accumulate((each.timestamp_us or 0 for each in records), max)
+            found.append(reversed([*zip(times, records, strict=True)]))
+    newest_first = heapq.merge(*found, key=lambda each: each[0], reverse=True)
+    return [record for _, record in islice(newest_first, most)]
+
+
+def one(
+    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, offset: int
+) -> Record:
+    """One record.
+
+    Raises:
+        InvalidRequestError: it is not there.
+        DafkaError: no store could be read from.
+    """
+    earliest, end = _bounds(snapshot, tp, offset)
+    if not earliest <= offset < end:
+        why = f"the partition has offsets {earliest} to {end - 1}"
+        raise InvalidRequestError("offset", offset, why)
+    with _turns:
+        return _read(clients, snapshot, tp, offset, offset + 1)[0]
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """A record as JSON, in a line: what it looks like, and how large it is."""
+    value, key = preview(record.value), preview(record.key)
+    return {
+        "partition": escape(record.partition),
+        "offset": record.offset,
+        "time_us": _time(record),
+        "key": key.text,
+        "key_format": key.format,
+        "value": value.text,
+        "format": value.format,
+        "media": value.media,
+        "bytes": 0 if record.value is None else len(record.value),
+        "headers": len(record.headers),
+    }
+
+
+def details_of(record: Record, wanted: str, schema: str) -> dict[str, Any]:
+    """All of a record as JSON, its value decoded as it is wanted.
+
+    Raises:
+        ConfigError: there is no such format.
+    """
+
+    def shown(found: Decoded) -> dict[str, Any]:
+        return found._asdict()
+
+    return {
+        **row_of(record),
+        "topic": escape(record.topic),
+        "value": shown(decoded(record.value, wanted, schema)),
+        "key": shown(decoded(record.key)),
+        "headers": [
+            {"name": _name(name), "value": shown(decoded(value))}
+            for name, value in record.headers[:100]
+        ],
+    }
+
+
+def _name(name: str | bytes) -> str:
+    return printable(text_of(name) if isinstance(name, bytes) else name)
+
+
+def _time(record: Record) -> int | None:
+    return None if record.timestamp_us in (None, UNKNOWN_US) else record.timestamp_us
+
+
+def _bounds(snapshot: Snapshot, tp: TopicPartition, start: int | None = None) -> tuple[int, int]:
+    """Where the records that can be read begin and end; a page is to begin at ``start``."""
+    columns = snapshot.partitions
+    row = columns.row_of(tp)
+    if row is None:
+        name = f"{escape(tp.topic)}/{escape(tp.partition)}"[:300]
+        raise InvalidRequestError("partition", name, UNKNOWN)
+    earliest, end = int(columns.earliest[row]), int(columns.end[row])
+    readable = max(earliest, int(columns.readable[row]))
+    is_beyond = start is not None and readable <= start < end
+    if readable < end and (is_beyond or readable == earliest):
+        raise DafkaError(f"{tp}: no store that has offsets {readable} to {end - 1} answers")
+    return earliest, min(end, readable)
+
+
+def _searched(
+    clients: Sequence[StoreClient],
+    snapshot: Snapshot,
+    tp: TopicPartition,
+    bounds: tuple[int, int, int],
+    most: int,
+    matcher: Callable[[RecordBatch], Sequence[int]],
+) -> Page:
+    begin, end, earliest = bounds
+    deadline = time.monotonic() + SEARCH_S
+    found: list[Record] = []
+    at, size = begin, 0
+    for batch in _batches(clients, snapshot, tp, begin, end):
+        rows = matcher(batch)
+        at = batch.end
+        for row in rows:
+            offset = batch.offset + row
+            (record,) = opened_records(batch.between(offset, offset + 1))
+            found.append(record)
+            size += len(record.value or b"")
+            if len(found) >= most or size >= MOST_PAGE_BYTES:
+                at = offset + 1
+                break
+        if len(found) >= most or size >= MOST_PAGE_BYTES or time.monotonic() >= deadline:
+            break
+    return Page(found, earliest, end, at, at - begin)
+
+
+def _read_last(
+    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
+) -> list[Record]:
+    """Read a range; if it is too large for a page, as many of its last records as fit."""
+    found = _read(clients, snapshot, tp, start, end)
+    is_cut = found and found[-1].offset + 1 < end
+    return _read_last(clients, snapshot, tp, end - len(found), end) if is_cut else found
+
+
+def _read(
+    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
+) -> list[Record]:
+    found: list[Record] = []
+    size = 0
+    for batch in _batches(clients, snapshot, tp, start, end):
+        found += opened_records(batch)
+        size += batch.values.size_bytes
+        if size >= MOST_PAGE_BYTES:
+            break
+    return found
+
+
+def _batches(
+    clients: Sequence[StoreClient], snapshot: Snapshot, tp: TopicPartition, start: int, end: int
+) -> Iterator[RecordBatch]:
+    row = snapshot.partitions.row_of(tp)
+    stores = snapshot.partitions.stores
+
+    def held(client: StoreClient) -> int:
+        ends = stores.get(client.location.store)
+        return -1 if ends is None or row is None else int(ends[row])
+
+    failure: DafkaError = NoStoreError((), ANSWER_S)
+    for client in sorted(clients, key=held, reverse=True):
+        stop = min(end, held(client))
+        if start >= stop:
+            continue
+        stream = client.read(
+            tp,
+            start,
+            stop,
+            times=True,
+            max_records=SEARCH_RECORDS,
+            max_bytes=SEARCH_BYTES,
+            timeout_s=ANSWER_S,
+        )
+        try:
+            for batch in stream:
+                start = batch.end
+                yield batch
+        except DafkaError as error:
+            failure = error
+        else:
+            if start >= end:
+                return
+        finally:
+            stream.close()
+    if start < end:
+        raise failure
+
+
+def _contains(batch: RecordBatch, octets: bytes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    opened = opened_columns(batch.values, ("key", "value"))
+    columns = [batch.values.to_arrow()] if opened is None else [opened["key"], opened["value"]]
+    found = np.zeros(batch.count, bool)
+    for column in columns:
+        octet_column = column.cast(pa.large_binary())
+        mask = pc.match_substring(octet_column, octets, ignore_case=octets.isascii())
+        found |= mask.fill_null(False).to_numpy(zero_copy_only=False)
+    return found

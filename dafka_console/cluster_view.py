@@ -1,0 +1,428 @@
+"""Looks at a cluster in the background, once for all who want to see it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any, Final
+
+from dafka_console.snapshot import (
+    NO_FLIGHT,
+    NOTHING,
+    LagMoment,
+    Moment,
+    PartitionTable,
+    QueryState,
+    Snapshot,
+    StoreState,
+)
+from dafka_core.config.security_options import KeyFiles, keys_in
+from dafka_core.errors import (
+    ClosedError,
+    DafkaError,
+    InvalidRequestError,
+    NodeFailedError,
+    NoStoreError,
+    NotAllowedError,
+)
+from dafka_core.flight.json_messages import HeadsSince, PartitionFacts, SpaceUsed
+from dafka_core.flight.requests import Peers, PeersRequest
+from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.names import QUERIES_TOPIC
+from dafka_core.model.records import KnownStore, Neighbour
+from dafka_core.nodes.reader import Reader
+from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
+from dafka_core.queries.query_lag import PartitionLag, QueryLag, query_lags
+from dafka_core.system.closing import Closing, ProcessBound
+from dafka_kafka.groups.group_lag import GroupLag
+
+ANSWER_S: Final = 5.0
+"""How long a store may take for an answer."""
+
+SPACE_EVERY_S: Final = 5.0
+"""How often a store is asked for its file's size, and who is connected to it."""
+
+FACTS_EVERY_S: Final = 30.0
+FACTS_SHARE: Final = 0.02
+"""How often a store is asked what each partition takes, and of all time how much that may cost it:
+with 10,000 partitions it looks at as many rows."""
+
+NEW_FACTS_EVERY_S: Final = 1.0
+"""The same where there are partitions of which nothing is known yet."""
+
+
+class StoreLink(Closing):
+    """A store and what it has said last.
+
+    One thread asks at a time what has changed, and one what partitions take.
+
+    Attributes:
+        client: to ask it something else.
+        heads: what has changed since the last question; None where it did not answer.
+        asking, asking_facts: questions that are under way, for whoever asks them.
+    """
+
+    def __init__(self, location: StoreLocation, keys: KeyFiles) -> None:
+        self.location = location
+        self.client = StoreClient(location, keys)
+        self.heads: HeadsSince | None = None
+        self.asking: Future[None] | None = None
+        self.asking_facts: Future[Sequence[PartitionFacts]] | None = None
+        self._since_us = 0
+        self._cursor = ""
+        self._space: SpaceUsed | None = None
+        self._peers: tuple[Neighbour, ...] | None = None
+        self._rules: tuple[str, ...] | None = None
+        self._space_due = self._facts_due = self._new_facts_due = 0.0
+        self._failure = ""
+        self._took_s = 0.0
+
+    @property
+    def store(self) -> str:
+        """The store's address."""
+        return self.location.store
+
+    def ask(self) -> None:
+        """Asks the store; what it says, or why it does not answer, is kept."""
+        began = time.monotonic()
+        try:
+            heads = self._changes()
+            self._took_s = time.monotonic() - began
+            if began >= self._space_due:
+                self._space = self.client.space(timeout_s=ANSWER_S)
+                with suppress(NotAllowedError):
+                    self._peers = self.client.ask(Peers, ANSWER_S, PeersRequest())[0].peers
+                with suppress(InvalidRequestError):  # it has no rules
+                    found = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())
+                    self._rules = found[0].rules
+                self._space_due = began + SPACE_EVERY_S
+            self.heads, self._failure, self._since_us = heads, "", time.time_ns() // 1000
+        except DafkaError as error:
+            self.heads, self._failure, self._cursor = None, str(error), ""
+            self._facts_due = self._new_facts_due = 0.0
+
+    def state(self, partitions: int, behind: int) -> StoreState:
+        """The store as it is by what it has said; how much it has is told by who has compared."""
+        return StoreState(
+            self.store,
+            self.location.locations,
+            self.heads is not None,
+            self._failure,
+            self._space,
+            partitions,
+            behind,
+            self._took_s,
+            self._peers,
+            self._rules,
+            self._since_us,
+        )
+
+    def close(self) -> None:
+        """Disconnects."""
+        self.client.close()
+
+    def _changes(self) -> HeadsSince:
+        found = self.client.watch(None, self._cursor, wait_s=0, timeout_s=ANSWER_S)
+        self._cursor = found.cursor
+        return found
+
+    def is_facts_due(self, *, are_new: bool) -> bool:
+        """Whether it is time to ask what partitions take, of which some may be new."""
+        due_s = self._new_facts_due if are_new else self._facts_due
+        return self.heads is not None and time.monotonic() >= due_s
+
+    def ask_facts(self) -> Sequence[PartitionFacts]:
+        """What the partitions take; nothing where the store does not answer."""
+        began = time.monotonic()
+        try:
+            found = self.client.facts(None, timeout_s=6 * ANSWER_S)
+        except DafkaError:
+            found = []
+        now = time.monotonic()
+        pause_s = (now - began) / FACTS_SHARE
+        self._facts_due = now + max(FACTS_EVERY_S, pause_s)
+        self._new_facts_due = now + max(NEW_FACTS_EVERY_S, pause_s)
+        return found
+
+
+EVERY_S: Final = 3.0
+SHARE: Final = 0.05
+"""How often the lag is made, and of all time how much that may cost: stores look at every
+partition for it."""
+
+MAX_LAG_MOMENTS: Final = 720
+MOST_RUNS: Final = 1_000
+"""Of what is kept: of each run, and runs.  Anybody may write reports."""
+
+_log: Final = logging.getLogger("dafka.console")
+
+
+def behind(lag: QueryLag | PartitionLag | GroupLag) -> dict[str, Any]:
+    """How far, for programs and pages."""
+    seconds = lag.seconds_behind
+    return {
+        "records_behind": lag.records_behind,
+        "bytes_behind": lag.bytes_behind,
+        "seconds_behind": None if seconds is None else round(seconds, 1),
+    }
+
+
+class QueryWatch:
+    """Keeps the lag of each run of a query.  ``look`` is called by one thread at a time."""
+
+    def __init__(self, topic: str = QUERIES_TOPIC) -> None:
+        self.states: tuple[QueryState, ...] = ()
+        """What was found last."""
+        self._topic = topic
+        self._due = 0.0
+        self._histories: dict[tuple[str, str], deque[LagMoment]] = {}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return time.monotonic() >= self._due
+
+    def look(self, clients: Sequence[StoreClient]) -> None:
+        """Asks the stores; what was known stays where one does not answer."""
+        began = time.monotonic()
+        try:
+            self.keep(query_lags(clients, self._topic, timeout_s=ANSWER_S), time.time())
+        except DafkaError as error:
+            _log.warning("how far queries are behind is not known: %s", error)
+        ended = time.monotonic()
+        self._due = ended + max(EVERY_S, (ended - began) / SHARE)
+
+    def keep(self, lags: Sequence[QueryLag], time_s: float) -> None:
+        """Adds what was found at a moment; runs that are not among it any more are forgotten."""
+        histories = {}
+        for each in lags[:MOST_RUNS]:
+            key = each.query, each.run
+            history = self._histories.get(key, deque(maxlen=MAX_LAG_MOMENTS))
+            history.append(LagMoment(time_s, each.records_behind, each.seconds_behind))
+            histories[key] = history
+        self._histories = histories
+        self.states = tuple(
+            QueryState(each, tuple(histories[each.query, each.run])) for each in lags[:MOST_RUNS]
+        )
+
+
+HEAR_S: Final = 2.0
+"""Stores that are there are heard of in less."""
+
+LOOK_S: Final = 1.0
+"""How long a look waits for stores: one that is slow holds up none of the others."""
+
+MISSING_EVERY_S: Final = 10.0
+"""How often stores are asked whom they miss: it is a question to the whole mesh."""
+
+MOST_MOMENTS: Final = 600
+"""Of the history of how much was written: ten minutes at the usual interval."""
+
+MOST_ASKED: Final = 16
+"""Stores asked at one time: each holds a thread."""
+
+
+class ClusterView(ProcessBound):
+    """Asks the stores every ``interval_s`` seconds what has changed, and makes a snapshot of it.
+
+    Args:
+        options: how to join the mesh, as ``Reader`` takes them.
+        locations: stores to ask in place of those of a mesh.
+        interval_s: how often.
+
+    Raises:
+        ConfigError: an option cannot be used.
+        TowerNotFoundError: no tower answered.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        locations: Sequence[StoreLocation] = (),
+        *,
+        interval_s: float = 1.0,
+    ) -> None:
+        self._keys = keys_in(options)
+        self._reader = None if locations else Reader(**options)
+        self._named = {each.store: each for each in locations}
+        self._interval_s = interval_s
+        self._snapshot = NOTHING
+        self._links: dict[str, StoreLink] = {}
+        self._table = PartitionTable()
+        self._history: deque[Moment] = deque(maxlen=MOST_MOMENTS)
+        self._looked_at = time.monotonic()
+        self._queries = QueryWatch()
+        self._looking: Future[None] | None = None  # for queries
+        self._missing: tuple[KnownStore, ...] = ()
+        self._missing_due = 0.0
+        self._stopping = False
+        self._news = InterruptibleCondition()
+        self._pool = ThreadPoolExecutor(MOST_ASKED, "dafka-console")
+        self._thread = NodeThread("dafka-view", weakly(self._run, None))
+        self._thread.start()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest one."""
+        return self._snapshot
+
+    def clients(self) -> list[StoreClient]:
+        """Clients of the stores that answered last; they are the view's, and not to be closed."""
+        here = {each.store for each in self._snapshot.stores if each.here}
+        return [link.client for store, link in [*self._links.items()] if store in here]
+
+    def wait(self, number: int, timeout_s: float | None = None) -> Snapshot:
+        """The first snapshot with this number or a higher one, or the newest when time is over."""
+        self._news.wait_until(lambda: self._stopping or self._snapshot.number >= number, timeout_s)
+        return self._snapshot
+
+    async def wait_async(self, number: int) -> Snapshot:
+        """The same in an event loop, and without a limit; also when the view is closed."""
+        await self._news.wait_until_async(lambda: self._stopping or self._snapshot.number >= number)
+        return self._snapshot
+
+    @property
+    def closed(self) -> bool:
+        """Whether it looks no more."""
+        return self._stopping
+
+    def close(self) -> None:
+        """Looks no more, and leaves the mesh; may be repeated."""
+        self._stopping = True
+        self._news.notify()
+        self._thread.join()
+        for link in self._links.values():
+            link.close()  # which ends what they are asked
+        self._pool.shutdown(cancel_futures=True)
+        if self._reader is not None:
+            self._reader.close()
+
+    # -- in the view's thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._reader is not None:
+            with suppress(NoStoreError, ClosedError, NodeFailedError):
+                self._reader.hear_stores(timeout_s=HEAR_S)
+        while not self._stopping:
+            began = time.monotonic()
+            try:
+                self._snapshot = self._look(began)
+            except (ClosedError, NodeFailedError) as error:
+                _log.error("the console sees no more of the cluster: %s", error)
+                self._stopping = True
+            except DafkaError as error:
+                _log.warning("the cluster could not be looked at: %s", error)
+            self._news.notify()
+            left_s = max(began + self._interval_s - time.monotonic(), 0.05)
+            self._news.wait_until(lambda: self._stopping, left_s)
+
+    def _look(self, began: float) -> Snapshot:
+        self._find_stores()
+        links = [*self._links.values()]
+        self._ask(links)
+        now, time_s = time.monotonic(), time.time()
+        rates = self._table.tick(now - self._looked_at, int(time_s * 1e6))
+        self._looked_at = now
+        self._history.append(Moment(time_s, *rates))
+        columns = self._table.columns()
+        found: list[StoreState] = []
+        for link in links:
+            behind = columns.behind(link.store) if link.store in columns.stores else 0
+            found.append(link.state(self._table.held(link.store), behind))
+        nodes, towers, own, missing = self._mesh(found)
+        self._look_for_queries([link.client for link in links if link.heads is not None])
+        return Snapshot(
+            self._snapshot.number + 1,
+            time_s,
+            now - began,
+            columns,
+            tuple(found),
+            nodes,
+            towers,
+            own,
+            missing,
+            self._queries.states,
+            tuple(self._history),
+        )
+
+    def _ask(self, links: Sequence[StoreLink]) -> None:
+        """Asks the stores what has changed; one that is slow is waited for in later looks."""
+        for link in links:
+            if link.asking is None:
+                link.asking = self._pool.submit(link.ask)
+        wait([link.asking for link in links if link.asking], LOOK_S)
+        for link in links:
+            if link.asking is not None and link.asking.done():
+                link.asking.result()
+                link.asking = None
+                if link.heads is None:
+                    self._table.drop(link.store)
+                else:
+                    self._table.hear(link.store, link.heads.heads, complete=link.heads.complete)
+            are_new = self._table.lacks_facts()
+            if link.asking_facts is None and link.is_facts_due(are_new=are_new):
+                link.asking_facts = self._pool.submit(link.ask_facts)
+                wait([link.asking_facts], LOOK_S / 2)
+            if link.asking_facts is not None and link.asking_facts.done():
+                self._table.learn(link.asking_facts.result())
+                link.asking_facts = None
+
+    def _look_for_queries(self, clients: Sequence[StoreClient]) -> None:
+        """Beside everything else: with many partitions it takes seconds."""
+        if self._looking is not None and self._looking.done():
+            self._looking = None
+        if self._looking is None and self._queries.is_due and clients:
+            self._looking = self._pool.submit(self._queries.look, clients)
+
+    def _find_stores(self) -> None:
+        """Has a link to each store that is there; one that has gone keeps its link, silent."""
+        found = dict(self._named)
+        if self._reader is not None:
+            for store, uris in self._reader.endpoints().items():
+                found[store] = StoreLocation(store, uris)
+        for store, location in found.items():
+            link = self._links.get(store)
+            if link is not None and link.location.locations != location.locations:
+                link.close()  # it was started again, elsewhere
+                link = None
+            if link is None:
+                self._links[store] = StoreLink(location, self._keys)
+
+    def _mesh(
+        self, found: list[StoreState]
+    ) -> tuple[Sequence[Neighbour], Sequence[str], str, Sequence[KnownStore]]:
+        """Nodes, towers, the address of this view's own node, and stores that are missing.
+
+        Stores that serve no Arrow Flight are added to those that were ``found``.
+        """
+        reader = self._reader
+        if reader is None:
+            return (), (), "", ()
+        known = {each.store for each in found}
+        found += [
+            StoreState(store, failure=NO_FLIGHT) for store in reader.stores() if store not in known
+        ]
+        if (now := time.monotonic()) >= self._missing_due:
+            self._missing = tuple(reader.missing_stores(timeout_s=0.01))
+            self._missing_due = now + MISSING_EVERY_S
+        return tuple(reader.neighbours()), tuple(reader.towers()), reader.address, self._missing
+
+
+def located(uris: Sequence[str], keys: KeyFiles) -> list[StoreLocation]:
+    """The stores at some URIs, each as it describes itself.
+
+    Raises:
+        StoreUnreachableError: one does not answer.
+    """
+    found = []
+    for uri in uris:
+        with StoreClient(StoreLocation("", (uri,)), keys) as client:
+            location = client.describe(timeout_s=ANSWER_S)
+        found.append(location.found_at([uri]))
+    return found

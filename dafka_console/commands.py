@@ -1,0 +1,224 @@
+"""The commands ``dafka console`` and ``dafka top``: a cluster in a browser, or a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dafka_console.options import ConsoleOptions
+from dafka_core.cli import output, store_clients
+from dafka_core.cli.configuration import ConfiguredTyper
+from dafka_core.cli.flags import ExitWithParent, of_table, with_options
+from dafka_core.cli.list_commands import AsJson, Timeout, Uris
+from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
+from dafka_core.config.node_options import ReaderOptions
+from dafka_core.config.options import check_argument
+from dafka_core.config.security_options import keys_in
+from dafka_core.errors import ConfigError, NoStoreError
+from dafka_core.flight.store_location import parse_locations
+from dafka_core.model.name_limits import check_topic
+from dafka_core.model.names import unescape
+
+if TYPE_CHECKING:
+    from dafka_console.cluster_view import ClusterView
+    from dafka_console.snapshot import Snapshot
+    from dafka_console.top_view import TopChoice
+
+
+RATED: Final = 3
+"""The first snapshot that has a rate of some time."""
+
+KEY_S: Final = 0.1
+"""How often the keyboard is looked at."""
+
+OneTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        parser=unescape,
+        show_default=False,
+        help="Show this topic's partitions.",
+    ),
+]
+
+
+def top(
+    *,
+    topic: OneTopic = None,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", help="name, rate, records or bytes.")
+    ] = "rate",
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, max=500, metavar="N", help="How many to list.")
+    ] = 20,
+    interval_s: Annotated[
+        float,
+        typer.Option(
+            "--interval-s", min=0.1, max=3600, metavar="NUMBER", help="How often to look."
+        ),
+    ] = 1.0,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="List Dafka's own topics, too.")
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print what there is once, and end.")
+    ] = False,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """Watch a cluster: nodes, stores, topics, partitions, rates, sizes, and how far queries are.
+
+    Where standard output is no terminal, each look is printed; with --json as one JSON object.
+    Keys: q ends it, t p n choose topics, partitions or nodes, r b c a the order, i internal topics.
+    """
+    from dafka_console.cluster_view import ClusterView, located
+    from dafka_console.top_view import SORTS, TopChoice
+    from dafka_core.flight.store_location import parse_locations
+
+    if topic is not None:
+        check_argument("topic", topic, check_topic)
+    if sort not in SORTS.values():
+        raise ConfigError("sort", sort, f"must be one of {', '.join(sorted(SORTS.values()))}")
+    choice = TopChoice(sort=sort, topic=topic, internal=internal, rows=rows)
+    try:
+        named = located(parse_locations(uris), keys_in(options)) if uris else []
+    except ValueError as error:
+        raise ConfigError("stores", uris, str(error)) from None
+    ends = nullcontext() if once else suppress(Stopped)  # it has no other end
+    with ends, ClusterView(options, named, interval_s=interval_s) as view:
+        snapshot = _first(view, timeout_s, interval_s, options)
+        if once or as_json or not sys.stdout.isatty():
+            if once and topic is not None and topic not in snapshot.partitions.topics:
+                raise store_clients.unknown_topic(topic, snapshot.partitions.topics)
+            while True:
+                _print(snapshot, choice, as_json=as_json)
+                if once:
+                    return
+                snapshot = view.wait(snapshot.number + 1)
+        _watch(view, choice)
+
+
+def _first(
+    view: ClusterView, timeout_s: float, interval_s: float, options: dict[str, Any]
+) -> Snapshot:
+    deadline = time.monotonic() + timeout_s
+    snapshot = view.wait(1, timeout_s)
+    while not any(each.here for each in snapshot.stores):
+        if (left_s := deadline - time.monotonic()) <= 0:
+            raise NoStoreError([str(each) for each in snapshot.towers], timeout_s)
+        snapshot = view.wait(snapshot.number + 1, left_s)
+    return view.wait(max(snapshot.number, RATED), max(timeout_s, 3 * interval_s))
+
+
+def _print(snapshot: Snapshot, choice: TopChoice, *, as_json: bool) -> None:
+    from dafka_console import top_view
+
+    if as_json:
+        output.write(f"{json.dumps(top_view.as_json(snapshot, choice))}\n".encode())
+        return
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 160
+    Console(markup=False, emoji=False, width=width).print(top_view.rendered(snapshot, choice))
+
+
+def _watch(view: ClusterView, choice: TopChoice) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from dafka_console.top_view import KEYS_HELP, rendered
+
+    console = Console(markup=False, emoji=False)
+    with _keys() as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
+        shown = None
+        while True:
+            snapshot = view.snapshot
+            key = _pressed(keyboard)
+            if key == "q" or view.closed:
+                return
+            choice.press(key)
+            if key or shown is not snapshot:
+                choice.rows = max(5, console.height - 10 - len(snapshot.stores))
+                live.update(
+                    Group(rendered(snapshot, choice), Text(), Text(KEYS_HELP, "dim")), refresh=True
+                )
+                shown = snapshot
+
+
+@contextmanager
+def _keys() -> Iterator[int | None]:
+    """The keyboard's descriptor, which gives each key at once; None where there is none."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    import termios
+    import tty
+
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)
+        yield keyboard
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _pressed(keyboard: int | None) -> str:
+    """The key that is pressed within a moment; empty if none is."""
+    if keyboard is None:
+        time.sleep(KEY_S)
+        return ""
+    ready, _, _ = select.select([keyboard], [], [], KEY_S)
+    return os.read(keyboard, 1).decode("latin-1") if ready else ""
+
+
+EXTRA: Final = "the console needs starlette and uvicorn: pip install 'dafka-spark[console]'"
+
+
+def add_commands(app: ConfiguredTyper) -> None:
+    """Add the commands to those of ``dafka``."""
+    app.command()(with_options(ReaderOptions)(top))
+    app.command()(with_options(ConsoleOptions, ReaderOptions)(console))
+
+
+def console(*, uris: Uris = "", exit_with_parent: ExitWithParent = False, **options: Any) -> None:
+    """Serve the console (extra 'console'): the cluster live, its records, queries and health.
+
+    It prints READY and its address as JSON when it serves. Ctrl-C stops it.
+    """
+    if exit_with_parent:
+        stop_when_input_ends()
+    own = of_table(ConsoleOptions, options)
+    ConsoleOptions.build(own)
+    try:
+        from dafka_console.server import Console
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio", "h11"):
+            raise
+        raise ConfigError("console", error.name, EXTRA) from None
+    from dafka_console.cluster_view import located
+
+    try:
+        named = located(parse_locations(uris), keys_in(options)) if uris else []
+    except ValueError as error:
+        raise ConfigError("stores", uris, str(error)) from None
+    with Console(of_table(ReaderOptions, options), named, **own) as node:
+        output.say(f"console at {node.url}; Ctrl-C stops it")
+        if node.token:
+            output.say(f"who looks needs its token: {node.url}?token={node.token}")
+        elif node.is_open:
+            may = "read every record" if own.get("read_only") else "read and write records"
+            output.say(f"whoever reaches {node.url} from another machine may {may}: no password")
+        serve_until_stopped(node, url=node.url, port=node.port)

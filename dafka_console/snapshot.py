@@ -1,0 +1,391 @@
+"""A cluster at one moment: what everybody who looks at it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
+from dafka_core.model.records import (
+    KnownStore,
+    Neighbour,
+    PartitionInfo,
+    TopicPartition,
+    merge_heads,
+)
+from dafka_core.queries.query_lag import QueryLag
+
+SETTLE_S: Final = 4.0
+"""A rate follows what is written within about this time: steady enough to be read."""
+
+LEAST_RATE: Final = 0.01
+"""Records per second; a rate below is none."""
+
+HISTORY: Final = 90
+"""How many of its last rates each topic keeps."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionColumns:
+    """The partitions at one moment; all columns have the same order.
+
+    Attributes:
+        tps: which partition each row is of.
+        topic: the number of its topic, in ``topics``.
+        earliest, end: its offsets, of all stores together; ``end`` is the last known one.
+        readable: where the records that answering stores have end; -1 where they have none.
+        bytes: about what its values take.
+        first_us, last_us: when its first and last record were written; 0 where that is not known.
+        rate: records per second.
+        byte_rate: bytes per second.
+        stores: where each answering store's own records of it end, -1 where it has none, by its
+            address.
+        topics: the topics' names.
+        topic_rates: the last records per second of each topic, one row each, oldest first.
+    """
+
+    tps: list[TopicPartition]
+    topic: Ints
+    earliest: Ints
+    end: Ints
+    readable: Ints
+    bytes: Ints
+    first_us: Ints
+    last_us: Ints
+    rate: Floats
+    byte_rate: Floats
+    stores: dict[str, Ints]
+    topics: list[str]
+    topic_rates: Floats
+
+    def row_of(self, tp: TopicPartition) -> int | None:
+        """The row of a partition; None if no store has it."""
+        return self.tps.index(tp) if tp in self.tps else None
+
+    def behind(self, store: str) -> int:
+        """How many records that others have a store has not yet."""
+        ends = self.stores[store]
+        return int((self.end - np.maximum(ends, self.earliest)).clip(0).sum())
+
+    def holders(self) -> Ints:
+        """How many stores have each partition."""
+        if not self.stores:
+            return np.zeros(len(self.tps), np.int64)
+        held: Ints = np.sum([ends >= 0 for ends in self.stores.values()], axis=0, dtype=np.int64)
+        return held
+
+
+class PartitionTable:
+    """What stores have said, kept up with little work for what has not changed.
+
+    It is used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._tps: list[TopicPartition] = []
+        self._rows: dict[TopicPartition, int] = {}
+        self._topics: dict[str, int] = {}
+        self._held: dict[str, dict[TopicPartition, PartitionInfo]] = {}
+        self._ends: dict[str, Ints] = {}
+        names = ("topic", "earliest", "end", "bytes", "records", "first_us", "last_us", "before")
+        self._ints: dict[str, Ints] = {name: np.zeros(0, np.int64) for name in names}
+        self._rate: Floats = np.zeros(0)
+        self._topic_rates: Floats = np.zeros((0, HISTORY))
+
+    def hear(self, store: str, heads: Iterable[PartitionInfo], *, complete: bool) -> None:
+        """What a store holds: of all its partitions if ``complete``, else of those that changed."""
+        is_first = store not in self._ends
+        self._ends.setdefault(store, np.full(len(self._tps), -1, np.int64))
+        held = self._held.setdefault(store, {})
+        found = {info.tp: info for info in heads}
+        gone = held.keys() - found.keys() if complete else ()
+        for tp in [*gone]:
+            del held[tp]
+        held.update(found)
+        self._merge(found.keys() | gone, is_first=is_first)
+        self._note_ends(store, found, complete=complete)
+
+    def drop(self, store: str) -> None:
+        """Keep what a store said last that no longer answers: none of it can be read."""
+        if self._ends.pop(store, None) is not None:
+            self._merge(self._held[store].keys(), is_first=True)
+
+    def held(self, store: str) -> int:
+        """Return how many partitions a store has, or had when it answered last."""
+        return len(self._held.get(store, ()))
+
+    def learn(self, facts: Iterable[PartitionFacts]) -> None:
+        """What partitions take, and when they were written."""
+        ints = self._ints
+        for fact in facts:
+            row = self._rows.get(fact.tp)
+            if row is not None and fact.records:
+                ints["bytes"][row], ints["records"][row] = fact.bytes, fact.records
+                ints["first_us"][row] = fact.first_time_us or 0
+                ints["last_us"][row] = max(ints["last_us"][row], fact.last_time_us or 0)
+
+    def lacks_facts(self) -> bool:
+        """Whether it is not known of some partition what it takes."""
+        ints = self._ints
+        return bool(((ints["records"] == 0) & (ints["end"] > ints["earliest"])).any())
+
+    def tick(self, passed_s: float, now_us: int) -> tuple[float, float]:
+        """Counts what was written in the last ``passed_s`` seconds.
+
+        Returns records and bytes per second, of all partitions.
+        """
+        ints = self._ints
+        written = (ints["end"] - ints["before"]).clip(0)
+        ints["before"][:] = ints["end"]
+        ints["last_us"][written > 0] = now_us
+        rates = written / max(passed_s, 1e-3)
+        self._rate += -np.expm1(-passed_s / SETTLE_S) * (rates - self._rate)
+        self._rate[self._rate < LEAST_RATE] = 0
+        self._topic_rates[:, :-1] = self._topic_rates[:, 1:]
+        topic_rates = np.bincount(ints["topic"], rates, len(self._topics))
+        self._topic_rates[:, -1] = topic_rates
+        return float(rates.sum()), float((rates * self._record_bytes()).sum())
+
+    def columns(self) -> PartitionColumns:
+        """The partitions as they are now: a copy."""
+        ints, size = self._ints, self._record_bytes()
+        return PartitionColumns(
+            tps=list(self._tps),
+            topic=ints["topic"].copy(),
+            earliest=ints["earliest"].copy(),
+            end=ints["end"].copy(),
+            readable=np.max([np.full(len(self._tps), -1), *self._ends.values()], axis=0),
+            bytes=((ints["end"] - ints["earliest"]) * size).astype(np.int64),
+            first_us=ints["first_us"].copy(),
+            last_us=ints["last_us"].copy(),
+            rate=self._rate.copy(),
+            byte_rate=self._rate * size,
+            stores={store: ends.copy() for store, ends in self._ends.items()},
+            topics=list(self._topics),
+            topic_rates=self._topic_rates.copy(),
+        )
+
+    def _record_bytes(self) -> Floats:
+        return self._ints["bytes"] / np.maximum(self._ints["records"], 1)
+
+    def _merge(self, changed: Set[TopicPartition], *, is_first: bool) -> None:
+        """Takes what all stores together have of some partitions.
+
+        What a store that has just been met has was written before; of other new partitions it is
+        what was just written.  A silent store does not say where a partition begins: its first
+        records may have been deleted since.
+        """
+        heads, live = (
+            merge_heads(
+                self._held[each][tp] for each in stores for tp in changed & self._held[each].keys()
+            )
+            for stores in (self._held, self._ends)
+        )
+        self._remove({tp for tp in changed if tp not in heads})
+        new = [tp for tp in heads if tp not in self._rows]
+        self._add(new)
+        ints = self._ints
+        for tp, info in heads.items():
+            row = self._rows[tp]
+            here = live.get(tp) or info._replace(earliest=int(ints["earliest"][row]))
+            before, end = ints["end"][row], max(here.end, info.end)
+            ints["earliest"][row], ints["end"][row] = here.earliest, end
+            if is_first:
+                ints["before"][row] += end - before
+        for tp in () if is_first else new:
+            row = self._rows[tp]
+            ints["before"][row] = ints["earliest"][row]
+
+    def _note_ends(
+        self, store: str, found: dict[TopicPartition, PartitionInfo], *, complete: bool
+    ) -> None:
+        ends = self._ends[store]
+        if complete:
+            ends = np.full(len(self._tps), -1, np.int64)
+        for tp, info in found.items():
+            ends[self._rows[tp]] = info.end
+        self._ends[store] = ends
+
+    def _add(self, new: list[TopicPartition]) -> None:
+        count = len(new)
+        for tp in new:
+            self._rows[tp] = len(self._tps)
+            self._tps.append(tp)
+            self._topics.setdefault(tp.topic, len(self._topics))
+        for name in self._ints:
+            self._ints[name] = np.append(self._ints[name], np.zeros(count, np.int64))
+        self._ints["topic"][len(self._tps) - count :] = [self._topics[tp.topic] for tp in new]
+        self._rate = np.append(self._rate, np.zeros(count))
+        self._ends = {
+            store: np.append(ends, np.full(count, -1, np.int64))
+            for store, ends in self._ends.items()
+        }
+        more = len(self._topics) - len(self._topic_rates)
+        self._topic_rates = np.concatenate([self._topic_rates, np.zeros((more, HISTORY))])
+
+    def _remove(self, gone: set[TopicPartition]) -> None:
+        if gone.isdisjoint(self._rows):
+            return
+        keep = np.array([tp not in gone for tp in self._tps], bool)
+        self._tps = [tp for tp in self._tps if tp not in gone]
+        self._rows = {tp: row for row, tp in enumerate(self._tps)}
+        names = dict.fromkeys(tp.topic for tp in self._tps)
+        rows = [self._topics[name] for name in names]
+        self._topic_rates = self._topic_rates[rows]
+        self._topics = {name: number for number, name in enumerate(names)}
+        self._ints = {name: column[keep] for name, column in self._ints.items()}
+        self._ints["topic"] = np.array([self._topics[tp.topic] for tp in self._tps], np.int64)
+        self._rate = self._rate[keep]
+        self._ends = {store: ends[keep] for store, ends in self._ends.items()}
+
+
+TOWER: Final = "tower"
+STORE: Final = "store"
+NO_FLIGHT: Final = "it serves no Arrow Flight: what it has is not shown"
+
+
+class StoreState(NamedTuple):
+    """A store, as it was asked last.
+
+    Attributes:
+        store: its address.
+        locations: where Arrow Flight serves it; none where it serves none.
+        here: whether it answers.
+        failure: why it does not.
+        space: what its file takes; None where it has not said so.
+        partitions: how many it has something of.
+        behind: records that others have, and it has not yet.
+        answered_s: how long it took to answer.
+        peers: who is connected to it, as it says; None where it cannot say.
+        rules: what it keeps (``retention_rules``); None where it cannot say.
+        since_us: when it said all this, in microseconds since 1970 UTC; 0 if it never did.
+    """
+
+    store: str
+    locations: tuple[str, ...] = ()
+    here: bool = False
+    failure: str = ""
+    space: SpaceUsed | None = None
+    partitions: int = 0
+    behind: int = 0
+    answered_s: float = 0.0
+    peers: tuple[Neighbour, ...] | None = None
+    rules: tuple[str, ...] | None = None
+    since_us: int = 0
+
+
+class LagMoment(NamedTuple):
+    """How far behind a query was at one moment: seconds since 1970 UTC, records, seconds."""
+
+    time_s: float
+    records_behind: int
+    seconds_behind: float | None
+
+
+class QueryState(NamedTuple):
+    """A run of a query: how far behind it is, and was, oldest first."""
+
+    lag: QueryLag
+    history: tuple[LagMoment, ...]
+
+
+class Moment(NamedTuple):
+    """How much was written at one moment: seconds since 1970 UTC, and per second."""
+
+    time_s: float
+    rate: float
+    byte_rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What was found out about a cluster.
+
+    Attributes:
+        number: the first one is 1.
+        time_s: when it was made, in seconds since 1970 UTC.
+        took_s: how long it took to ask everybody.
+        partitions: of all stores together, as each said it last.
+        stores: those that are there, and those that were.
+        nodes: the nodes of the mesh but towers.
+        towers: where towers are.
+        own: the address of whoever has asked, among the nodes.
+        queries: Spark's streaming queries that report how far they are.
+        missing: stores that others know and that are not there.
+        history: how much was written, oldest first.
+    """
+
+    number: int
+    time_s: float
+    took_s: float
+    partitions: PartitionColumns
+    stores: Sequence[StoreState] = ()
+    nodes: Sequence[Neighbour] = ()
+    towers: Sequence[str] = ()
+    own: str = ""
+    missing: Sequence[KnownStore] = ()
+    queries: Sequence[QueryState] = ()
+    history: Sequence[Moment] = field(default_factory=tuple)
+
+    @property
+    def live(self) -> bool:
+        """Whether a store answers."""
+        return any(each.here for each in self.stores)
+
+    @cached_property
+    def topics(self) -> TopicColumns:
+        """The topics; made once, for whoever asks first."""
+        return TopicColumns.of(self.partitions)
+
+
+class TopicColumns(NamedTuple):
+    """Topics, each the sum of its partitions; rows are as those of ``PartitionColumns.topics``."""
+
+    partitions: Ints
+    records: Ints
+    bytes: Ints
+    rate: Floats
+    byte_rate: Floats
+    first_us: Ints
+    last_us: Ints
+    stale: Ints
+
+    @classmethod
+    def of(cls, columns: PartitionColumns) -> TopicColumns:
+        """The topics of these partitions."""
+        count, topic = len(columns.topics), columns.topic
+        first = np.full(count, np.iinfo(np.int64).max)
+        last = np.zeros(count, np.int64)
+        known = columns.first_us > 0
+        np.minimum.at(first, topic[known], columns.first_us[known])
+        np.maximum.at(last, topic, columns.last_us)
+        first[first == np.iinfo(np.int64).max] = 0
+
+        def total(column: Ints) -> Ints:
+            # Not as weights of bincount, which are floats: sums of offsets stay whole numbers.
+            found = np.zeros(count, np.int64)
+            np.add.at(found, topic, column)
+            return found
+
+        return cls(
+            np.bincount(topic, minlength=count).astype(np.int64),
+            total(columns.end - columns.earliest),
+            total(columns.bytes),
+            np.bincount(topic, columns.rate, count).astype(np.float64),
+            np.bincount(topic, columns.byte_rate, count).astype(np.float64),
+            first,
+            last,
+            total((columns.end > columns.readable).astype(np.int64)),
+        )
+
+
+NOTHING: Final = Snapshot(0, 0.0, 0.0, PartitionTable().columns())
+"""Before anybody was asked."""

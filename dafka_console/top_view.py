@@ -1,0 +1,261 @@
+"""What ``dafka top`` shows of a snapshot: tables of ``rich`` for people, JSON for programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dafka_console.cluster_view import behind
+from dafka_console.snapshot import QueryState, Snapshot
+from dafka_console.windows import (
+    Window,
+    partition_window,
+    store_rows,
+    topic_window,
+    totals,
+)
+from dafka_core.model.names import escape, printable
+
+TOPICS: Final = "topics"
+PARTITIONS: Final = "partitions"
+NODES: Final = "nodes"
+VIEWS: Final = {"t": TOPICS, "p": PARTITIONS, "n": NODES}
+SORTS: Final = {"r": "rate", "b": "bytes", "c": "records", "a": "name"}
+KEYS_HELP: Final = (
+    "q end   t topics   p partitions   n nodes   "
+    "order: r rate  b bytes  c records  a name   i internal"
+)
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+@dataclass
+class TopChoice:
+    """What the user has chosen to see.
+
+    Attributes:
+        view: one of ``VIEWS``.
+        sort: one of ``SORTS``.
+        topic: only this one; all without it.
+        internal: Dafka's own topics, too.
+        rows: how many at most.
+    """
+
+    view: str = TOPICS
+    sort: str = "rate"
+    topic: str | None = None
+    internal: bool = False
+    rows: int = 20
+
+    def press(self, key: str) -> None:
+        """Takes a key; those without a meaning change nothing."""
+        self.view = VIEWS.get(key, self.view)
+        self.sort = SORTS.get(key, self.sort)
+        self.internal ^= key == "i"
+
+    @property
+    def window(self) -> Window:
+        """The rows that are wanted."""
+        return Window("", self.sort, self.sort != "name", 0, self.rows)
+
+
+def as_json(snapshot: Snapshot, choice: TopChoice) -> dict[str, Any]:
+    """A snapshot as one JSON object; partitions are those of the chosen topic, if one is."""
+    found = {
+        "cluster": totals(snapshot),
+        "stores": store_rows(snapshot),
+        "nodes": node_rows(snapshot),
+        "topics": topic_window(snapshot, choice.window, internal=choice.internal)["rows"],
+        "queries": [query_row(each) for each in snapshot.queries],
+    }
+    if choice.topic is not None:
+        found["partitions"] = partition_window(snapshot, choice.topic, choice.window)["rows"]
+    return found
+
+
+def node_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """The nodes of the mesh, towers first."""
+    return [{"node": tower, "kind": "tower"} for tower in snapshot.towers] + [
+        {
+            "node": escape(each.node),
+            "kind": each.kind or "node",
+            "endpoint": each.endpoint,
+            "connected": each.connected,
+            "topics": [escape(topic) for topic in each.topics if topic],
+        }
+        for each in snapshot.nodes
+    ]
+
+
+def query_row(state: QueryState) -> dict[str, Any]:
+    """A run of a query."""
+    lag = state.lag
+    return {
+        "query": escape(lag.query),
+        "run": escape(lag.run),
+        "state": lag.state,
+        "partitions": lag.partitions,
+        **behind(lag),
+        "reported_s": round(lag.reported_s, 1),
+    }
+
+
+def rendered(snapshot: Snapshot, choice: TopChoice) -> RenderableType:
+    """A snapshot for a terminal."""
+    parts: list[RenderableType] = [_headline(snapshot), Text(), _stores(snapshot), Text()]
+    if choice.view == NODES:
+        parts.append(_nodes(snapshot, choice.rows))
+    elif choice.view == PARTITIONS or choice.topic is not None:
+        parts.append(_partitions(snapshot, choice))
+    else:
+        parts.append(_topics(snapshot, choice))
+    if snapshot.queries:
+        parts += [Text(), _queries(snapshot.queries, choice.rows)]
+    return Group(*parts)
+
+
+def count(number: float) -> str:
+    """A number with three digits or so, and a unit: 1.2k, 34M."""
+    return _scaled(number, 1000, _UNITS)
+
+
+def size(number: float | None) -> str:
+    """Octets, in units of 1,024."""
+    return "" if number is None else _scaled(number, 1024, _BYTE_UNITS, " ")
+
+
+def bars(rates: Sequence[float]) -> str:
+    """Rates as bars, the highest of them as high as there is."""
+    most = max(rates, default=0)
+    if not most:
+        return "·" * len(rates)
+    return "".join(BARS[min(int(each / most * len(BARS)), len(BARS) - 1)] for each in rates)
+
+
+def _scaled(number: float, step: int, units: Sequence[str], gap: str = "") -> str:
+    place = 0
+    while abs(number) >= step and place < len(units) - 1:
+        number /= step
+        place += 1
+    digits = f"{number:.1f}" if number and abs(number) < 10 and number != int(number) else ""
+    return f"{digits or format(number, '.0f')}{gap}{units[place]}"
+
+
+def _headline(snapshot: Snapshot) -> Text:
+    found = totals(snapshot)
+    text = Text()
+    text.append("dafka", "bold")
+    text.append(f"   {found['stores']}")
+    known = found["stores_known"]
+    if known > found["stores"]:
+        text.append(f" of {known}", "bold red")
+    text.append(" stores" if known != 1 else " store", "dim")
+    parts = (
+        (found["nodes"], "nodes"),
+        (found["topics"], "topics"),
+        (found["partitions"], "partitions"),
+    )
+    for number, noun in parts:
+        text.append(f"   {count(number)}").append(f" {noun}", "dim")
+    text.append(f"   {count(found['records'])}").append(" records", "dim")
+    text.append(f"   {size(found['bytes'])}")
+    text.append(f"   {count(found['rate'])}", "bold cyan").append(" records/s", "dim")
+    text.append(f"   {size(found['byte_rate'])}/s", "cyan")
+    if not found["live"]:
+        text.append("\nno store answers: this is what was known last", "bold red")
+    return text
+
+
+def _table(*columns: str, left: int = 1) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, expand=False)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < left else "right", no_wrap=True)
+    return table
+
+
+def _stores(snapshot: Snapshot) -> Table:
+    table = _table("STORE", "", "PARTITIONS", "BEHIND", "FILE", "FREE", "LEASES", "ANSWERS", left=2)
+    for each in store_rows(snapshot):
+        if each["here"]:
+            behind = each["behind"]
+            table.add_row(
+                each["store"][:12],
+                Text("up", "green"),
+                count(each["partitions"]),
+                Text(count(behind), "yellow" if behind else ""),
+                size(each["file_bytes"]),
+                size(each["free_bytes"]),
+                str(each["leases"] or 0),
+                f"{each['answered_ms']:.0f} ms",
+            )
+        else:
+            at = time.localtime((each["since_us"] or 0) / 1e6)
+            since = time.strftime(" since %F %T", at) if each["since_us"] else ""
+            why = Text(f"away{since}: {printable(each['failure'])}", "red")
+            table.add_row(each["store"][:12], why)
+    return table
+
+
+def _topics(snapshot: Snapshot, choice: TopChoice) -> Table:
+    table = _table("TOPIC", "PARTITIONS", "RECORDS", "SIZE", "RECORDS/S", "BYTES/S", "")
+    for each in topic_window(snapshot, choice.window, internal=choice.internal)["rows"]:
+        table.add_row(
+            Text(each["name"]),
+            count(each["partitions"]),
+            count(each["records"]),
+            size(each["bytes"]),
+            Text(count(each["rate"]), "cyan"),
+            f"{size(each['byte_rate'])}/s",
+            Text(bars(each["spark"]), "cyan"),
+            style="dim" if each["stale"] == each["partitions"] else "",
+        )
+    return table
+
+
+def _partitions(snapshot: Snapshot, choice: TopChoice) -> Table:
+    table = _table("PARTITION", "TOPIC", "EARLIEST", "NEXT", "SIZE", "RECORDS/S", "STORES", left=2)
+    for row in partition_window(snapshot, choice.topic, choice.window)["rows"]:
+        table.add_row(
+            Text(row["name"]),
+            Text(row["topic"]),
+            f"{row['earliest']:,}",
+            f"{row['end']:,}",
+            size(row["bytes"]),
+            Text(count(row["rate"]), "cyan"),
+            str(len(row["holders"])),
+            style="dim" if row["stale"] else "",
+        )
+    return table
+
+
+def _nodes(snapshot: Snapshot, rows: int) -> Table:
+    table = _table("NODE", "KIND", "CONNECTED", "FOLLOWS", left=4)
+    for each in node_rows(snapshot)[:rows]:
+        connected = "" if each["kind"] == "tower" else "yes" if each["connected"] else "no"
+        follows = ", ".join(each.get("topics", ()))
+        table.add_row(Text(each["node"]), each["kind"], connected, Text(follows))
+    return table
+
+
+def _queries(states: Sequence[QueryState], rows: int) -> Table:
+    table = _table("QUERY", "STATE", "BEHIND", "SIZE", "SECONDS", "", left=2)
+    for state in states[:rows]:
+        row, lags = query_row(state), [each.records_behind for each in state.history[-30:]]
+        seconds = row["seconds_behind"]
+        table.add_row(
+            Text(row["query"]),
+            Text(row["state"], "green" if row["state"] == "running" else "yellow"),
+            count(row["records_behind"]),
+            size(row["bytes_behind"]),
+            "" if seconds is None else f"{seconds:,.1f}",
+            Text(bars(lags), "cyan"),
+        )
+    return table

@@ -1,0 +1,268 @@
+"""A part of a long list, as JSON: what of it a screen has room for, found and sorted.
+
+Names are escaped (``names.escape``), times are microseconds since 1970 UTC, rates are per second,
+and what is not known is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dafka_console.snapshot import NO_FLIGHT, Snapshot, TopicColumns
+from dafka_core.config.topic_rules import FOREVER, RetentionRule, parse_rules, rule_of
+from dafka_core.errors import InvalidRequestError
+from dafka_core.model.names import INTERNAL, escape
+from dafka_core.model.suggestions import nearest_name
+
+MOST_ROWS: Final = 500
+"""Of one answer: several screens."""
+
+SPARK_POINTS: Final = 30
+"""Of a topic's last rates, beside its row."""
+
+
+class Window(NamedTuple):
+    """Which part of a list is wanted.
+
+    Attributes:
+        find: a part of the name, in any case; all without it.
+        sort: the column to sort by.
+        down: the largest first.
+        start, most: which rows of what is found.
+    """
+
+    find: str = ""
+    sort: str = "name"
+    down: bool = False
+    start: int = 0
+    most: int = 100
+
+
+def topic_window(snapshot: Snapshot, window: Window, *, internal: bool = True) -> dict[str, Any]:
+    """Some topics: ``total`` of what is found, and the ``rows`` of the window.
+
+    Raises:
+        InvalidRequestError: there is no such column.
+    """
+    names, topics = snapshot.partitions.topics, snapshot.topics
+    shown = [escape(name) for name in names]
+    wanted = [internal or not name.startswith(INTERNAL) for name in names]
+    rows, total = _picked(
+        shown, window, lambda column: topics._asdict()[column], TopicColumns._fields, wanted
+    )
+    return {"total": total, "rows": [_topic(snapshot, row, shown[row]) for row in rows]}
+
+
+def topic_row(snapshot: Snapshot, topic: str) -> dict[str, Any] | None:
+    """One topic; None if there is none of this name."""
+    names = snapshot.partitions.topics
+    if topic not in names:
+        return None
+    row = names.index(topic)
+    found = _topic(snapshot, row, escape(topic))
+    rates = _rounded(snapshot.partitions.topic_rates[row])
+    return found | {"rates": rates, "kept": kept(snapshot, topic)}
+
+
+def kept(snapshot: Snapshot, topic: str) -> list[str]:
+    """For how long, or how much of, the stores keep a topic: one entry if all keep the same.
+
+    Empty where no store says so.
+    """
+    told = [
+        rule_of(topic, _rules(each.rules)) for each in snapshot.stores if each.rules is not None
+    ]
+    return sorted({FOREVER if rule is None else str(rule).rpartition("=")[2] for rule in told})
+
+
+def partition_window(snapshot: Snapshot, topic: str | None, window: Window) -> dict[str, Any]:
+    """Some partitions of a topic, or of all; ``holders`` says how far each store has it.
+
+    Raises:
+        InvalidRequestError: there is no such column.
+    """
+    columns = snapshot.partitions
+    of_topic = slice(None) if topic is None else columns.topic == _number(columns.topics, topic)
+    own = np.arange(len(columns.tps))[of_topic]
+    shown = [escape(columns.tps[row].partition) for row in own]
+    sortable: dict[str, npt.NDArray[Any]] = {
+        "records": columns.end - columns.earliest,
+        "holders": columns.holders(),
+        **{name: getattr(columns, name) for name in _PARTITION_COLUMNS[2:]},
+    }
+    rows, total = _picked(
+        shown, window, lambda column: sortable[column][own], _PARTITION_COLUMNS, None
+    )
+    found = [_partition(snapshot, int(own[row]), shown[row]) for row in rows]
+    return {"total": total, "rows": found}
+
+
+_PARTITION_COLUMNS: Final = (
+    *("records", "holders", "earliest", "end", "bytes", "rate", "byte_rate"),
+    *("first_us", "last_us"),
+)
+
+
+def totals(snapshot: Snapshot) -> dict[str, Any]:
+    """The cluster in a few numbers."""
+    columns = snapshot.partitions
+    here = [each for each in snapshot.stores if each.here]
+    last = snapshot.history[-1] if snapshot.history else None
+    return {
+        "number": snapshot.number,
+        "time_s": snapshot.time_s,
+        **availability(snapshot),
+        "took_ms": round(snapshot.took_s * 1e3, 1),
+        "topics": len(columns.topics),
+        "partitions": len(columns.tps),
+        "records": int((columns.end - columns.earliest).sum()),
+        "bytes": int(columns.bytes.sum()),
+        "rate": round(float(columns.rate.sum()), 2),
+        "byte_rate": round(float(columns.byte_rate.sum()), 1),
+        "now_rate": round(last.rate, 2) if last else 0,
+        "now_byte_rate": round(last.byte_rate, 1) if last else 0,
+        "stores": len(here),
+        "stores_known": len(store_rows(snapshot)),
+        "nodes": len(snapshot.nodes),
+        "towers": len(snapshot.towers),
+        "file_bytes": sum(each.space.file_bytes for each in snapshot.stores if each.space),
+    }
+
+
+def availability(snapshot: Snapshot) -> dict[str, Any]:
+    """Whether a store answers, and which stores do not, and since when (part of each answer)."""
+    away = (row for row in store_rows(snapshot) if row["failure"] not in ("", NO_FLIGHT))
+    named = [{name: row[name] for name in ("store", "since_us", "failure")} for row in away]
+    return {"live": snapshot.live, "away": named}
+
+
+def store_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """All stores: those that are there, and those that are missing."""
+    rows = [
+        {
+            "store": escape(each.store),
+            "here": each.here,
+            "failure": each.failure,
+            "since_us": each.since_us or None,
+            "locations": list(each.locations),
+            "file_bytes": each.space.file_bytes if each.space else None,
+            "free_bytes": each.space.free_bytes if each.space else None,
+            "leases": each.space.leases if each.space else None,
+            "oldest_lease_s": round(each.space.oldest_lease_s, 1) if each.space else None,
+            "partitions": each.partitions,
+            "behind": each.behind if each.here else None,
+            "rules": None if each.rules is None else list(each.rules),
+            "answered_ms": round(each.answered_s * 1e3, 1),
+        }
+        for each in snapshot.stores
+    ]
+    known = {each.store for each in snapshot.stores}
+    rows += [
+        {
+            "store": escape(each.store),
+            "here": False,
+            "failure": "other stores have met it, and it is not there now",
+            "locations": [each.endpoint] if each.endpoint else [],
+            "since_us": each.heard_us or None,
+        }
+        for each in snapshot.missing
+        if each.store not in known
+    ]
+    return rows
+
+
+def _picked(
+    names: Sequence[str],
+    window: Window,
+    column: Callable[[str], npt.NDArray[Any]],
+    columns: Sequence[str],
+    wanted: Sequence[bool] | None,
+) -> tuple[Sequence[int], int]:
+    if window.sort != "name" and window.sort not in columns:
+        near = nearest_name(window.sort, columns)
+        why = f"did you mean {near!r}?" if near else f"must be one of name, {', '.join(columns)}"
+        raise InvalidRequestError("sort", window.sort[:100], why)
+    word = window.find.casefold()
+    rows = [
+        row
+        for row, name in enumerate(names)
+        if (not word or word in name.casefold()) and (wanted is None or wanted[row])
+    ]
+    rows.sort(key=lambda row: names[row])
+    if window.sort != "name":
+        keys = column(window.sort)[rows]
+        order = np.argsort(-keys if window.down else keys, kind="stable")
+        rows = [rows[each] for each in order]
+    elif window.down:
+        rows.reverse()
+    start = max(window.start, 0)
+    return rows[start : start + max(0, min(window.most, MOST_ROWS))], len(rows)
+
+
+def _topic(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
+    topics = snapshot.topics
+    return {
+        "name": shown,
+        "internal": snapshot.partitions.topics[row].startswith(INTERNAL),
+        "partitions": int(topics.partitions[row]),
+        "records": int(topics.records[row]),
+        "bytes": _size(topics.bytes[row], topics.records[row], topics.first_us[row]),
+        "rate": round(float(topics.rate[row]), 2),
+        "byte_rate": round(float(topics.byte_rate[row]), 1),
+        "first_us": int(topics.first_us[row]) or None,
+        "last_us": int(topics.last_us[row]) or None,
+        "stale": int(topics.stale[row]),
+        "spark": _rounded(snapshot.partitions.topic_rates[row][-SPARK_POINTS:]),
+    }
+
+
+def _partition(snapshot: Snapshot, row: int, shown: str) -> dict[str, Any]:
+    columns = snapshot.partitions
+    address = columns.tps[row].partition
+    records = int(columns.end[row] - columns.earliest[row])
+    return {
+        "name": shown,
+        "topic": escape(columns.tps[row].topic),
+        "producing": any(each.node == address for each in snapshot.nodes),
+        "earliest": int(columns.earliest[row]),
+        "end": int(columns.end[row]),
+        "records": records,
+        "bytes": _size(columns.bytes[row], records, columns.first_us[row]),
+        "rate": round(float(columns.rate[row]), 2),
+        "byte_rate": round(float(columns.byte_rate[row]), 1),
+        "first_us": int(columns.first_us[row]) or None,
+        "last_us": int(columns.last_us[row]) or None,
+        "stale": bool(columns.end[row] > columns.readable[row]),
+        "holders": {
+            escape(store): int(ends[row])
+            for store, ends in columns.stores.items()
+            if ends[row] >= 0
+        },
+    }
+
+
+def _size(octets: int, records: int, first_us: int) -> int | None:
+    """What records take; None as long as no store has been asked for it."""
+    return None if records and not octets and not first_us else int(octets)
+
+
+@lru_cache(256)
+def _rules(texts: tuple[str, ...]) -> tuple[RetentionRule, ...]:
+    """Rules as a store tells them; a store of a later version may have some that are none here."""
+    try:
+        return parse_rules(texts)
+    except ValueError:
+        return ()
+
+
+def _number(names: Sequence[str], topic: str) -> int:
+    return names.index(topic) if topic in names else -1
+
+
+def _rounded(column: npt.NDArray[Any]) -> list[float]:
+    return [round(float(each), 2) for each in column]

@@ -1,0 +1,1 @@
+"""Proof that a sink has what a query has written."""

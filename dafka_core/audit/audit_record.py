@@ -1,0 +1,99 @@
+"""What the sink notes of a micro-batch that it has written, for whoever audits the query later.
+
+A query with option ``audit`` has a partition of topic ``__dafka.audit``, named for its id, with a
+record for each micro-batch, in order, written before Spark notes that the batch is done::
+
+    {"v": 1, "query": "7090e364-...", "batch": 17, "rows": 1000,
+     "ranges": [["out", "EB0A...", 16000, 17000, "1000:9F0C..."]],
+     "source": "5e884898...", "previous": "c2a1f0..."}
+
+``ranges`` say where the rows are in the sink's partitions, and their row digest.  ``source`` is the
+digest of the source offsets where the batch begins and ends, as the checkpoint has them
+(``Checkpoint.source_digest``); empty where the sink was not told where that is.  ``previous`` is
+the SHA-256 of the record before, as it lies in the partition; empty in the first one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, NamedTuple
+
+from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.json_message import JsonMessage, Natural
+from dafka_core.model.names import AUDIT_TOPIC
+from dafka_core.model.records import TopicPartition
+
+
+class AuditedRange(NamedTuple):
+    """Rows of a batch: offsets ``start`` to ``end`` (exclusive) of a partition of the sink."""
+
+    topic: str
+    partition: str
+    start: Natural
+    end: Natural
+    digest: str
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class AuditRecord(JsonMessage, frozen=True):
+    """See the module's documentation."""
+
+    what: ClassVar[str] = "audit record"
+
+    query: str
+    batch: Natural
+    rows: Natural
+    ranges: tuple[AuditedRange, ...] = ()
+    source: str = ""
+    previous: str = ""
+
+
+def partition_of(query_id: str) -> TopicPartition:
+    """Where the records of a query are."""
+    name = hashlib.sha256(query_id.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return TopicPartition(AUDIT_TOPIC, name.upper())
+
+
+def chained(content: bytes) -> str:
+    """What the record that follows says of the one before it."""
+    return hashlib.sha256(content).hexdigest() if content else ""
+
+
+def parsed(content: bytes) -> AuditRecord | None:
+    """A record; None of what is none: anybody may write to the topic."""
+    try:
+        return AuditRecord.parse(content)
+    except ValueError:
+        return None
+
+
+def split(contents: Sequence[bytes], batch: int) -> tuple[bytes, AuditRecord | None]:
+    """Of the last records: that before a batch (empty: there is none), and the batch's own.
+
+    What is no record counts for one: the chain goes through all that is in the partition.
+    """
+    own = [record for record in map(parsed, contents) if record and record.batch == batch]
+    before = [content for content in contents if parsed(content) not in own]
+    return before[-1] if before else b"", own[-1] if own else None
+
+
+def read_contents(
+    client: StoreClient, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+) -> Iterator[bytes]:
+    """The contents of a partition's records, one by one; raises as ``StoreClient.read``."""
+    batches = client.read(
+        tp,
+        start,
+        end,
+        times=False,
+        max_records=MAX_BATCH_RECORDS,
+        max_bytes=MAX_BATCH_BYTES,
+        timeout_s=timeout_s,
+    )
+    return (bytes(value) for batch in batches for value in batch.values)

@@ -1,0 +1,1 @@
+"""Options and rules, declared once: names, types, defaults, units and meanings."""

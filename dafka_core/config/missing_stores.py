@@ -1,0 +1,82 @@
+"""Stores that are known and away: what only they have is in no result, and nobody else can say so.
+
+Who lists or reads says their names, or fails where it was asked for more stores than there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dafka_core.config.options import parse_int
+from dafka_core.errors import ConfigError
+from dafka_core.model.names import escape
+from dafka_core.model.records import KnownStore
+from dafka_core.model.timestamps import shown_time
+
+ALL: Final = "all"
+EVERY_STORE: Final = 0
+"""For ``minStores``: every store that is known."""
+
+MOST_NAMES: Final = 10
+"""That an error lists."""
+
+
+def parse_min_stores(value: Any) -> int:
+    """A number of stores, or ``all`` as ``EVERY_STORE``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if str(value).strip().lower() == ALL:
+        return EVERY_STORE
+    try:
+        count = parse_int(value)
+    except ValueError as error:
+        raise ValueError(f"{error} or {ALL}") from None
+    if count < 1:
+        raise ValueError(f"must be at least 1, or {ALL}")
+    return count
+
+
+def described(store: KnownStore) -> str:
+    """A store as people look for it: its address, where it was and when."""
+    heard = "it is not known when it was heard last"
+    if store.heard_us:
+        heard = f"last heard {shown_time(store.heard_us)}"
+    where = f"{store.endpoint}, " if store.endpoint else ""
+    return f"store {escape(store.store)} ({where}{heard})"
+
+
+def if_gone(store: KnownStore) -> str:
+    """What is to be done about a store that does not come back."""
+    return f"if it is gone for ever, 'dafka store forget {escape(store.store)}'"
+
+
+def warning(store: KnownStore) -> str:
+    """What is said of a result without it."""
+    away = f"{described(store)} is away: what only it has is not in this result"
+    return f"{away}; {if_gone(store)}"
+
+
+def check_min_stores(
+    option: str, least: int | None, there: int, missing: Sequence[KnownStore]
+) -> None:
+    """Sees whether there are as many stores as an option asks for.
+
+    Args:
+        option: its name, for the error.
+        least: as many at least; ``EVERY_STORE``; or None: as many as there are.
+        there: how many have answered.
+        missing: those that are known and have not.
+
+    Raises:
+        ConfigError: there are too few; it names those that are missing.
+    """
+    if least is None or (there >= least and not (least == EVERY_STORE and missing)):
+        return
+    names = ", ".join(map(described, missing[:MOST_NAMES])) or "no other is known"
+    more = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
+    value = ALL if least == EVERY_STORE else least
+    stores = "1 store has" if there == 1 else f"{there} stores have"
+    raise ConfigError(option, value, f"{stores} answered; away: {names}{more}")

@@ -1,0 +1,199 @@
+"""Options: declared once, as fields of a frozen dataclass, with default, unit and meaning.
+
+Parsing, validation ("did you mean ..."), the tables in the documentation and ``--help`` are made
+from these declarations.  ``dafka_spark`` declares its own options with the same function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
+
+from dafka_core.errors import ConfigError, ProtocolError
+from dafka_core.model.names import escape
+from dafka_core.model.suggestions import nearest_name
+
+DEFAULT_TOWER = "127.0.0.1:5556:5557"
+DEFAULT_SUB_PORT = 5556
+DEFAULT_PUB_PORT = 5557
+
+MOST: Final[Mapping[str, float]] = {"s": 10**9, "ms": 2 * 10**9, "h": 10**6, "messages": 2**31 - 1}
+"""By unit: larger numbers overflow where the system takes them.  A time is as good as for ever."""
+
+T = TypeVar("T")
+
+
+class OptionInfo(NamedTuple):
+    """One row of an options table."""
+
+    name: str
+    kind: str
+    default: object
+    unit: str
+    meaning: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Declaration:
+    info: OptionInfo
+    parse: Callable[[Any], Any]
+    minimum: float | None
+    maximum: float | None
+    choices: Sequence[str]
+
+
+def option(
+    default: T,
+    meaning: str,
+    *,
+    kind: str = "",
+    parse: Callable[[Any], T] | None = None,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[str] = (),
+) -> T:
+    """Declares one option as a dataclass field.
+
+    ``parse`` takes the value as given (often a string) and raises ``ValueError`` with a sentence
+    that says what would be right; without it the default's type decides.
+    """
+    kind = " or ".join(choices) or kind or type(default).__name__
+    info = OptionInfo("", kind, default, unit, meaning)
+    maximum = MOST.get(unit) if maximum is None else maximum
+    declared = _Declaration(info, parse or _parser_of(type(default)), minimum, maximum, choices)
+    return dataclasses.field(default=default, metadata={"option": declared})
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Base of every set of options: a frozen dataclass whose fields are made by ``option``."""
+
+    RENAME: ClassVar[Callable[[str], str]] = staticmethod(lambda name: name)
+    """How a field is called by users (Spark writes ``fetchTimeoutMs`` for ``fetch_timeout_ms``)."""
+
+    MAIN: ClassVar[frozenset[str]] = frozenset()
+    """Options that ``--help`` lists first, beside those of ``cli.flags.MAIN_OPTIONS``."""
+
+    @classmethod
+    def build(cls, given: Mapping[str, Any]) -> Self:
+        """The options from what a user gave, by the users' names.
+
+        Raises:
+            ConfigError: an unknown name (with the nearest known one), or a value of the wrong
+                type or out of bounds.
+        """
+        fields = {cls.RENAME(field.name): field for field in _option_fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            if name not in fields:
+                raise ConfigError(name, value, unknown(name, fields))
+            values[fields[name].name] = _checked(name, value, fields[name].metadata["option"])
+        return cls(**values)
+
+    @classmethod
+    def parsed(cls, name: str, value: Any) -> Any:
+        """The value of one option, by its users' name, which there must be.
+
+        Raises:
+            ConfigError: a value of the wrong type or out of bounds.
+        """
+        fields = {cls.RENAME(field.name): field for field in _option_fields(cls)}
+        return _checked(name, value, fields[name].metadata["option"])
+
+    @classmethod
+    def table(cls) -> list[OptionInfo]:
+        """The options as rows, in the order of their declaration."""
+        return [
+            field.metadata["option"].info._replace(name=cls.RENAME(field.name))
+            for field in _option_fields(cls)
+        ]
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """The sentence for an unknown option: the nearest known one, or all of them."""
+    names = sorted(known)
+    if near := nearest_name(name, names):
+        return f"there is no such option; did you mean {near!r}?"
+    return f"there is no such option; there are {', '.join(names)}"
+
+
+def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
+    """Raises ConfigError, naming the argument, if ``check`` finds that no message can carry it."""
+    shown = escape(value) if isinstance(value, str) else value
+    why = f"must not be of type {type(value).__name__}"
+    if isinstance(value, bool | float):
+        raise ConfigError(name, value, why)
+    try:
+        check(value)
+    except ProtocolError as error:
+        raise ConfigError(name, shown, error.reason) from None
+    except (TypeError, AttributeError):
+        raise ConfigError(name, value, why) from None
+
+
+def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(cls) if "option" in field.metadata]
+
+
+def _checked(name: str, value: Any, declared: _Declaration) -> Any:
+    try:
+        parsed = declared.parse(value)
+    except ConfigError:  # of the environment's variable that stands in for the option
+        raise
+    except (ValueError, TypeError) as error:
+        raise ConfigError(name, value, str(error)) from None
+    if declared.choices and parsed not in declared.choices:
+        raise ConfigError(name, value, f"must be one of {', '.join(declared.choices)}")
+    if parsed is None or isinstance(parsed, (str, tuple)):
+        return parsed
+    if declared.minimum is not None and parsed < declared.minimum:
+        raise ConfigError(name, value, f"must be at least {declared.minimum}")
+    if declared.maximum is not None and parsed > declared.maximum:
+        raise ConfigError(name, value, f"must be at most {declared.maximum}")
+    return parsed
+
+
+def _parser_of(kind: type) -> Callable[[Any], Any]:
+    return {bool: parse_bool, int: parse_int, float: parse_float, str: parse_str}[kind]
+
+
+def parse_bool(value: Any) -> bool:
+    """``true`` or ``false``, in any case, or a bool."""
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return word == "true"
+
+
+def parse_int(value: Any) -> int:
+    """A whole number, or a string of one."""
+    if not isinstance(value, (bool, float)):
+        with contextlib.suppress(ValueError, TypeError):
+            return int(value)
+    raise ValueError("must be a whole number")
+
+
+def parse_float(value: Any) -> float:
+    """A finite number, or a string of one."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    try:
+        number = float(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError("must be a number") from None
+    if not math.isfinite(number):
+        raise ValueError("must be a finite number")
+    return number
+
+
+def parse_str(value: Any) -> str:
+    """A string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a string that is not empty")
+    return value

@@ -1,1 +1,0 @@
-"""What people see of running nodes: numbers for Prometheus, health, readiness."""

@@ -1,0 +1,94 @@
+"""JSON objects with a version, declared as Structs: Flight's messages and the records of notes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Annotated, Any, ClassVar, Final, Self
+
+import msgspec
+from msgspec import Meta
+
+from dafka_core.errors import InvalidRequestError
+from dafka_core.model.suggestions import nearest_name
+
+VERSION: Final = 1
+
+Natural = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+def pack(members: dict[str, Any], version: int = VERSION) -> bytes:
+    """A JSON object with these members and the version, in ASCII."""
+    return json.dumps({"v": version, **members}).encode("ascii")
+
+
+class JsonMessage(msgspec.Struct, frozen=True):
+    """A JSON object whose members are the version, ``v``, and the class's fields.
+
+    Python's ``json`` makes and reads the text, msgspec checks what it says: msgspec's own codec
+    refuses lone surrogates, which stand for octets of a name that are not UTF-8.
+    """
+
+    what: ClassVar[str] = "answer"
+    """What an error calls an object that cannot be read."""
+    json_version: ClassVar[int] = VERSION
+
+    def packed(self) -> bytes:
+        """The message as it travels."""
+        return pack(msgspec.to_builtins(self), self.json_version)
+
+    @classmethod
+    def parse(cls, packed: str | bytes) -> Self:
+        """The message that travelled.
+
+        Raises:
+            InvalidRequestError: it is none; the error names the member.
+        """
+        try:
+            found = json.loads(packed)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            why = "must be a JSON object (docs/flight.md)"
+            raise InvalidRequestError(cls.what, short(packed), why)
+        version = found.pop("v", None)
+        if type(version) is not int or version != cls.json_version:
+            raise InvalidRequestError(
+                "v", short(version), f"must be the version, {cls.json_version}"
+            )
+        try:
+            return msgspec.convert(found, cls)
+        except msgspec.ValidationError as error:
+            raise _refused(found, cls.__struct_fields__, str(error)) from error
+        except UnicodeEncodeError:  # of a text that is in the place of something else
+            why = "has half a surrogate pair where no text can be"
+            raise InvalidRequestError(cls.what, short(packed), why) from None
+
+
+def _refused(found: dict[str, Any], known: Collection[str], text: str) -> InvalidRequestError:
+    """An error whose ``text`` is "Expected `int` >= 0 - at `$.times[0][2]`", for instance."""
+    if text.startswith("Object contains unknown field"):
+        name = min(found.keys() - set(known))
+        return InvalidRequestError(str(short(name)), short(found[name]), nearest(name, known))
+    missing = re.match(r"Object missing required field `(\w+)`", text)
+    if missing:
+        return InvalidRequestError(missing[1], None, "is required")
+    why, _, path = text.partition(" - at `$.")
+    member, *indexes = re.findall(r"\w+", path)
+    value = found[member]
+    for index in indexes:
+        value = value[int(index)]
+    return InvalidRequestError(member, short(value), why.replace("Expected", "must be", 1))
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The sentence for a name that is not known: the nearest known one, or all of them."""
+    near = nearest_name(name, known)
+    return f"did you mean {near!r}?" if near else f"must be one of {', '.join(known)}"
+
+
+def short(value: object) -> object:
+    """A value that came from elsewhere, cut where it is too long for an error's sentence."""
+    text = repr(value)
+    return value if len(text) <= 100 else f"{text[:100]}..."

@@ -1,0 +1,137 @@
+"""When records were published: each has one timestamp, wherever and whenever it is read.
+
+In Kafka's words it is the *create time* of records that our producers publish: a producer stamps
+them once, and the stamps travel with the records.  Of records that come without one, from C
+producers and from clients that write at a store, it is the *append time*: the first store of ours
+that takes them stamps them.
+
+Every store keeps the stamps in the order of the offsets: a record whose stamp is less than that of
+the one before it has that one's.  All stores have the same records before it, so all come to the
+same.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from dafka_core.model.records import TopicPartition
+from dafka_core.model.values import Longs
+
+MAX_AHEAD_US: Final = 60_000_000
+"""How far a stamp may be ahead of the clock of a store that takes it.  No later stamp of the
+partition can be below it, so one clock that is wrong would be believed for as long as it is ahead.
+Clocks that are set by a network differ by much less than this minute."""
+
+ANY_US: Final = 2**63 - 1
+"""No timestamp is later."""
+
+STEP_LASTS_US: Final = 60_000_000
+"""How long a larger step of this machine's clock must have lasted to be believed."""
+
+MAX_SAID: Final = 10_000
+"""Partitions of which a store says that their stamps are too far ahead; then it is quiet."""
+
+_log: Final = logging.getLogger("dafka")
+
+
+class WallClock:
+    """This machine's clock in microseconds since the epoch UTC, without jumps to and fro.
+
+    One that jumps by more than ``MAX_AHEAD_US``, and soon back again, would leave its mark on every
+    partition.  So until a jump has lasted ``STEP_LASTS_US``, time goes on as before it.
+    """
+
+    def __init__(
+        self,
+        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        # It counts the time that the machine was suspended, too.
+        steady_us: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
+    ) -> None:
+        self._wall_us = wall_us
+        self._steady_us = steady_us
+        self._lead_us = wall_us() - steady_us()
+        self._stepped_us: int | None = None
+
+    def now_us(self) -> int:
+        """The time."""
+        steady_us = self._steady_us()
+        lead_us = self._wall_us() - steady_us
+        step_us = lead_us - self._lead_us
+        if abs(step_us) <= MAX_AHEAD_US:
+            self._lead_us, self._stepped_us = lead_us, None
+        elif self._stepped_us is None:
+            self._stepped_us = steady_us
+            text = "the clock has jumped by %.0f s: not believed unless it stays so for %.0f s"
+            _log.warning(text, step_us / 1e6, STEP_LASTS_US / 1e6)
+        elif steady_us - self._stepped_us >= STEP_LASTS_US:
+            _log.warning("the clock is still %.0f s from before: believed now", step_us / 1e6)
+            self._lead_us, self._stepped_us = lead_us, None
+        return steady_us + self._lead_us
+
+
+class AheadLog:
+    """Says, once of each partition, that its records were stamped too far ahead."""
+
+    def __init__(self) -> None:
+        self._said: set[TopicPartition] = set()
+
+    def say(self, ahead_us: dict[TopicPartition, int]) -> None:
+        """Of these partitions, by how much the records that a store has taken were ahead."""
+        for tp in ahead_us.keys() - self._said:
+            if len(self._said) < MAX_SAID:
+                self._said.add(tp)
+                text = (
+                    "%s: its records are stamped %.0f s ahead of this store's clock; it keeps its "
+                    "own time for them.  Set the clock of their producer, or this one"
+                )
+                _log.warning(text, tp, ahead_us[tp] / 1e6)
+
+
+def shown_time(time_us: int) -> str:
+    """A time in a sentence, to the second."""
+    try:
+        when = datetime.fromtimestamp(time_us // 1_000_000, UTC)
+    except (OverflowError, OSError, ValueError):  # its clock is nobody's
+        return "at a time that cannot be"
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def stamped_once(count: int, time_us: int) -> Longs:
+    """The times of so many records that have one timestamp."""
+    return np.array([[count, time_us]], np.int64)
+
+
+def taken_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
+    """The times of records that a client writes at a store, for it and for all other stores.
+
+    Those without one, or with one below 0 or after ``latest_us``, have the store's.
+    """
+    if times is None:
+        return stamped_once(count, now_us)
+    believed = (times[:, 1] >= 0) & (times[:, 1] <= latest_us)
+    return np.column_stack((times[:, 0], np.where(believed, times[:, 1], now_us)))
+
+
+def in_order(
+    times: Longs | None, count: int, now_us: int, last_us: int, latest_us: int | None = None
+) -> Longs:
+    """The times under which a store keeps the ``count`` records after one of ``last_us``.
+
+    Without a stamp, or with one after ``latest_us`` (``MAX_AHEAD_US`` ahead of the store's clock,
+    if that is not in doubt), it is the store's time ``now_us``.
+    """
+    latest_us = now_us + MAX_AHEAD_US if latest_us is None else latest_us
+    if times is None:
+        return stamped_once(count, max(now_us, last_us))
+    if len(times) == 1:  # most batches are stamped once
+        time_us = int(times[0, 1])
+        time_us = now_us if time_us > latest_us else time_us
+        return stamped_once(count, max(time_us, last_us))
+    stamps = np.where(times[:, 1] > latest_us, now_us, times[:, 1])
+    return np.column_stack((times[:, 0], np.maximum.accumulate(stamps.clip(last_us))))

@@ -1,0 +1,1 @@
+"""Running nodes as operators see them: metrics, health, diagnosis."""

@@ -1,0 +1,223 @@
+"""Gathers the facts about a cluster, within a time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final
+
+from dafka_core.config.node_options import ReaderOptions
+from dafka_core.config.security_options import KeyFiles, keys_in
+from dafka_core.errors import (
+    DafkaError,
+    InvalidRequestError,
+    NoStoreError,
+    NotAllowedError,
+    StoreUnreachableError,
+    TowerNotFoundError,
+)
+from dafka_core.flight.json_messages import Offsets
+from dafka_core.flight.local_log import LocalLogs
+from dafka_core.flight.requests import OffsetsRequest
+from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
+from dafka_core.flight.server_actions import ACTIONS
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation, host_of
+from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
+from dafka_core.nodes.reader import Reader
+from dafka_core.ops.facts import Facts, FileAccess, StoreFacts
+from dafka_core.ops.findings import Severity
+from dafka_core.ops.port_probe import HTTP2, PROBE_S, Answer, check_towers, probed, towers_probed
+
+MAX_ASKED: Final = 16
+"""Stores asked at the same time."""
+
+Asked = tuple[StoreFacts, list[PartitionInfo]]
+"""What is known of a store, and what it has of the topics."""
+
+
+def asked(
+    stores: Sequence[StoreFacts],
+    topics: Sequence[str] | None,
+    timeout_s: float,
+    keys: KeyFiles,
+) -> list[Asked]:
+    """The stores with what each says; one without Arrow Flight is as it was.
+
+    Args:
+        stores: what is known of them.
+        topics: those about which they are asked; None: all.
+        timeout_s: how long each call to one of them may take.
+        keys: by which they let this process in.
+    """
+    if not stores:
+        return []
+    with ThreadPoolExecutor(min(len(stores), MAX_ASKED)) as pool:
+        return [*pool.map(lambda each: _asked(each, topics, timeout_s, keys), stores)]
+
+
+def _asked(
+    facts: StoreFacts, topics: Sequence[str] | None, timeout_s: float, keys: KeyFiles
+) -> Asked:
+    if not facts.locations:
+        return facts, []
+    name = "" if facts.is_named else facts.store
+    try:
+        with _Client(StoreLocation(name, facts.locations), keys) as client:
+            location = client.describe(timeout_s=timeout_s)
+            facts = facts._replace(store=location.store)
+            began = time.time()
+            (clock,) = client.ask(Offsets, timeout_s, OffsetsRequest(()))
+            ended = time.time()
+            knows = client.actions(timeout_s=timeout_s)
+            heads = client.heads(topics, timeout_s=timeout_s)
+            if RetentionRequest.action in knows:
+                # It has no rules at all, or the key is not told of them.
+                with suppress(InvalidRequestError, NotAllowedError):
+                    (said,) = client.ask(RetentionRules, timeout_s, RetentionRequest())
+                    facts = facts._replace(rules=said.rules, rules_set=said.is_set)
+    except DafkaError as error:
+        why = error.why if isinstance(error, StoreUnreachableError) else str(error)
+        return facts._replace(failure=why, stranger=_stranger(facts, timeout_s)), []
+    facts = facts._replace(
+        ahead_s=clock.now_us / 1e6 - (began + ended) / 2,
+        unsure_s=(ended - began) / 2,
+        clock_doubt=clock.clock_doubt,
+        lacks=tuple(sorted(set(ACTIONS) - knows)),
+        more=tuple(sorted(knows - set(ACTIONS))),
+        file=_access(location),
+    )
+    return facts, heads
+
+
+def _stranger(facts: StoreFacts, timeout_s: float) -> str:
+    """What is spoken in place of Flight where a store was named; empty where it may be a store."""
+    place = host_of(facts.locations[-1]) if facts.is_named else None
+    if place is None:
+        return ""
+    (port,) = probed([place], min(timeout_s, PROBE_S))
+    if port.answer is Answer.ZEROMQ:
+        return f"ZeroMQ {port.said}".strip()
+    return port.said if port.answer is Answer.STRANGER and port.said != HTTP2 else ""
+
+
+def _access(location: StoreLocation) -> FileAccess:
+    if not (location.here and location.directory):
+        return FileAccess.ELSEWHERE
+    logs = LocalLogs()
+    try:
+        found = logs.open(location)
+    finally:
+        logs.close()
+    return FileAccess.READABLE if found else FileAccess.UNREADABLE
+
+
+class _Client(StoreClient):
+    """Asks what nobody else needs to know."""
+
+    def actions(self, *, timeout_s: float) -> set[str]:
+        """The names of the actions that the store knows."""
+        with self._asking(timeout_s) as (client, options):
+            return {each.type for each in client.list_actions(options)}
+
+
+HEAR_S: Final = 2.0
+"""Stores that are there are heard of in less; those far away are waited for longer by the mesh."""
+
+MOST_STORE_S: Final = 5.0
+"""For one call to a store: one that stands still is known by then."""
+
+
+def gathered(
+    options: Mapping[str, Any],
+    topics: Sequence[str] = (),
+    uris: Sequence[str] = (),
+    *,
+    timeout_s: float = 10.0,
+) -> Facts:
+    """What can be found out from here.
+
+    Args:
+        options: how to join the mesh, as ``Reader`` takes them.
+        topics: those to look for.
+        uris: stores to ask by Arrow Flight in place of towers.
+        timeout_s: about how long all of it may take.
+
+    Raises:
+        ConfigError: an option cannot be used.
+    """
+    deadline = time.monotonic() + timeout_s
+    if uris:
+        facts = Facts(topics=tuple(topics))
+        return _with_stores(facts, named_stores(uris), keys_in(options), deadline)
+    towers = towers_probed(ReaderOptions.build(options).tower, min(PROBE_S, timeout_s))
+    facts = Facts(tuple(towers), topics=tuple(topics))
+    if not any(each.severity is Severity.OK for each in check_towers(towers)):
+        return facts
+    left_s = max(deadline - time.monotonic(), 0.1)
+    try:
+        with Reader(**{**options, "tower_timeout_s": left_s, "wait_for_tower": False}) as reader:
+            return _heard(facts._replace(tower_found=True), reader, deadline)
+    except TowerNotFoundError:
+        return facts._replace(tower_found=False)
+
+
+def _heard(facts: Facts, reader: Reader, deadline: float) -> Facts:
+    left_s = max(deadline - time.monotonic(), 0.1)
+    found: list[PartitionInfo] = []
+    try:
+        if not facts.topics:
+            reader.hear_stores(timeout_s=min(HEAR_S, left_s))
+        else:
+            found = reader.partitions(facts.topics, timeout_s=min(HEAR_S, left_s))
+        if set(facts.topics) - {info.topic for info in found}:
+            found = reader.partitions(timeout_s=min(HEAR_S, left_s))
+        facts = facts._replace(asked=True)
+    except NoStoreError:
+        pass  # those that cannot connect to the reader are asked by Arrow Flight
+    facts = heard(facts, reader)._replace(
+        away=tuple(reader.missing_stores(timeout_s=0.01)),
+        heads={info.tp: info for info in found},
+    )
+    return _with_stores(facts, facts.stores, reader.keys, deadline)
+
+
+def named_stores(uris: Sequence[str]) -> list[StoreFacts]:
+    """What is known of stores that somebody has named."""
+    return [StoreFacts(uri, locations=(uri,)) for uri in uris]
+
+
+def heard(facts: Facts, reader: Reader) -> Facts:
+    """With the nodes and stores that a reader of the mesh has heard of."""
+    contacts, locations = reader.contacts(), reader.endpoints()
+    stores = tuple(
+        StoreFacts(
+            store,
+            knows_queries=store not in contacts.c_stores,
+            connects=store not in contacts.unmet,
+            locations=locations.get(store, ()),
+        )
+        for store in reader.stores()
+    )
+    return facts._replace(node_count=contacts.node_count, endpoint=contacts.endpoint, stores=stores)
+
+
+def _with_stores(
+    facts: Facts, stores: Sequence[StoreFacts], keys: KeyFiles, deadline: float
+) -> Facts:
+    left_s = min(max(deadline - time.monotonic(), 0.5), MOST_STORE_S)
+    answers = asked(stores, facts.topics, left_s, keys)
+    heads: dict[TopicPartition, PartitionInfo] = dict(facts.heads)
+    answered = [each for each, _ in answers if each.locations and not each.failure]
+    if answered and not facts.asked:
+        found = [info for _, infos in answers for info in infos]
+        if set(facts.topics) - {info.topic for info in found}:
+            found = [info for _, infos in asked(answered, None, left_s, keys) for info in infos]
+        heads |= merge_heads(found)
+    return facts._replace(
+        stores=tuple(each for each, _ in answers),
+        heads=heads,
+        asked=facts.asked or bool(answered),
+    )

@@ -1,0 +1,195 @@
+"""The nodes of this process that are watched, without keeping them alive."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from dafka_core.config.version import this_version
+from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.model.histograms import BOUNDS_S, Counted
+from dafka_core.ops import health, readings
+from dafka_core.ops import metric_declarations as d
+from dafka_core.ops.findings import Finding, Severity, problem
+from dafka_core.ops.metric_declarations import EVERY, TABLE, Metric, Sample
+from dafka_core.ops.readings import StoreReadings
+from dafka_core.ops.store_extension import ExtensionNode, store_extensions
+from dafka_core.protocol.beacons import endpoint_of
+
+if TYPE_CHECKING:
+    from dafka_core.nodes.node import Node
+
+
+class WatchedNode:
+    """One node.
+
+    Args:
+        topics: how many of a store's topics have numbers of their own.
+
+    Raises:
+        ConfigError: it is of no kind that can be watched.
+    """
+
+    def __init__(self, node: Node, topics: int) -> None:
+        self.kind = node.kind
+        self.metrics: Sequence[d.Metric] = ()
+        """Those that an extension declares."""
+        self._node = weakref.ref(node)
+        anyone: Any = node
+        self._read: Callable[[Any], Iterable[Sample]]
+        match self.kind:
+            case "store":
+                self._read = StoreReadings(anyone, topics).read
+                self.name, endpoint = anyone.address, endpoint_of(anyone.parts.mesh.beacon, "")
+            case "producer" | "consumer":
+                reads = readings.of_producer, readings.of_consumer
+                self._read = reads[self.kind == "consumer"]
+                self.name, endpoint = anyone.address, endpoint_of(anyone.parts[0].beacon, "")
+            case "tower":
+                self._read = readings.of_tower
+                self.name = endpoint = anyone.tower
+            case _ if isinstance(node, ExtensionNode):
+                self._read = methodcaller("samples")
+                self.name = endpoint = node.name
+                self.metrics = node.metrics
+            case other:
+                why = "must be a tower, store, producer, consumer or extension of a store"
+                raise ConfigError("nodes", other, why)
+        self._info = (this_version(), endpoint)
+
+    def samples(self) -> list[Sample]:
+        """What it tells now; of one that is closed, that it is."""
+        findings = self.findings()
+        samples = [
+            Sample(d.INFO, 1, self._info),
+            Sample(d.HEALTHY, health.is_alive(findings)),
+            Sample(d.READY, health.is_ready(findings)),
+            Sample(d.WARNINGS, sum(each.severity is Severity.WARNING for each in findings)),
+        ]
+        node = self._node()
+        if node is None or not node.is_open:
+            return samples
+        with contextlib.suppress(DafkaError):  # it ends just now, as ``findings`` say
+            samples.extend(self._read(node))
+        return samples
+
+    def findings(self) -> list[Finding]:
+        """What there is to say of it now."""
+        node = self._node()
+        if node is None:
+            return [problem(health.LIFE, f"the {self.kind} was dropped", "keep it, or close it")]
+        try:
+            return [*health.of_node(node)]
+        except DafkaError as error:  # it ends just now
+            return [problem(health.LIFE, str(error), "start it again")]
+
+
+class WatchedNodes:
+    """All of a process.
+
+    Args:
+        topics: how many of a store's topics have numbers of their own.
+    """
+
+    def __init__(self, topics: int) -> None:
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._nodes: list[WatchedNode] = []
+        self._expected = ""
+
+    def add(self, *nodes: Node) -> None:
+        """Watches nodes from now on."""
+        made = [WatchedNode(each, self._topics) for each in nodes]
+        with self._lock:
+            self._nodes += made
+            self._expected = ""
+
+    def expect(self, what: str) -> None:
+        """Nodes are being made: until ``add`` this process is not ready, and runs."""
+        self._expected = what
+
+    @property
+    def nodes(self) -> list[WatchedNode]:
+        """Those that are watched."""
+        with self._lock:
+            return [*self._nodes]
+
+    def findings(self) -> list[tuple[str, str, Finding]]:
+        """What there is to say, with the kind and the name of the node that it is of."""
+        found = [(each.kind, each.name, one) for each in self.nodes for one in each.findings()]
+        if self._expected or not found:
+            what = self._expected or "node"
+            why = f"no {what} serves yet"
+            one = problem("start", why, "it opens its log and looks for a tower; its log says more")
+            found.append((what, "", one))
+        return found
+
+
+_FAMILIES: Final[dict[str, Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def registry_of(nodes: WatchedNodes) -> CollectorRegistry:
+    """What Prometheus' library serves: the nodes, and the process that they run in."""
+    registry = CollectorRegistry()
+    registry.register(NodesCollector(nodes))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class NodesCollector(Collector):
+    """Asks a process's nodes.  Every metric that their kinds have is there, if only by name."""
+
+    def __init__(self, nodes: WatchedNodes) -> None:
+        self._nodes = nodes
+
+    def describe(self) -> list[Family]:
+        """Every name that there may be: who asks for some only is told of these."""
+        declared = [each.metrics for each in store_extensions()]
+        declared += [each.metrics for each in self._nodes.nodes]
+        return [_family(metric, []) for metric in dict.fromkeys(chain(TABLE, *declared))]
+
+    def collect(self) -> Iterator[Family]:
+        """What they tell now."""
+        found: dict[Metric, list[tuple[list[str], Sample]]] = {}
+        kinds: set[str] = set()
+        nodes = self._nodes.nodes
+        for node in nodes:
+            kinds |= {node.kind, *EVERY}
+            for sample in node.samples():
+                labels = [node.kind, node.name, *sample.labels]
+                found.setdefault(sample.metric, []).append((labels, sample))
+        told = (metric for metric in TABLE if not kinds.isdisjoint(metric.of))
+        for metric in dict.fromkeys(chain(told, *(node.metrics for node in nodes))):
+            yield _family(metric, found.get(metric, []))
+
+
+def _family(metric: Metric, samples: list[tuple[list[str], Sample]]) -> Family:
+    name = metric.name.removesuffix("_total")
+    meaning = metric.meaning if not metric.unit else f"{metric.meaning} ({metric.unit})"
+    family: Any = _FAMILIES[metric.kind](name, meaning, labels=list(metric.all_labels))
+    for labels, sample in samples:
+        if isinstance(sample.value, Counted):
+            family.add_metric(labels, _buckets(sample.value), sample.value.sum_s)
+        else:
+            family.add_metric(labels, float(sample.value))
+    return cast("Family", family)
+
+
+def _buckets(counted: Counted) -> list[tuple[str, float]]:
+    """As Prometheus has them: each counts all that took no longer."""
+    names = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+    return [*zip(names, accumulate(counted.counts), strict=True)]

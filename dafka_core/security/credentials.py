@@ -1,0 +1,132 @@
+"""What Arrow Flight needs of a key, made from its secret: a token, and a store's certificate.
+
+So there is nothing else to be kept: who has the secret has both.  What others know them by is in
+the public file: the token's digest, and the certificate.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from zmq.utils import z85
+
+from dafka_core.errors import HIDDEN
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+SERVER_NAME: Final = "dafka-store"
+"""What every store's certificate is for.  Clients trust certificates, and not names of hosts."""
+
+HEADER: Final = "authorization"
+SCHEME: Final = "Bearer "
+"""How a token is said: RFC 6750."""
+
+VALID_DAYS: Final = 3_650
+"""How long a certificate lasts: the key is shut out by its file, and not by time."""
+
+_TOKEN: Final = b"dafka: a token for Arrow Flight, version 1"
+_TLS_KEY: Final = b"dafka: a key for TLS, version 1"
+_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of the curve P-256."""
+
+_EARLIER: Final = dt.timedelta(days=1)
+"""Clocks differ."""
+
+
+class TlsPair(NamedTuple):
+    """A certificate and its private key, as PEM."""
+
+    certificate: bytes
+    private_key: bytes
+
+    def __repr__(self) -> str:
+        return f"TlsPair({self.certificate!r}, {HIDDEN})"
+
+
+def token(secret: bytes) -> str:
+    """What the owner of a secret key, in Z85, says to a store."""
+    return hmac.new(z85.decode(secret), _TOKEN, hashlib.sha256).hexdigest()
+
+
+def token_digest(said: str) -> str:
+    """What the store knows a token by, which nobody can say in its place."""
+    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def new_certificate(secret: bytes, name: str, days: float = VALID_DAYS) -> str:
+    """A certificate for a store with this secret key in Z85, as one line."""
+    # Only those who make one, or are a store, need the library, which takes a while to load.
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
+
+    key, now = _tls_key(secret), dt.datetime.now(dt.UTC)
+    own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name[:64])])
+    made = (
+        x509.CertificateBuilder(own, own, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + dt.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, SHA256())
+    )
+    return base64.b64encode(made.public_bytes(Encoding.DER)).decode()
+
+
+def tls_pair(secret: bytes, certificate: str) -> TlsPair:
+    """What a store serves by.
+
+    Raises:
+        ValueError: the certificate is none, or another key's.
+    """
+    from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415
+
+    key = _tls_key(secret)
+    if parsed(certificate).public_key() != key.public_key():
+        raise ValueError("has the certificate of another key")
+    pkcs8, no_password = form.PrivateFormat.PKCS8, form.NoEncryption()
+    private = key.private_bytes(form.Encoding.PEM, pkcs8, no_password)
+    return TlsPair(pem(certificate), private)
+
+
+def pem(certificate: str) -> bytes:
+    """A certificate of one line in the form that gRPC takes."""
+    lines = (certificate[at : at + 64] for at in range(0, len(certificate), 64))
+    return "\n".join(
+        ("-----BEGIN CERTIFICATE-----", *lines, "-----END CERTIFICATE-----", "")
+    ).encode()
+
+
+def parsed(certificate: str) -> x509.Certificate:
+    """A certificate of one line.
+
+    Raises:
+        ValueError: it is none.
+    """
+    from cryptography import x509  # noqa: PLC0415
+
+    try:
+        return x509.load_der_x509_certificate(base64.b64decode(certificate, validate=True))
+    except (ValueError, binascii.Error):
+        raise ValueError("has a certificate that is none") from None
+
+
+def has_expired(certificate: str) -> bool:
+    """Whether a certificate, which is one, is not valid any more."""
+    return parsed(certificate).not_valid_after_utc < dt.datetime.now(dt.UTC)
+
+
+def _tls_key(secret: bytes) -> ec.EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    # Of twice the size, so that each number is as likely as the others.
+    drawn = hmac.new(z85.decode(secret), _TLS_KEY, hashlib.sha512).digest()
+    number = int.from_bytes(drawn, "big") % (_ORDER - 1) + 1
+    return ec.derive_private_key(number, ec.SECP256R1())

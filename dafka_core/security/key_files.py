@@ -1,0 +1,289 @@
+"""Keys in files, in the form of ZeroMQ's certificates, which ``zmq.auth`` reads and writes.
+
+``NAME.key_secret`` is for its owner alone; ``NAME.key`` is public, and says what its owner may be,
+and by what Arrow Flight knows it (``credentials``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import zmq
+from zmq.auth import create_certificates, load_certificate
+from zmq.utils import z85
+
+from dafka_core.config.security_options import SecurityOptions
+from dafka_core.errors import HIDDEN, ConfigError
+from dafka_core.model.names import escape
+from dafka_core.security.credentials import new_certificate, parsed, token, token_digest
+from dafka_core.security.permissions import (
+    STORE,
+    Permissions,
+    address_prefix,
+    parse_patterns,
+    parse_roles,
+)
+from dafka_core.system.files import make_directory, move, others_can_read, replace_file
+
+PUBLIC: Final = ".key"
+SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
+"""How the names of files with keys end."""
+
+FROM_ENVIRONMENT: Final = "env:"
+"""What stands before the name of an environment variable in place of a file's name."""
+
+_SECRET_DIGITS: Final = 40
+
+_NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
+_KEY: Final = re.compile(r"(?m)^\s*(public|secret)-key\s*=\s*[\"']?(.*?)[\"']?\s*$")
+_FACTS: Final = ("roles", "produce", "consume", "addresses")
+"""What a public file may say of its owner, in this order."""
+
+TOKEN: Final = "token-sha256"  # noqa: S105 -- no token
+CERTIFICATE: Final = "certificate"
+"""What follows it, for Arrow Flight."""
+
+_METADATA: Final = re.compile(
+    rf"\s+({'|'.join((*_FACTS, TOKEN, CERTIFICATE))})\s*=\s*(?:\"([^\"]*)\"|([\w.*?, -]*))"
+)
+"""A line of it.  Between quotation marks may stand whatever is in patterns; else what nobody takes
+for something else."""
+
+_UNREADABLE: Final = re.compile(r"[\"\r\n\ud800-\udfff]")
+"""What of a pattern would end its line there, or is no UTF-8: nobody could read the file."""
+
+
+class KeyPair(NamedTuple):
+    """A node's own key, both halves in Z85."""
+
+    public: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public!r}, {HIDDEN})"
+
+
+class AllowedKey(NamedTuple):
+    """A public key in Z85, and what its owner may do."""
+
+    key: str
+    permissions: Permissions
+    token_digest: str = ""
+    """What its token is known by; empty in a file written by hand without it."""
+    certificate: str = ""
+    """A store's, as one line."""
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.permissions.name
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """What its owner may be."""
+        return self.permissions.roles
+
+
+def new_key(
+    directory: Path, name: str, roles: tuple[str, ...], **patterns: tuple[str, ...]
+) -> tuple[Path, Path]:
+    """Makes a key; its public file and its secret one, which only the owner of it can read.
+
+    Args:
+        patterns: of ``Permissions``: ``produce``, ``consume`` and ``addresses``.
+
+    Raises:
+        ConfigError: the name is none for a file, there is a key of that name, or a pattern cannot
+            be written into one.
+        OSError: the directory cannot be made or written to.
+    """
+    if not _NAME.fullmatch(name):
+        why = "must begin with a letter or digit, and have letters, digits, '.', '_' and '-' only"
+        raise ConfigError("name", name, why, "argument")
+    for option, each in patterns.items():
+        for pattern in filter(_UNREADABLE.search, each):
+            why = "a key's file has no form for '\"', a line break, or what is no UTF-8: write '?'"
+            raise ConfigError(option, escape(pattern), why)
+    make_directory(directory, 0o700)
+    made: list[Path] = []
+    # Made where nobody else looks, and moved when it is whole.
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=directory) as hidden:
+        public, secret = map(Path, create_certificates(hidden, name))
+        secret.chmod(0o600)
+        # ZeroMQ's library writes what is said of a key into the secret file only.
+        told = {"roles": roles, **patterns}
+        facts = {each: ", ".join(told[each]) for each in _FACTS if each in told}
+        _, own = load_certificate(secret)
+        assert own is not None
+        told_of = facts | _credentials(own, name, roles)
+        public.write_bytes(_told_anew(public.read_text(), told_of).encode())
+        try:
+            for path in (secret, public):
+                move((path, directory / path.name), replaces=False)
+                made.append(directory / path.name)
+        except FileExistsError:
+            for path in made:
+                path.unlink()
+            why = f"there is a key of that name in {directory} already: it is kept as it is"
+            raise ConfigError("name", name, why, "argument") from None
+    return directory / public.name, directory / secret.name
+
+
+def renew(directory: Path, name: str) -> AllowedKey:
+    """Writes into a key's public file anew what Arrow Flight needs of it.
+
+    A file written by hand has nothing of it, and a certificate lasts for years, but not for ever.
+
+    Raises:
+        ConfigError: there is no such key, or its secret is not here.
+        OSError: the file cannot be written.
+    """
+    public = directory / f"{name}{PUBLIC}"
+    own = read_secret(str(public.with_suffix(SECRET)))
+    try:
+        known = read_public(public)
+        if known.key.encode() != own.public:
+            raise ValueError(f"is not the public half of {name}{SECRET}")
+    except ValueError as error:
+        raise ConfigError("name", name, f"{public.name} {error}", "argument") from None
+    text = _told_anew(public.read_text("utf-8"), _credentials(own.secret, name, known.roles))
+    replace_file(public, text.encode(), public.stat().st_mode & 0o777)
+    return read_public(public)
+
+
+def read_secret(file: str) -> KeyPair:
+    """A node's own key, from a file, or from an environment variable: ``env:NAME``.
+
+    Raises:
+        ConfigError: it cannot be read, others can read it, or it is none.
+    """
+    if file.startswith(FROM_ENVIRONMENT):
+        return _from_environment(file)
+    path = Path(file)
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no path"
+        why = f"must be a file that 'dafka keys new' made ({reason})"
+        raise ConfigError("secret_key_file", file, why) from None
+    if others_can_read(status):
+        why = f"others can read {path}: 'chmod 600 {path}', or make a new key if they have"
+        raise ConfigError("secret_key_file", file, why)
+    try:
+        public, secret = load_certificate(path)
+        if secret is not None and zmq.curve_public(secret) != public:
+            raise ValueError
+    except OSError as error:
+        why = f"{path} cannot be read ({error.strerror})"
+        raise ConfigError("secret_key_file", file, why) from None
+    except (ValueError, zmq.ZMQError):
+        why = f"{path} holds no key, or not a whole one: 'dafka keys new' makes them"
+        raise ConfigError("secret_key_file", file, why) from None
+    if secret is None:
+        why = f"{path} has a public key only: name the file that ends in {SECRET}"
+        raise ConfigError("secret_key_file", file, why)
+    return KeyPair(public, secret)
+
+
+def _from_environment(file: str) -> KeyPair:
+    name = file.removeprefix(FROM_ENVIRONMENT)
+    secret = os.environ.get(name, "").strip().encode()
+    try:
+        return KeyPair(zmq.curve_public(secret), secret)
+    except (ValueError, zmq.ZMQError):
+        # Who mistakes this for where the secret itself is given shall not see it in a log.
+        shown = name if name.isidentifier() and len(name) < _SECRET_DIGITS else HIDDEN
+        why = (
+            f"environment variable {shown} must be the 40 characters behind secret-key in a file "
+            f"NAME{SECRET} that 'dafka keys new' made"
+        )
+        raise ConfigError("secret_key_file", file, why) from None
+
+
+def own_prefix(config: SecurityOptions) -> str:
+    """What the addresses of a node with these options begin with; empty without a key.
+
+    Raises what ``read_secret`` raises.
+    """
+    if not config.secret_key_file:
+        return ""
+    return address_prefix(read_secret(config.secret_key_file).public)
+
+
+def read_public(path: Path) -> AllowedKey:
+    """A public key and what is said of it.
+
+    Raises:
+        ValueError: the file cannot be let count; it says why.
+    """
+    try:
+        return parse_public(path.stem, path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror})") from None
+
+
+def parse_public(name: str, octets: bytes) -> AllowedKey:
+    """The same of what is in its file.
+
+    Raises:
+        ValueError: it cannot be let count; it says why.
+    """
+    try:
+        text = octets.decode("utf-8-sig")
+        halves = dict(_KEY.findall(text))
+        public = halves["public"].encode()
+        if len(z85.decode(public)) != 32:
+            raise ValueError
+    except (ValueError, KeyError, struct.error):  # what Z85 has not
+        raise ValueError("holds no public key, or not a whole one") from None
+    if "secret" in halves:
+        raise ValueError(f"holds a secret key, which is for its owner alone: name it NAME{SECRET}")
+    told = _told(text)
+    if "roles" not in told:
+        raise ValueError("says no roles: 'dafka keys new --role ROLE' writes them")
+    patterns = {each: parse_patterns([told[each]]) for each in _FACTS[1:] if each in told}
+    roles = frozenset(parse_roles([told["roles"]]))
+    owner = Permissions(name, roles, prefix=address_prefix(public), **patterns)
+    certificate = told.get(CERTIFICATE, "") if owner.is_store else ""
+    if certificate:
+        parsed(certificate)
+    return AllowedKey(public.decode(), owner, told.get(TOKEN, ""), certificate)
+
+
+def _told(text: str) -> dict[str, str]:
+    """What a public file says of its owner.
+
+    Raises:
+        ValueError: there is a line that is not understood, and may be meant to take from him.
+    """
+    told: dict[str, str] = {}
+    section = ""
+    for number, line in enumerate(map(str.rstrip, text.split("\n")), 1):
+        if not line or line.lstrip().startswith("#"):
+            continue
+        found = (_KEY if section == "curve" else _METADATA).fullmatch(line)
+        if line in ("metadata", "curve"):
+            section = line
+        elif not section or found is None or found[1] in told:
+            form = f'an indented NAME = "VALUE" for {", ".join(_FACTS)}, each once'
+            raise ValueError(f"has line {number}, which is no line of a key: they are {form}")
+        else:
+            told[found[1]] = found[found.lastindex or 1]
+    return told
+
+
+def _credentials(secret: bytes, name: str, roles: Collection[str]) -> dict[str, str]:
+    facts = {TOKEN: token_digest(token(secret))}
+    return facts | {CERTIFICATE: new_certificate(secret, name)} if STORE in roles else facts
+
+
+def _told_anew(text: str, facts: Mapping[str, str]) -> str:
+    text = re.sub(rf"(?m)^\s+({'|'.join(facts)})\s*=.*\n", "", text)
+    lines = "".join(f'    {name} = "{fact}"\n' for name, fact in facts.items())
+    return text.replace("metadata\n", f"metadata\n{lines}", 1)

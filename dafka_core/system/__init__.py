@@ -1,0 +1,1 @@
+"""The operating system: durable files, forked children, threads."""

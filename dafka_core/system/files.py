@@ -1,0 +1,142 @@
+"""Files and directories that survive a power cut: no other module renames a file or syncs one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_NO_SYNC: Final = (errno.EINVAL, errno.EOPNOTSUPP)
+"""Errors of file systems (network, FUSE) that cannot sync a directory."""
+
+NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK)
+"""Errors of file systems without hard links."""
+
+
+@contextmanager
+def open_new(path: Path, mode: int | None = None, *, replaces: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that gets the name ``path`` at the end, when its contents are on disk.
+
+    An error or a power cut leaves the previous file, or none.  Without ``replaces`` one that exists
+    raises FileExistsError.
+    """
+    _check_missing(path, replaces)
+    made = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        with os.fdopen(os.open(made, flags, 0o666 if mode is None else 0o600), "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            yield file
+        move((made, path), replaces=replaces)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, octets: bytes, mode: int | None = None) -> None:
+    """Write or replace a file; see ``open_new``."""
+    with open_new(path, mode) as file:
+        file.write(octets)
+
+
+def move(*moves: tuple[Path, Path], replaces: bool = True) -> None:
+    """Give finished files and directories their final names, and sync everything.
+
+    Contents reach the disk first, so that no name ever leads to half a file.
+    """
+    for made, _ in moves:
+        _sync_all(made)
+    for made, path in moves:
+        if replaces:
+            made.replace(path)
+        else:
+            _move_to_free_name(made, path)
+    for directory in {path.parent for _, path in moves}:
+        sync(directory)
+
+
+def sync(path: Path) -> None:
+    """Put a file's contents, or a directory's names, on disk, as far as its file system can."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:  # writing to a directory does not require permission to read it
+        os.sync()
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path, mode: int = 0o777, *, below: Path | None = None) -> None:
+    """Make a directory and the missing ones above it; their names are on disk at the end.
+
+    The deepest one that exists is synced, too: the process that made it may have been killed before
+    its sync.  Directory ``below`` must exist; where many processes make the levels below it, all of
+    them are synced.
+    """
+    path = path.absolute()
+    # ``Path.exists`` raises where a name is too long.
+    exists = os.path.exists
+    found = below or next(each for each in (path, *path.parents) if exists(each)).parent
+    for each in reversed([path, *path.parents][: len(path.relative_to(found.absolute()).parts)]):
+        is_new = not exists(each)
+        if is_new or each == path:
+            each.mkdir(mode if each == path else 0o777, exist_ok=True)
+        parent = each.resolve().parent
+        if is_new or os.access(parent, os.R_OK):  # else it is older, in another user's directory
+            sync(parent)
+
+
+def _sync_all(path: Path) -> None:
+    if path.is_dir():
+        for each in path.iterdir():
+            if stat.S_IFMT(each.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR):
+                _sync_all(each)
+    sync(path)
+
+
+def _move_to_free_name(made: Path, path: Path) -> None:
+    try:
+        os.link(made, path)  # replaces nothing, unlike a rename
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        _check_missing(path, replaces=False)
+        made.rename(path)
+    else:
+        made.unlink()
+
+
+def _check_missing(path: Path, replaces: bool) -> None:
+    if not replaces and os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+
+
+OWNERS_ALONE: Final = 0o700
+"""For a directory that is made for records: who is to read them, too, is let in by its mode."""
+
+OTHERS_READ: Final = 0o644
+"""At most for a file that its owner alone is to write."""
+
+
+def mode_within(directory: Path) -> int:
+    """The permissions of a new file: whoever its directory lets in may do as much with the file."""
+    return directory.stat().st_mode & 0o666
+
+
+def others_can_read(status: os.stat_result) -> bool:
+    """Whether anybody but its owner can read a file.
+
+    What the system's owner lets a group read, as Kubernetes does, is not this user's to change.
+    """
+    others = 0o027 if status.st_uid == 0 and os.geteuid() != 0 else 0o077
+    return bool(stat.S_IMODE(status.st_mode) & others)

@@ -1,0 +1,264 @@
+"""A cluster in child processes, for demos, notebooks and tests.
+
+It needs no Docker and no configuration: a tower and stores on free loopback ports with a temporary
+directory, which end with the ``with`` block, and with the process that made them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from dafka_core.errors import ConfigError, NodeFailedError
+from dafka_core.security.key_files import SECRET, new_key
+from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, STORE, TOWER
+from dafka_core.system.closing import ProcessBound
+
+READY: Final = "READY "
+"""What a node's process prints, followed by JSON, when it serves."""
+
+START_TIMEOUT_S: Final = 30.0
+"""A loaded machine takes seconds to start Python."""
+
+
+class EmbeddedCluster(ProcessBound):
+    """A tower and ``stores`` stores.
+
+    Args:
+        stores: how many.
+        directory: where the stores keep their records, one subdirectory each; kept at the end.
+            Without it, a temporary one that is removed.
+        kafka: whether each store has a gateway, to which Kafka's clients connect (extra
+            ``kafka``), or the options that gateways are to have (``KafkaOptions``).
+        keys: whether the nodes have keys, and let in who has one that ``key`` has made.
+
+    Raises:
+        ConfigError: there cannot be so many, or the directory has no name.
+        NodeFailedError: a node did not start; says what it printed.
+    """
+
+    def __init__(
+        self,
+        stores: int = 1,
+        directory: str | Path | None = None,
+        *,
+        kafka: bool | Mapping[str, object] = False,
+        keys: bool = False,
+    ) -> None:
+        if type(stores) is not int or stores < 0:
+            raise ConfigError("stores", stores, "must be a whole number of 0 or more")
+        self._temporary: Callable[[], object] | None = None
+        if directory is not None and not str(directory):
+            raise ConfigError("directory", directory, "must name a directory; '.' is this one")
+        if directory is None:
+            directory = tempfile.mkdtemp(prefix="dafka-")
+            # Not a TemporaryDirectory, which a forked child would remove when it ends.
+            self._temporary = weakref.finalize(self, _remove, directory, os.getpid())
+        self.directory = Path(directory)
+        self._has_keys = keys
+        self._tower: _NodeProcess | None = None
+        self._ports = (0, 0)
+        self._stores: dict[int, _NodeProcess] = {}
+        self._has_gateways = kafka is not False
+        self._kafka = {} if isinstance(kafka, bool) else dict(kafka)
+        self._gateways: dict[int, str] = {}
+        self.key()  # known from the start, as nodes look for new ones each second
+        try:
+            self.start_tower()
+            for index in range(stores):
+                self.start_store(index)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def tower(self) -> str:
+        """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes and of Spark."""
+        return f"127.0.0.1:{self._ports[0]}:{self._ports[1]}"
+
+    @property
+    def stores(self) -> list[str]:
+        """The addresses of the stores that run."""
+        return [str(store.ready["address"]) for _, store in sorted(self._stores.items())]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where Kafka's clients connect to the stores that run, as their ``bootstrap.servers``.
+
+        Raises:
+            ConfigError: they have no gateways.
+        """
+        if not self._has_gateways:
+            raise ConfigError("kafka", False, "has to be on: EmbeddedCluster(kafka=True)")
+        return ",".join(self._gateways[index] for index in sorted(self._stores))
+
+    @property
+    def keys(self) -> Path:
+        """The directory of the keys that are let in, with their secrets: for programs' tests."""
+        return self.directory / "keys"
+
+    def key(
+        self,
+        name: str = "client",
+        roles: tuple[str, ...] = (PRODUCE, CONSUME, ADMIN),
+        **patterns: tuple[str, ...],
+    ) -> dict[str, str]:
+        """The options of the owner of a key, which is made and let in if it is not there yet.
+
+        They are ``secret_key_file`` and ``allowed_keys``, for nodes, and for Spark with ``dafka.``
+        before them; none at all where the cluster has no keys.
+
+        Args:
+            name: of the key.
+            roles: what it may do, if it is made now.
+            patterns: of topics and addresses (``produce``, ``consume``, ``addresses``).
+
+        Raises:
+            ConfigError: the name is none for a file.
+        """
+        if not self._has_keys:
+            return {}
+        secret = self.keys / f"{name}{SECRET}"
+        if not secret.exists():
+            new_key(self.keys, name, roles, **patterns)
+        return {"secret_key_file": str(secret), "allowed_keys": str(self.keys)}
+
+    def store_directory(self, index: int = 0) -> Path:
+        """Where a store keeps its records."""
+        return self.directory / f"store-{index}"
+
+    def start_tower(self) -> None:
+        """Starts the tower, on the ports it had before if it was killed."""
+        sub, pub = (f"tcp://127.0.0.1:{port}" for port in self._ports)
+        arguments = ["--sub-address", sub, "--pub-address", pub]
+        for flag in self.key(TOWER, (TOWER,)).items():
+            arguments += _flag(*flag)
+        self._tower = self._node("tower", arguments)
+        self._ports = (int(self._tower.ready["sub_port"]), int(self._tower.ready["pub_port"]))
+
+    def kill_tower(self) -> None:
+        """Kills the tower as a crash would (SIGKILL)."""
+        if self._tower is not None:
+            self._tower.kill()
+            self._tower = None
+
+    def locations(self, index: int = 0) -> tuple[str, ...]:
+        """Where Arrow Flight serves the records of a store that runs, as URIs."""
+        return tuple(self._stores[index].ready["flight"]) if index in self._stores else ()
+
+    def start_store(self, index: int = 0, *, flight_port: int | str | None = None) -> None:
+        """Starts a store on its directory; ``index`` may be one more than there are.
+
+        ``flight_port``: see ``StoreOptions``, whose default it has.
+        """
+        arguments = ["--dir", str(self.store_directory(index)), "--tower", self.tower]
+        for flag in self.key(f"{STORE}-{index}", (STORE,)).items():
+            arguments += _flag(*flag)
+        if flight_port is not None:
+            arguments += ["--flight-port", str(flight_port)]
+        if self._has_gateways:  # where clients have found it before, if it was killed
+            arguments += ["--kafka", self._gateways.get(index, "127.0.0.1:0")]
+            for name, value in self._kafka.items():
+                arguments += _flag(name, value)
+        self._stores[index] = store = self._node("store", arguments)
+        if self._has_gateways:
+            self._gateways[index] = str(store.ready["kafka"])
+
+    def kill_store(self, index: int = 0) -> None:
+        """Kills a store as a crash would (SIGKILL)."""
+        if index in self._stores:
+            self._stores.pop(index).kill()
+
+    @contextmanager
+    def paused_store(self, index: int = 0) -> Iterator[None]:
+        """Stops a store's process meanwhile (SIGSTOP): it is there and does not answer."""
+        self._stores[index].signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._stores[index].signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kills all nodes and removes the temporary directory; may be called twice."""
+        for index in tuple(self._stores):
+            self.kill_store(index)
+        self.kill_tower()
+        if self._temporary is not None:
+            self._temporary()
+
+    def _node(self, kind: str, arguments: Sequence[str]) -> _NodeProcess:
+        return _NodeProcess(kind, arguments)
+
+    def on_forked(self) -> None:
+        """Closes the pipes whose end tells the nodes that the parent is gone."""
+        tower, stores = vars(self).get("_tower"), vars(self).get("_stores", {})
+        for node in filter(None, (tower, *stores.values())):
+            node.close_pipes()
+
+
+class _NodeProcess:
+    """A node in a process of its own, which ends when this one does."""
+
+    def __init__(self, kind: str, arguments: Sequence[str]) -> None:
+        # Not a pipe, which would need a thread to read it.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- ``kill`` closes it
+        # The end of its input tells the node that this process is gone.
+        self._process = self._launch([kind, "--exit-with-parent", *arguments])
+        watchdog = threading.Timer(START_TIMEOUT_S, self._process.kill)
+        watchdog.start()
+        try:
+            self.ready: dict[str, Any] = self._wait_until_ready(kind)
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            watchdog.cancel()
+
+    def _launch(self, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        command, pipe = [sys.executable, "-m", "dafka_core.cli", *arguments], subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
+
+    def _wait_until_ready(self, kind: str) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(READY):
+                ready: dict[str, Any] = json.loads(line.removeprefix(READY))
+                return ready
+        self._process.wait()
+        self._errors.seek(0)
+        said = "".join(self._errors.readlines()[-100:]).strip()  # the last lines say why
+        raise NodeFailedError(kind, said or "it did not start in time")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def close_pipes(self) -> None:
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            pipe.close()
+
+    def kill(self) -> None:
+        with self._process, self._errors:
+            self._process.kill()
+
+
+def _flag(name: str, value: object) -> list[str]:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]
+
+
+def _remove(directory: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)

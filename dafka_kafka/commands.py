@@ -1,0 +1,270 @@
+"""The commands of ``dafka`` for gateways: ``kafka``, ``groups`` and ``kafka-user``."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from dafka_core.cli import output, store_clients
+from dafka_core.cli.configuration import ConfiguredTyper
+from dafka_core.cli.flags import ExitWithParent, MaybeDirectory, needed, with_options
+from dafka_core.cli.keys_command import DEFAULT_ROLES, Topics, patterns_of, topics_of
+from dafka_core.cli.list_commands import AsJson, Timeout, Uris, shown
+from dafka_core.cli.node_commands import run_store
+from dafka_core.config.node_options import ReaderOptions, StoreOptions
+from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.model.names import escape, printable, quoted, unescape
+from dafka_core.model.suggestions import what_there_is
+from dafka_core.ops.metrics_options import MetricsOptions
+from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, Permissions
+from dafka_core.system.files import replace_file
+from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, parser=unescape)]
+File = Annotated[
+    str, typer.Option("--kafka-users", metavar="FILE", help="The file with a gateway's users.")
+]
+Roles = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar=f"{PRODUCE}|{CONSUME}|{ADMIN}",
+        help="What the user may do; several by commas, or given several times "
+        f"({DEFAULT_ROLES} for a new user).",
+        show_default=False,
+    ),
+]
+
+
+def add(
+    name: Name, *, users: File, role: Roles = None, produce: Topics = None, consume: Topics = None
+) -> None:
+    """Add a user to those that a gateway lets in, or give one another password.
+
+    The password is asked for, or read from the standard input. The file is made if there is none.
+    Gateways that run take the change within a second.
+    """
+    password_lines = _lines(name)
+
+    def added(lines: list[str]) -> list[str]:
+        held = _held(lines, name, users) or _permissions(name, [DEFAULT_ROLES])
+        return [*password_lines, _line(_changed(held, role, produce, consume))]
+
+    _rewrite(users, name, added)
+    output.say(f"{escape(name)} is a user with a new password in {escape(users)}")
+
+
+def change(
+    name: Name, *, users: File, role: Roles = None, produce: Topics = None, consume: Topics = None
+) -> None:
+    """Change what a user may do; what is not named stays, and so does the password.
+
+    Gateways that run take the change within a second.
+    """
+    if role is None and produce is None and consume is None:
+        why = "say what changes: --role, --produce, --consume, or several of them"
+        raise ConfigError("role", "", why)
+
+    def changed(lines: list[str]) -> list[str]:
+        own = [each for each in lines if _name_of(each) == name]
+        if not own:
+            raise ConfigError("name", name, f"is no user in {users}", "argument")
+        held = _held(lines, name, users) or _permissions(name, role or [DEFAULT_ROLES])
+        kept = [each for each in own if _held([each], name, users) is None]
+        return [*kept, _line(_changed(held, role, produce, consume))]
+
+    _rewrite(users, name, changed)
+    output.say(f"what {escape(name)} may do has changed in {escape(users)}")
+
+
+def remove(name: Name, *, users: File) -> None:
+    """Take a user out of those that a gateway lets in; who is connected as that one is cut off."""
+
+    def removed(lines: list[str]) -> list[str]:
+        if all(_name_of(each) != name for each in lines):
+            raise ConfigError("name", name, f"is no user in {users}", "argument")
+        return []
+
+    _rewrite(users, name, removed)
+    output.say(f"{escape(name)} is no user any more in {escape(users)}")
+
+
+def show(*, users: File, as_json: AsJson = False) -> None:
+    """List the users that a gateway lets in, and what each may do."""
+    from dafka_kafka.users import USER_ROLES, Users
+
+    rows = [
+        (each.name, ", ".join(r for r in USER_ROLES if r in each.roles), topics_of(each))
+        for each in Users(users).permissions()
+    ]
+    output.table(("name", "roles", "topics"), rows, as_json=as_json)
+
+
+def _rewrite(users: str, name: str, renew: Callable[[list[str]], list[str]]) -> None:
+    """Puts what ``renew`` makes of all lines in place of a user's, one command after the other."""
+    path = Path(users)
+    try:
+        with _locked(path.parent):
+            lines = path.read_text("utf-8").splitlines() if path.exists() else []
+            kept = [line for line in lines if _name_of(line) != name]
+            text = "".join(f"{line}\n" for line in (*kept, *renew(lines)))
+            replace_file(path, text.encode(), 0o600)
+    except (OSError, UnicodeError) as error:
+        why = f"cannot be read and written ({getattr(error, 'strerror', None) or error})"
+        raise ConfigError("kafka_users", escape(users), why) from None
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """While another command rewrites a file there this one waits.
+
+    The file itself cannot be locked: each command puts another one in its place.
+    """
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _name_of(line: str) -> str:
+    return line.partition(" ")[0]
+
+
+def _held(lines: list[str], name: str, users: str) -> Permissions | None:
+    """What a user may do by these lines of a file; None if they say nothing of it."""
+    from dafka_kafka.users import permissions_of
+
+    found = None
+    for number, line in enumerate(lines, 1):
+        if _name_of(line) == name:
+            try:
+                found = found or permissions_of(line)
+            except ValueError as error:
+                # To pass it over would be to let the user do everything.
+                why = f"line {number} {printable(str(error))}"
+                raise ConfigError("kafka_users", escape(users), why) from None
+    return found
+
+
+def _permissions(name: str, role: list[str]) -> Permissions:
+    from dafka_kafka.users import user_roles
+
+    try:
+        return Permissions(name, user_roles(role))
+    except ValueError as error:
+        raise ConfigError("role", escape(",".join(role)), str(error)) from None
+
+
+def _changed(
+    held: Permissions,
+    role: list[str] | None,
+    produce: list[str] | None,
+    consume: list[str] | None,
+) -> Permissions:
+    roles = held.roles if role is None else _permissions(held.name, role).roles
+    patterns = patterns_of({PRODUCE: produce, CONSUME: consume}, roles, "users")
+    may_produce = patterns.get(PRODUCE, held.produce)
+    return Permissions(held.name, roles, may_produce, patterns.get(CONSUME, held.consume))
+
+
+def _line(permissions: Permissions) -> str:
+    from dafka_kafka.users import line_of
+
+    return line_of(permissions)
+
+
+def _lines(name: str) -> list[str]:
+    from dafka_kafka.users import lines_of
+
+    if os.isatty(0):
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        with open(0, encoding="utf-8", closefd=False) as given:
+            password = given.readline().rstrip("\r\n")
+    try:
+        return lines_of(name, password)
+    except ValueError as error:
+        # The error names no value: it may be the password.
+        raise ConfigError("name", name, str(error), "argument") from None
+
+
+_BEHIND: Final = ("records_behind", "bytes_behind", "seconds_behind")
+_GROUP_COLUMNS: Final = ("group", "state", "members", "partitions", *_BEHIND)
+_PARTITION_COLUMNS: Final = (
+    *("topic", "number", "partition", "position", "end", *_BEHIND),
+    *("member", "client", "host"),
+)
+
+
+def groups(
+    group: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[GROUP]",
+            show_default=False,
+            parser=unescape,
+            help="A group, to list its partitions and who reads them; all groups without it.",
+        ),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+    timeout_s: Timeout = 10.0,
+    uris: Uris = "",
+    **options: Any,
+) -> None:
+    """List the consumer groups of Kafka's clients, and how far behind they are.
+
+    It asks stores, not gateways: what it shows of members is what they were when all of them last
+    knew their partitions.
+    """
+    from dafka_kafka.groups.group_lag import group_lags
+
+    with store_clients.opened(timeout_s, uris, options) as asked:
+        found = group_lags(asked, timeout_s=timeout_s)
+    if group is None:
+        if not found:
+            output.say("no consumer group has committed, or has members")
+        rows = [shown((*each[:3], len(each.partitions), *each[3:6])) for each in found]
+        output.table(_GROUP_COLUMNS, rows, as_json=as_json)
+        return
+    of_group = next((each for each in found if each.group == group), None)
+    if of_group is None:
+        near = what_there_is(group, {each.group for each in found}, "groups")
+        raise DafkaError(f"there is no group {quoted(group)} ({near})")
+    rows = []
+    for topic, number, lag, member in of_group.partitions:
+        behind = lag[2:] if lag else (None,) * 6
+        reader = (member.member_id, member.client_id, member.host) if member else (None,) * 3
+        rows.append(shown((topic, number, *behind, *reader)))
+    output.table(_PARTITION_COLUMNS, rows, as_json=as_json)
+
+
+def add_commands(app: ConfiguredTyper) -> None:
+    """Add the commands to those of ``dafka``."""
+    app.command()(with_options(KafkaOptions, StoreOptions, MetricsOptions)(kafka))
+    app.command()(with_options(ReaderOptions)(groups))
+    users = ConfiguredTyper(
+        help="Say who may use a gateway for Kafka's clients (extra 'kafka'), and what each may do.",
+        no_args_is_help=True,
+    )
+    for each in (add, change, remove, show):
+        users.command()(each)
+    app.add_typer(users, name="kafka-user")
+
+
+def kafka(
+    *, directory: MaybeDirectory = None, exit_with_parent: ExitWithParent = False, **options: Any
+) -> None:
+    """Run a store to which Kafka's clients connect (extra 'kafka'), as 'dafka store --kafka'.
+
+    It prints READY and where it is as JSON when it serves. Ctrl-C stops it.
+    """
+    options["kafka"] = options.pop("listen", f"127.0.0.1:{DEFAULT_PORT}")
+    run_store(needed(directory), options, exit_with_parent=exit_with_parent)

@@ -1,0 +1,288 @@
+"""What is true of topics and of gateways, in the words of Kafka's configs: DescribeConfigs.
+
+AlterConfigs and IncrementalAlterConfigs change what stores keep of a topic; of all else they may
+say what is true already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+from dafka_core.config.topic_rules import RetentionRule, rule_of
+from dafka_kafka.api_versions import Api
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.partition_writer import MAX_AHEAD_MS
+from dafka_kafka.schemas import (
+    AlterConfigsResponse,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsResponse,
+)
+from dafka_kafka.topic_retention import (
+    AGE,
+    SIZE,
+    Limits,
+    own_rule,
+    parsed,
+    set_at_all,
+)
+
+TUNING: Final = frozenset(
+    {
+        "compression.type",
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "max.compaction.lag.ms",
+        "message.downconversion.enable",
+        "message.format.version",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "preallocate",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    }
+)
+"""Configs of topics that say how a broker keeps its files.  They are taken, and change nothing."""
+
+RETENTION: Final = (AGE, SIZE)
+"""Configs of topics that clients may change."""
+
+UNCHANGED: Final = (
+    "a gateway's options are given where it starts ('dafka kafka --help'), and nothing else but "
+    "topics has configs"
+)
+
+_Result = DescribeConfigsResponse.DescribeConfigsResult
+_Config = _Result.DescribeConfigsResourceResult
+
+
+class Resource(IntEnum):
+    """What has configs."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does with a config."""
+
+    SET = 0
+    DELETE = 1
+
+
+class Source(IntEnum):
+    """Where a value comes from, as Kafka names it."""
+
+    STATIC_BROKER_CONFIG = 4
+    DYNAMIC_TOPIC_CONFIG = 1
+    DEFAULT_CONFIG = 5
+
+
+class Kind(IntEnum):
+    """What a value is."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+class Configs(Feature):
+    """Tells what is true, and changes what stores keep of a topic."""
+
+    def __init__(self, node: GatewayNode) -> None:
+        self._node = node
+        self.handlers: dict[int, Handler] = {
+            Api.DESCRIBE_CONFIGS: self._describe_configs,
+            Api.ALTER_CONFIGS: self._alter_configs,
+            Api.INCREMENTAL_ALTER_CONFIGS: self._change_configs,
+        }
+
+    async def _describe_configs(self, request: Any, client: Client) -> Any:
+        results = [self._described(each) for each in request.resources]
+        return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+
+    async def _alter_configs(self, request: Any, client: Client) -> Any:
+        return await self._altered(AlterConfigsResponse, request, anew=True)
+
+    async def _change_configs(self, request: Any, client: Client) -> Any:
+        return await self._altered(IncrementalAlterConfigsResponse, request, anew=False)
+
+    async def _altered(self, kind: Any, request: Any, *, anew: bool) -> Any:
+        """What a topic keeps is changed; all else is so already, or is refused.
+
+        With ``anew`` what is not named is as it was before anybody has changed it.
+        """
+        responses = []
+        for each in request.resources:
+            error, why = int(KafkaError.NONE), None
+            try:
+                limits = self._checked(each)
+                is_change = bool(limits) or (
+                    anew and changed_configs(self._node, each.resource_name)
+                )
+                if is_change and not request.validate_only:
+                    await set_retention(self._node, each.resource_name, limits, anew=anew)
+            except RefusedError as refused:
+                error, why = refused.code, refused.why
+            responses.append(
+                kind.AlterConfigsResourceResponse(
+                    error_code=error,
+                    error_message=why,
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                )
+            )
+        return kind(throttle_time_ms=0, responses=responses)
+
+    def _checked(self, asked: Any) -> dict[str, int | None]:
+        """What the topic is to keep; raises RefusedError for configs that cannot be had."""
+        name = asked.resource_name
+        if asked.resource_type != Resource.TOPIC:
+            raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
+        if not self._node.numbers.is_there(name):
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        limits = {}
+        for config in asked.configs:
+            operation = getattr(config, "config_operation", Operation.SET)
+            if operation not in tuple(Operation):
+                why = f"config {config.name!r} can be set or deleted; there is nothing to add to"
+                raise RefusedError(KafkaError.INVALID_CONFIG, why)
+            value = None if operation == Operation.DELETE else config.value
+            if config.name in RETENTION:
+                limits[config.name] = parsed(config.name, value)
+            elif why := refused_config(self._node, name, config.name, value):
+                raise RefusedError(KafkaError.INVALID_CONFIG, why)
+        return limits
+
+    def _described(self, asked: Any) -> Any:
+        error, why, found, source = KafkaError.NONE, None, dict[str, str](), Source.DEFAULT_CONFIG
+        changed: frozenset[str] = frozenset()
+        name, own = asked.resource_name, self._node.gateways.own.node_id
+        if asked.resource_type == Resource.TOPIC:
+            if self._node.numbers.is_there(name):
+                found = topic_configs(self._node, name)
+                changed = changed_configs(self._node, name)
+            else:
+                error, why = KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+        elif asked.resource_type != Resource.BROKER:
+            error, why = KafkaError.INVALID_REQUEST, "only topics and brokers have configs here"
+        elif name == str(own):
+            found, source = gateway_configs(self._node), Source.STATIC_BROKER_CONFIG
+        elif name:  # without a name: what has been changed for all brokers, which is nothing
+            why = f"this is broker {own}: it knows nothing of {name!r}"
+            error = KafkaError.INVALID_REQUEST
+        keys = asked.configuration_keys
+        return _Result(
+            error_code=error,
+            error_message=why,
+            resource_type=asked.resource_type,
+            resource_name=name,
+            configs=[
+                _config(key, value, Source.DYNAMIC_TOPIC_CONFIG if key in changed else source)
+                for key, value in found.items()
+                if keys is None or key in keys
+            ],
+        )
+
+
+def _config(name: str, value: str, source: Source) -> Any:
+    return _Config(
+        name=name,
+        value=value,
+        read_only=name not in RETENTION,
+        config_source=source,
+        is_default=source == Source.DEFAULT_CONFIG,
+        is_sensitive=False,
+        synonyms=[],
+        config_type=_kind(name, value),
+        documentation=None,
+    )
+
+
+def _kind(name: str, value: str) -> Kind:
+    if value in ("true", "false"):
+        return Kind.BOOLEAN
+    if value.removeprefix("-").isdecimal():
+        return Kind.LONG if name.endswith(".ms") or name == "retention.bytes" else Kind.INT
+    return Kind.LIST if name in ("cleanup.policy", "listeners") else Kind.STRING
+
+
+def topic_configs(node: GatewayNode, topic: str) -> dict[str, str]:
+    """What is true of a topic; what it keeps is what the gateway's store does."""
+    rule = rule_of(topic, node.store.retention_control.rules) or RetentionRule(topic)
+    age_ms = -1 if rule.age_s is None else int(rule.age_s * 1000)
+    return {
+        "cleanup.policy": "delete",
+        "max.message.bytes": str(node.store.options.max_record_bytes),
+        "message.timestamp.after.max.ms": str(MAX_AHEAD_MS),
+        "message.timestamp.type": "CreateTime",
+        "min.insync.replicas": "1",
+        "retention.bytes": str(-1 if rule.size_bytes is None else rule.size_bytes),
+        "retention.ms": str(age_ms),
+    }
+
+
+def changed_configs(node: GatewayNode, topic: str) -> frozenset[str]:
+    """Which configs are those of the topic alone."""
+    own = own_rule(topic, node.store.retention_control.rules)
+    return frozenset(RETENTION if own is not None else ())
+
+
+async def set_retention(
+    node: GatewayNode, topic: str, limits: Limits, *, anew: bool = False
+) -> None:
+    """Has all stores keep of a topic what is asked for; raises RefusedError where one does not."""
+    async with node.rules_turn:
+        await node.in_thread(set_at_all, node.store, topic, limits, anew=anew)
+
+
+def gateway_configs(node: GatewayNode) -> dict[str, str]:
+    """What is true of this gateway."""
+    own, options = node.gateways.own, node.options
+    at = f"PLAINTEXT://{own.host}:{own.port}"
+    return {
+        "advertised.listeners": at,
+        "auto.create.topics.enable": str(options.auto_create_topics).lower(),
+        "broker.id": str(own.node_id),
+        "default.replication.factor": str(1 + len(node.store.known_stores)),
+        "delete.topic.enable": str(options.delete_topics).lower(),
+        "listeners": f"PLAINTEXT://{options.listen}",
+        "log.cleanup.policy": "delete",
+        "log.message.timestamp.after.max.ms": str(MAX_AHEAD_MS),
+        "log.message.timestamp.type": "CreateTime",
+        "log.retention.bytes": "-1",
+        "log.retention.ms": "-1",
+        "message.max.bytes": str(node.store.options.max_record_bytes),
+        "min.insync.replicas": "1",
+        "node.id": str(own.node_id),
+        "num.partitions": str(options.num_partitions),
+    }
+
+
+_WHY: Final[Mapping[str, str]] = {
+    "cleanup.policy": "nothing is compacted here",
+    "max.message.bytes": "it is the stores' option max_record_bytes",
+    "message.timestamp.after.max.ms": "stores believe no later time",
+    "message.timestamp.type": "records keep the times that their producers give them",
+    "min.insync.replicas": "acks=all waits for all stores that are there",
+}
+
+
+def refused_config(node: GatewayNode, topic: str, name: str, value: str | None) -> str:
+    """Why a topic cannot be made with this config; empty where it can."""
+    found = topic_configs(node, topic)
+    if name in TUNING or value is None or found.get(name) == value:
+        return ""
+    if name not in found:
+        return f"config {name!r} is not known here"
+    return f"config {name} is {found[name]}, and {value!r} cannot be had: {_WHY[name]}"

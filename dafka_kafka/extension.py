@@ -1,0 +1,63 @@
+"""The gateway as an extension of a store: ``dafka store --kafka``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dafka_core.config.options import OptionInfo, option
+from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.ops.store_extension import StoreExtension
+from dafka_kafka import gateway_metrics
+from dafka_kafka.options import KafkaOptions
+
+if TYPE_CHECKING:
+    from dafka_core.storage import Log
+    from dafka_kafka.gateway import Gateway
+
+
+@dataclass(frozen=True)
+class GatewayFlags(KafkaOptions):
+    """The options of a command that runs a store: ``kafka`` is the gateway's ``listen``."""
+
+    MAIN = KafkaOptions.MAIN | {"kafka"}
+
+    kafka: str = option(
+        "", "let Kafka's clients connect here (needs extra 'kafka')", kind="HOST[:PORT]"
+    )
+
+    @classmethod
+    def table(cls) -> list[OptionInfo]:
+        """Return the options as rows, the switch first."""
+        rows = {row.name: row for row in super().table() if row.name != "listen"}
+        return [rows.pop("kafka"), *rows.values()]
+
+
+class GatewayExtension(StoreExtension):
+    """A gateway for Kafka's clients."""
+
+    switch = "kafka"
+    options = GatewayFlags
+    metrics = gateway_metrics.TABLE
+    unused = "is the gateway's: say where it listens, with --kafka"
+
+    def start(self, store: StoreHandle, options: Mapping[str, Any]) -> Gateway:
+        """Start a gateway; raise ConfigError if it cannot listen, or the extra is missing."""
+        from dafka_kafka.gateway import Gateway  # noqa: PLC0415 -- an extra
+
+        others = {name: value for name, value in options.items() if name != self.switch}
+        return Gateway(store, listen=options[self.switch], **others)
+
+    def retract(self, store: StoreHandle) -> None:
+        """Tell the other gateways that this store has none, if it had one that was killed."""
+        from dafka_kafka.gateways import retract_former  # noqa: PLC0415 -- slow to import
+
+        retract_former(store)
+
+    def named_stores(self, log: Log) -> set[str]:
+        """Return the stores whose gateways have partitions."""
+        from dafka_kafka.registry_table import NumberList  # noqa: PLC0415 -- slow to import
+
+        table = NumberList(log).read()
+        return {each.gateway for topic in table.topics for each in table.partitions(topic)}

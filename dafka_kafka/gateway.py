@@ -1,0 +1,174 @@
+"""The gateway: a store as Kafka's clients see it."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from dafka_core.config.host_port import HostPort, host_port
+from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.nodes.addresses import check_trusted
+from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.ops.findings import Finding
+from dafka_core.ops.metric_declarations import Sample
+from dafka_core.ops.store_extension import ExtensionNode
+from dafka_kafka import gateway_metrics
+from dafka_kafka.acls import Acls
+from dafka_kafka.configs import Configs
+from dafka_kafka.fetch import Fetch
+from dafka_kafka.gateway_node import MAX_THREADS, Feature, GatewayNode
+from dafka_kafka.gateways import Gateways
+from dafka_kafka.groups.group_requests import Groups
+from dafka_kafka.list_offsets import ListOffsets
+from dafka_kafka.log_dirs import LogDirs
+from dafka_kafka.metadata import Metadata
+from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
+from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.produce import Produce
+from dafka_kafka.server import Server, listen_at, tls_of
+from dafka_kafka.topics import Topics
+from dafka_kafka.unsupported_apis import NotInUse
+from dafka_kafka.users import Users
+
+
+class Gateway(ExtensionNode):
+    """Lets Kafka's clients write to and read from the cluster of ``store``, until ``close``.
+
+    It ends before the store does.
+
+    Args:
+        store: one that runs in this process.
+        options: see ``KafkaOptions``.
+
+    Raises:
+        ConfigError: an option cannot be used, or extra ``kafka`` is not installed.
+    """
+
+    metrics = gateway_metrics.TABLE
+
+    def __init__(self, store: StoreHandle, **options: Any) -> None:
+        config = KafkaOptions.build(options)
+        with contextlib.ExitStack() as undo:
+            where = host_port(config.listen, DEFAULT_PORT)
+            tls = tls_of(config)
+            users = Users(config.kafka_users) if config.kafka_users else None
+            if users is not None:
+                undo.callback(users.close)
+            else:
+                cure = "set kafka_users, or take 127.0.0.1"
+                check_trusted(where.host, "listen", config.listen, store.options, cure)
+            listener = undo.enter_context(listen_at(where))
+            self.listens = HostPort(where.host, listener.getsockname()[1])
+            """Where it listens."""
+            self.advertised = _advertised(config, self.listens)
+            """Where clients are told to connect."""
+            threads = ThreadPoolExecutor(MAX_THREADS, "dafka-kafka")
+            undo.callback(threads.shutdown, wait=False, cancel_futures=True)
+            # At its first use Arrow loads pandas, where that is installed: not for a client.
+            threads.submit(pa.array, [0])
+            gateways = Gateways(store, *self.advertised)
+            numbers = PartitionNumbers(store, gateways)
+            undo.callback(numbers.close)
+            node = GatewayNode(store, config, numbers, gateways, threads)
+            undo.callback(node.replication.close)
+            numbers.start()
+            self._server = Server(
+                listener, _features(node, users), room=node.room, users=users, tls=tls
+            )
+            undo.callback(self._server.close)
+            self._server.start()
+            gateways.announce()
+            undo.callback(_retract, gateways)
+            self._undo = undo.pop_all()
+        self._is_open = True
+
+    @property
+    def name(self) -> str:
+        """The address where clients reach it."""
+        return str(self.advertised)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The address where clients reach it."""
+        return {"kafka": self.name}
+
+    @property
+    def notice(self) -> str:
+        """A sentence with that address."""
+        return f"Kafka's clients connect to {self.advertised}"
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the values of its metrics."""
+        return gateway_metrics.samples(self._server)
+
+    def findings(self) -> Iterator[Finding]:
+        """Return whether it serves."""
+        return gateway_metrics.findings(self._server, self.listens)
+
+    @property
+    def invalid_count(self) -> int:
+        """How many connections were closed, or requests failed, for what clients have sent."""
+        return self._server.complaints.counts.total()
+
+    @property
+    def server(self) -> Server:
+        """What serves its clients: for who watches it."""
+        return self._server
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return self._server.connection_count
+
+    def close(self) -> None:
+        """Ends all connections.  May be repeated."""
+        self._is_open = False
+        self._undo.close()
+
+    def on_forked(self) -> None:
+        """Closes a forked child's copies of the sockets."""
+        if "_server" in vars(self):
+            self._server.on_forked()
+
+
+def _features(node: GatewayNode, users: Users | None) -> list[Feature]:
+    groups, produce = Groups(node), Produce(node)
+    return [
+        Acls(users),
+        Configs(node),
+        Fetch(node),
+        groups,
+        ListOffsets(node),
+        LogDirs(node),
+        Metadata(node),
+        NotInUse(),
+        produce,
+        Topics(node, settle=produce.settle, forget=groups.forget_topic),
+    ]
+
+
+def _retract(gateways: Gateways) -> None:
+    with contextlib.suppress(DafkaError):  # the store has ended before: then nobody counts on it
+        gateways.retract()
+
+
+def _advertised(config: KafkaOptions, listens: HostPort) -> HostPort:
+    if config.advertised is not None:
+        host, port = host_port(config.advertised, DEFAULT_PORT)
+        return HostPort(host, port or listens.port)
+    if _is(listens.host, "is_unspecified"):
+        why = "is all addresses of this machine: clients need one of them, as 'advertised'"
+        raise ConfigError("listen", str(listens), why)
+    return listens
+
+
+def _is(host: str, property_name: str) -> bool:
+    try:
+        return bool(getattr(ipaddress.ip_address(host), property_name))
+    except ValueError:
+        return host == "localhost" and property_name == "is_loopback"

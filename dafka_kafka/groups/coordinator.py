@@ -1,0 +1,581 @@
+"""The groups that this gateway coordinates: which they are, their time, what is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
+from dafka_core.nodes.append_queue import append
+from dafka_core.nodes.store_handle import StoreHandle
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.gateways import GatewayInfo
+from dafka_kafka.groups.group import Group, GroupLimits, Joining, Member
+from dafka_kafka.groups.offsets import (
+    DELETED,
+    OFFSETS_TOPIC,
+    Committed,
+    Generation,
+    GroupRecord,
+    KeptMember,
+    Offsets,
+    records_of,
+)
+
+MAX_WAITING: Final = 10_000
+"""Records on their way to the disk; who comes later is told to try again."""
+
+MAX_BATCH: Final = 1_000
+"""Records that go to disk together."""
+
+MAX_READ_BYTES: Final = 4 << 20
+"""At one time: other clients are served between two looks at what was read."""
+
+LEAST_REPEATED: Final = 10_000
+"""So many records, and four times those that count, are written before these are written again."""
+
+REPLICATE_S: Final = 5.0
+"""How long other stores may take, as Kafka's ``offsets.commit.timeout.ms``."""
+
+APPEND_TIMEOUT_S: Final = 30.0
+"""How long the store's own disk may take."""
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+
+class OffsetLog:
+    """What all groups have committed, durable.  For the gateway's loop.
+
+    ``offsets`` has what this gateway has written, and what the others had when it last looked.
+    """
+
+    def __init__(self, node: GatewayNode) -> None:
+        self.offsets = Offsets()
+        self.own = TopicPartition(OFFSETS_TOPIC, node.store.address)
+        self._node = node
+        self._log = node.store.log
+        self._replication = node.replication
+        self._read: dict[str, int] = {}  # up to where each gateway's records were looked at
+        self._begins: dict[str, int] = {}  # where they began then
+        self._changes = -1  # of the log, that were looked at
+        self._reading = asyncio.Lock()
+        self._waiting: list[tuple[GroupRecord, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._repeat_at = LEAST_REPEATED
+        """When this gateway's partition is so long, what counts is written again."""
+
+    async def catch_up(self) -> None:
+        """Reads what gateways have written since the last call.
+
+        Raises:
+            DafkaError: the log cannot be read.
+        """
+        async with self._reading:
+            changes = self._log.changes
+            number = changes.number
+            if changes.since(self._changes, frozenset((OFFSETS_TOPIC,))) == []:
+                return
+            began = dict(self._begins)
+            for info in await self._node.in_thread(self._log.partitions, OFFSETS_TOPIC):
+                await self._catch_up(info)
+            self._changes = number
+            if self._begins != began:
+                self.offsets.forget(self._begins)
+
+    async def write(self, records: Collection[GroupRecord]) -> None:
+        """Writes records; returns when they are on disk here and at the other stores.
+
+        Raises:
+            InvalidRequestError: a record is larger than a store takes, or there are too many.
+            TimeoutError: another store that is there does not have them in time.
+            DafkaError: the store has ended.
+        """
+        if len(self._waiting) + len(records) > MAX_WAITING:
+            raise InvalidRequestError("offsets", len(records), "wait until others are on disk")
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in records]
+        self._waiting += zip(records, futures, strict=True)
+        if self._writer is None:
+            self._writer = loop.create_task(self._write_all())
+        found = await asyncio.gather(*futures, return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+
+    async def close(self) -> None:
+        """Waits for what is on its way."""
+        while tasks := [*self._answering, *([self._writer] if self._writer else [])]:
+            await asyncio.wait(tasks)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def _catch_up(self, info: PartitionInfo) -> None:
+        start = self._read.get(info.partition, 0)
+        if start > info.end:
+            start = 0  # another history has won; what was read is the same, or older
+        trim_to = 0
+        while (start := max(start, info.earliest)) < info.end:
+            found, start, repeats = await self._node.in_thread(
+                self._parsed, info.tp, start, info.end
+            )
+            for offset, record in found:
+                self.offsets.take(info.partition, record, offset)
+            trim_to = max(trim_to, repeats)
+        self._read[info.partition] = info.end
+        self._begins[info.partition] = max(info.earliest, min(trim_to, info.end))
+        if info.tp == self.own:
+            self._repeat_at = max(self._repeat_at, info.earliest + LEAST_REPEATED)
+        if info.earliest < trim_to <= info.end:
+            await self._node.in_thread(self._log.trim, info.tp, trim_to)
+
+    def _parsed(
+        self, tp: TopicPartition, start: int, end: int
+    ) -> tuple[list[tuple[int, GroupRecord]], int, int]:
+        """Some records with their offsets, the offset behind them, and up to where they repeat."""
+        found, repeats, at = [], 0, start
+        for batch in self._log.read(tp, start, end, max_bytes=MAX_READ_BYTES):
+            for offset, value in enumerate(batch.values, batch.offset):
+                try:
+                    record = GroupRecord.parse(bytes(value))
+                except InvalidRequestError:
+                    continue  # anybody may write there, and versions to come will
+                found.append((offset, record))
+                if record.repeats <= offset:
+                    repeats = max(repeats, record.repeats)
+            start = batch.end
+        return found, start if start > at else end, repeats
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            taken = self._waiting[:MAX_BATCH]
+            del self._waiting[:MAX_BATCH]
+            records, futures = [each for each, _ in taken], [each for _, each in taken]
+            try:
+                end = await self._put(records)
+            except (DafkaError, TimeoutError) as error:
+                if len(taken) == 1 or not isinstance(error, InvalidRequestError):
+                    _end(futures, error)
+                else:  # one is too large: which, shows when each is written alone
+                    await self._one_by_one(records, futures)
+            except RuntimeError as error:  # the gateway has ended
+                _end(futures, error)
+            else:
+                self._answer(end, futures)
+                await self._repeat(end)
+        self._writer = None
+
+    async def _one_by_one(
+        self, records: Sequence[GroupRecord], futures: Sequence[asyncio.Future[None]]
+    ) -> None:
+        for record, future in zip(records, futures, strict=True):
+            try:
+                self._answer(await self._put([record]), [future])
+            except (DafkaError, TimeoutError) as error:
+                _end([future], error)
+
+    async def _put(self, records: Sequence[GroupRecord]) -> int:
+        """Appends records; returns the partition's end when they are on disk here."""
+        packed = [each.packed() for each in records]
+        put = self._node.in_thread(
+            append, self._node.store, self.own, packed, timeout_s=APPEND_TIMEOUT_S
+        )
+        offsets = await put
+        for offset, record in zip(offsets, records, strict=True):
+            self.offsets.take(self.own.partition, record, offset)
+        if self._read.get(self.own.partition) == offsets.start:
+            self._read[self.own.partition] = offsets.stop
+        return offsets.stop
+
+    def _answer(self, end: int, futures: Sequence[asyncio.Future[None]]) -> None:
+        """Tells who waits when the other stores have the records, too; the next ones go on."""
+        task = asyncio.get_running_loop().create_task(self._wait_for_others(end, futures))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _wait_for_others(self, end: int, futures: Sequence[asyncio.Future[None]]) -> None:
+        if await self._replication.wait({self.own: end}, REPLICATE_S):
+            _end(futures)
+        else:
+            _end(futures, TimeoutError(f"other stores lack what is before offset {end}"))
+
+    async def _repeat(self, end: int) -> None:
+        """Writes again what counts, now and then, and gives up what is before it."""
+        if end < self._repeat_at:
+            return
+        self.offsets.forget(self._begins | {self.own.partition: end})
+        records = self.offsets.repeated(self.own.partition)
+        self._repeat_at = end + max(LEAST_REPEATED, 4 * len(records))
+        try:
+            for start in range(0, len(records), MAX_BATCH):
+                await self._put(records[start : start + MAX_BATCH])
+            await self._put([GroupRecord(repeats=end)])
+            await self._node.in_thread(self._log.trim, self.own, end)
+        except (DafkaError, TimeoutError) as error:
+            _log.warning("committed offsets could not be written again: %s", error)
+
+
+def _end(futures: Sequence[asyncio.Future[None]], error: BaseException | None = None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+ASK_S: Final = 2.0
+"""How long another store may take to answer: one that does not is away, or about to be."""
+
+WAIT_S: Final = 20.0
+"""How long what others have may take to come; after that a gateway goes on with what it has."""
+
+MEET_S: Final = 5.0
+"""How long a store that is there may take to say where it can be asked; a C store never does."""
+
+STEP_S: Final = 0.05
+
+
+class OtherHeads:
+    """How far the stores that are there are with what gateways write of groups."""
+
+    def __init__(self, store: StoreHandle) -> None:
+        self._store = store
+
+    def wait_for(self) -> None:
+        """Waits until this store is as far as the others.
+
+        Raises:
+            DafkaError: the store has ended.
+        """
+        deadline = time.monotonic() + WAIT_S
+        for tp, end in self._ends().items():
+            while self._store.log.end(tp) < end:
+                if time.monotonic() > deadline:
+                    _log.warning("%s: other stores have more, which does not come", tp)
+                    break
+                time.sleep(STEP_S)
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        found = []
+        for store, locations in self._endpoints().items():
+            try:
+                location, keys = StoreLocation(store, locations), self._store.options.keys
+                with closing(StoreClient(location, keys)) as client:
+                    found += client.heads([OFFSETS_TOPIC], timeout_s=ASK_S)
+            except DafkaError as error:
+                _log.info("store %s is not asked for committed offsets: %s", store, error)
+        return {tp: info.end for tp, info in merge_heads(found).items()}
+
+    def _endpoints(self) -> dict[str, tuple[str, ...]]:
+        until = time.monotonic() + MEET_S
+        while True:
+            found = self._store.endpoints
+            if self._store.stores_here <= found.keys() or time.monotonic() > until:
+                return found
+            time.sleep(STEP_S)
+
+
+MAX_GROUPS: Final = 10_000
+"""That are kept in memory, or have committed: with one partition each some megabytes."""
+
+LOOK_S: Final = 0.25
+"""How often it is looked whether gateways have come or gone."""
+
+EXPIRE_S: Final = 60.0
+"""How often it is looked whether groups have not been used for too long."""
+
+
+class Coordinator:
+    """Groups are shared out over the live gateways by rendezvous; what is committed all have.
+
+    A gateway that gets groups, as it starts or as another one ends, first reads what the others
+    have written.  Until then it answers COORDINATOR_LOAD_IN_PROGRESS.  For the gateway's loop.
+    """
+
+    def __init__(self, node: GatewayNode, log: OffsetLog) -> None:
+        options = node.options
+        self.log = log
+        self.offsets = log.offsets
+        self._limits = GroupLimits(
+            options.group_rebalance_delay_ms / 1000,
+            options.group_min_session_timeout_ms / 1000,
+            options.group_max_session_timeout_ms / 1000,
+            options.group_max_size,
+        )
+        self._node = node
+        self._gateways = node.gateways
+        self._others = OtherHeads(node.store)
+        self._groups: dict[str, Group] = {}
+        self._due: dict[str, float] = {}  # when to look at a group, or earlier
+        self._saved: dict[str, int] = {}  # changes of a group that are kept, or about to be
+        self._live: frozenset[str] = frozenset()  # the gateways for which all is read
+        self._woken = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        """Looks after the groups from now on."""
+        self._begin(self._run())
+        self._begin(self._expire_now_and_then())
+
+    async def close(self) -> None:
+        """Ends; whoever waits is told to ask elsewhere."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for group in [*self._groups.values()]:
+            self._end(group, KafkaError.COORDINATOR_NOT_AVAILABLE)
+        await self.log.close()
+
+    def place(self, group_id: str) -> GatewayInfo:
+        """The gateway that coordinates a group."""
+        return self._gateways.chosen(f"group {group_id}")
+
+    def error(self, group_id: str) -> KafkaError | None:
+        """Why this gateway cannot speak for a group."""
+        if self.place(group_id).address != self._gateways.own.address:
+            group = self._groups.get(group_id)
+            if group is not None:
+                self._end(group, KafkaError.NOT_COORDINATOR)
+            return KafkaError.NOT_COORDINATOR
+        return None if group_id in self._groups else self.loading()
+
+    def loading(self) -> KafkaError | None:
+        """Whether it still reads which groups there are."""
+        is_read = self._live == self._live_now()
+        return None if is_read else KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+
+    def is_known(self, group: Group) -> bool:
+        """Whether a group is there: somebody is in it, or it has committed."""
+        return not group.is_unused or self.offsets.is_there(group.group_id)
+
+    def group(self, group_id: str) -> Group | KafkaError:
+        """A group, also one of which nobody has heard; or why it is none of this gateway's."""
+        error = self.error(group_id)
+        if error is not None:
+            return error
+        found = self._groups.get(group_id)
+        if found is None:
+            if not self.offsets.is_there(group_id) and self._count() >= MAX_GROUPS:
+                return KafkaError.GROUP_MAX_SIZE_REACHED
+            found = Group(group_id, self._limits)
+            _restore(found, self.now(), self.offsets.generation(group_id))
+            self._groups[group_id] = found
+            self._saved[group_id] = found.changes
+            self._due[group_id] = found.deadline()
+        return found
+
+    def groups(self) -> list[Group]:
+        """All groups of this gateway that there are."""
+        names = {*self.offsets.groups(), *self._groups}
+        found = [self.group(each) for each in sorted(names)]
+        there = [each for each in found if isinstance(each, Group)]
+        for each in there:
+            self._forget_unused(each)
+        return [each for each in there if self.is_known(each)]
+
+    def now(self) -> float:
+        """The time that groups go by, in seconds."""
+        return asyncio.get_running_loop().time()
+
+    def settle(self, group: Group) -> None:
+        """Gives a group's answers to who waits for them, and keeps what has become of it."""
+        for ticket, answer in group.take_answers():
+            if not ticket.done():  # whose client has gone
+                ticket.set_result(answer)
+        group_id = group.group_id
+        if self._groups.get(group_id) is not group:
+            return
+        self._due[group_id] = group.deadline()
+        if self._due[group_id] < self.now() + LOOK_S:
+            self._woken.set()
+        if self._saved[group_id] != group.changes:
+            self._saved[group_id] = group.changes
+            generation = _generation(group, self._node.store.log.now_us() // 1_000)
+            record = GroupRecord(group_id, self.offsets.next_counter(), generation=generation)
+            self._begin(self._keep(group, record))
+        self._forget_unused(group)
+
+    async def delete(self, group: Group) -> None:
+        """Deletes all that is known of a group; raises as ``OffsetLog.write``."""
+        counter = self.offsets.next_counter()
+        await self.log.write([GroupRecord(group.group_id, counter, deleted=True)])
+        self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
+
+    async def forget_topic(self, topic: str) -> None:
+        """Deletes what all groups have committed of a topic; raises as ``OffsetLog.write``."""
+        await self.log.catch_up()
+        records: list[GroupRecord] = []
+        for group_id in [*self.offsets.groups()]:
+            gone = [
+                Committed(topic, number, DELETED)
+                for name, number in self.offsets.committed(group_id)
+                if name == topic
+            ]
+            if gone:
+                records += records_of(group_id, self.offsets.next_counter(), gone)
+        for start in range(0, len(records), MAX_BATCH):
+            await self.log.write(records[start : start + MAX_BATCH])
+
+    # -- within ------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._load()
+            now = self.now()
+            for group_id in [name for name, due in self._due.items() if due <= now]:
+                group = self._groups[group_id]
+                group.on_time(now)
+                self.settle(group)
+            wait_s = min([LOOK_S, *(due - now for due in self._due.values())])
+            self._woken.clear()
+            try:
+                await asyncio.wait_for(self._woken.wait(), max(wait_s, 0.001))
+            except TimeoutError:
+                continue
+
+    async def _expire_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_S)
+            try:
+                await self._expire()
+            except (DafkaError, TimeoutError) as error:
+                _log.warning("groups that are not used could not be deleted: %s", error)
+
+    async def _expire(self) -> None:
+        log = self._node.store.log
+        if log.clock.doubt() or self.loading():
+            return
+        now_us = log.now_us()
+        before_ms = now_us // 1_000 - self._node.options.offsets_retention_minutes * 60_000
+        if not self._unused(before_ms):
+            return
+        # What is committed from here on is newer than the deletion; what is on its way comes first.
+        counter = self.offsets.next_counter()
+        await self.log.write([GroupRecord(counter=counter)])
+        unused = self._unused(before_ms)[:MAX_BATCH]
+        await self.log.write([GroupRecord(each.group_id, counter, deleted=True) for each in unused])
+        _log.info("deleted %d groups that have not been used for long", len(unused))
+        for group in unused:
+            if group.is_unused:
+                self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
+
+    def _unused(self, before_ms: int) -> list[Group]:
+        """Groups of this gateway that nobody is in, and that were used last before some time."""
+        names = [
+            each for each in self.offsets.groups() if 0 < self.offsets.used_ms(each) < before_ms
+        ]
+        found = [self.group(each) for each in names]
+        return [each for each in found if isinstance(each, Group) and self._is_kept_unused(each)]
+
+    async def _load(self) -> None:
+        """Reads what other gateways have written; all of it when gateways have come or gone."""
+        live = self._live_now()
+        try:
+            if live != self._live:
+                for group_id in [*self._groups]:
+                    self.error(group_id)  # ends those that have moved
+                await self._node.in_thread(self._others.wait_for)
+            await self.log.catch_up()
+        except DafkaError as error:
+            _log.warning("committed offsets cannot be read: %s", error)
+        else:
+            self._live = live
+
+    def _live_now(self) -> frozenset[str]:
+        return frozenset(each.address for each in self._gateways.live())
+
+    def _count(self) -> int:
+        return len({*self.offsets.groups(), *self._groups})
+
+    def _end(self, group: Group, error: KafkaError) -> None:
+        group.end(error)
+        if self._groups.get(group.group_id) is group:  # and not one that began meanwhile
+            self._drop(group.group_id)
+        self.settle(group)
+
+    def _forget_unused(self, group: Group) -> None:
+        if self._is_kept_unused(group) and self._groups.get(group.group_id) is group:
+            self._drop(group.group_id)
+
+    def _is_kept_unused(self, group: Group) -> bool:
+        """Nobody is in it, and that is on disk: before, who asked next would find who has left."""
+        kept = self.offsets.generation(group.group_id)
+        return group.is_unused and group.generation == (kept.number if kept else 0)
+
+    def _drop(self, group_id: str) -> None:
+        for kept in (self._groups, self._due, self._saved):
+            kept.pop(group_id, None)
+
+    async def _keep(self, group: Group, record: GroupRecord) -> None:
+        try:
+            await self.log.write([record])
+        except (DafkaError, TimeoutError) as error:
+            # It is no loss: its members would join again at another gateway.
+            _log.warning("the members of group %r could not be kept: %s", group.group_id, error)
+        self._forget_unused(group)
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _generation(group: Group, time_ms: int) -> Generation:
+    members = tuple(_kept(each) for each in group.members.values())
+    return Generation(
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader,
+        members,
+        time_ms,
+    )
+
+
+def _kept(member: Member) -> KeptMember:
+    joined = member.joined
+    return KeptMember(
+        member.member_id,
+        int(joined.session_s * 1000),
+        int(joined.rebalance_s * 1000),
+        tuple(joined.protocols),
+        member.assignment,
+        joined.instance_id,
+        joined.client_id,
+        joined.host,
+    )
+
+
+def _restore(group: Group, now: float, kept: Generation | None) -> None:
+    if kept is None:
+        return
+    members = [
+        (
+            each.member_id,
+            Joining(
+                each.member_id,
+                each.protocols,
+                each.session_ms / 1000,
+                each.rebalance_ms / 1000,
+                kept.protocol_type,
+                each.instance_id,
+                each.client_id,
+                each.host,
+            ),
+            each.assignment,
+        )
+        for each in kept.members
+    ]
+    group.restore(now, kept.number, (kept.protocol_type, kept.protocol), kept.leader, members)

@@ -1,0 +1,694 @@
+"""A consumer group: the classic protocol as Kafka's coordinator speaks it, without I/O.
+
+Time is an argument.  A request is given with a ticket; its answer comes out of ``take_answers``
+with the ticket, at once or when the group is ready for it.  What happens in which state is
+``group_states.GROUP_TABLE``'s.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from dafka_kafka.errors import KafkaError
+
+# The states of a consumer group, and what a gateway does in each with what happens.
+#
+# ``Group`` decides by this table, and tests hold the two against each other. They are the states
+# of Kafka's classic group protocol, by its names.
+
+
+JOIN: Final = "a new member joins"
+REJOIN: Final = "a member joins again, as it was"
+CHANGE: Final = "a member joins again, with other protocols"
+SYNC: Final = "a member asks for its part"
+ASSIGN: Final = "the leader assigns"
+HEARTBEAT: Final = "a heartbeat comes"
+LEAVE: Final = "a member leaves, or its session ends"
+COMMIT: Final = "a member commits"
+SIMPLE_COMMIT: Final = "a client without a group commits"
+READY: Final = "all have joined, or the time for it is over"
+OVERDUE: Final = "the time to ask for parts is over"
+DELETE: Final = "it is deleted, or moves to another gateway"
+
+REBALANCE: Final = "begins a rebalance"
+WAIT: Final = "waits for the others"
+CHECK: Final = "sees whether all have joined"
+REPEAT: Final = "says again what it said"
+GIVE: Final = "gives the member its part"
+TAKE: Final = "takes it"
+BEGIN: Final = "begins a generation"
+END: Final = "ends what waits"
+
+
+class GroupState(Enum):
+    """A state, with what it means."""
+
+    EMPTY = "it has no members; it may have committed offsets"
+    PREPARING_REBALANCE = "members join, until all have, or the time for it is over"
+    COMPLETING_REBALANCE = "the leader has been told who has joined, and assigns partitions to them"
+    STABLE = "each member knows its partitions"
+    DEAD = "it is not at this gateway any more"
+
+    @property
+    def label(self) -> str:
+        """The state's name in prose."""
+        return self.name.lower().replace("_", " ")
+
+    @property
+    def kafka_name(self) -> str:
+        """The state's name in Kafka's answers, as ``PreparingRebalance``."""
+        return self.name.title().replace("_", "")
+
+
+class Reaction(NamedTuple):
+    """The labels of the states that may follow, and what the gateway does, or its error."""
+
+    then: str
+    action: str | KafkaError
+
+
+Table = Mapping[GroupState, Mapping[str, Reaction]]
+
+_UNKNOWN: Final = KafkaError.UNKNOWN_MEMBER_ID
+_REBALANCING: Final = KafkaError.REBALANCE_IN_PROGRESS
+_GONE: Final = KafkaError.COORDINATOR_NOT_AVAILABLE
+_PREPARING: Final = "preparing rebalance"
+_COMPLETING: Final = "completing rebalance"
+_NEXT: Final = f"{_PREPARING}, {_COMPLETING}, empty"
+_LESS: Final = f"{_PREPARING}, empty"
+
+GROUP_TABLE: Final[Table] = {
+    GroupState.EMPTY: {
+        JOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", REBALANCE),
+        REJOIN: Reaction("empty", _UNKNOWN),
+        CHANGE: Reaction("empty", _UNKNOWN),
+        SYNC: Reaction("empty", _UNKNOWN),
+        ASSIGN: Reaction("empty", _UNKNOWN),
+        HEARTBEAT: Reaction("empty", _UNKNOWN),
+        LEAVE: Reaction("empty", _UNKNOWN),
+        COMMIT: Reaction("empty", _UNKNOWN),
+        SIMPLE_COMMIT: Reaction("empty", TAKE),
+        DELETE: Reaction("dead", END),
+    },
+    GroupState.PREPARING_REBALANCE: {
+        JOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
+        REJOIN: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
+        CHANGE: Reaction(f"{_PREPARING}, {_COMPLETING}", WAIT),
+        SYNC: Reaction(_PREPARING, _REBALANCING),
+        ASSIGN: Reaction(_PREPARING, _REBALANCING),
+        HEARTBEAT: Reaction(_PREPARING, _REBALANCING),
+        LEAVE: Reaction(_NEXT, CHECK),
+        COMMIT: Reaction(_PREPARING, TAKE),
+        SIMPLE_COMMIT: Reaction(_PREPARING, _UNKNOWN),
+        READY: Reaction(_NEXT, BEGIN),
+        DELETE: Reaction("dead", END),
+    },
+    GroupState.COMPLETING_REBALANCE: {
+        JOIN: Reaction(_PREPARING, REBALANCE),
+        REJOIN: Reaction(_COMPLETING, REPEAT),
+        CHANGE: Reaction(f"{_PREPARING}, {_COMPLETING}", REBALANCE),
+        SYNC: Reaction(_COMPLETING, WAIT),
+        ASSIGN: Reaction("stable", GIVE),
+        HEARTBEAT: Reaction(_COMPLETING, TAKE),
+        LEAVE: Reaction(_LESS, REBALANCE),
+        COMMIT: Reaction(_COMPLETING, _REBALANCING),
+        SIMPLE_COMMIT: Reaction(_COMPLETING, _UNKNOWN),
+        OVERDUE: Reaction(_LESS, REBALANCE),
+        DELETE: Reaction("dead", END),
+    },
+    GroupState.STABLE: {
+        JOIN: Reaction(_PREPARING, REBALANCE),
+        REJOIN: Reaction("stable", REPEAT),
+        CHANGE: Reaction(f"{_PREPARING}, {_COMPLETING}", REBALANCE),
+        SYNC: Reaction("stable", GIVE),
+        ASSIGN: Reaction("stable", GIVE),
+        HEARTBEAT: Reaction("stable", TAKE),
+        LEAVE: Reaction(_LESS, REBALANCE),
+        COMMIT: Reaction("stable", TAKE),
+        SIMPLE_COMMIT: Reaction("stable", _UNKNOWN),
+        OVERDUE: Reaction(_LESS, REBALANCE),
+        DELETE: Reaction("dead", END),
+    },
+    GroupState.DEAD: {
+        event: Reaction("dead", _GONE)
+        for event in (JOIN, REJOIN, CHANGE, SYNC, ASSIGN, HEARTBEAT, LEAVE, COMMIT, SIMPLE_COMMIT)
+    },
+}
+"""By state and event; where there is no entry, nothing happens."""
+
+
+CONSUMER: Final = "consumer"
+"""The protocol type of consumers, whose metadata and parts are of a known form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A JoinGroup request: who joins, for how long it may be silent, and how it can share topics.
+
+    ``protocols`` are names with octets that only clients understand, in the order of its liking.
+    """
+
+    member_id: str
+    protocols: Sequence[tuple[str, bytes]]
+    session_s: float
+    rebalance_s: float
+    protocol_type: str = CONSUMER
+    instance_id: str | None = None
+    client_id: str = ""
+    host: str = ""
+    knows_ids: bool = False
+    """It asks first for the id that it is to join with (from version 4 on)."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What the gateway is to keep of it."""
+        return sum(len(name) + len(octets) for name, octets in self.protocols)
+
+    def new_id(self) -> str:
+        """An id that no member has."""
+        return f"{self.instance_id or self.client_id}-{uuid.uuid4()}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """The answer to a JoinGroup; the leader is told the members: id, instance and metadata."""
+
+    error: KafkaError
+    member_id: str = ""
+    generation: int = -1
+    protocol: str = ""
+    leader: str = ""
+    members: Sequence[tuple[str, str | None, bytes]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    """The answer to a SyncGroup: the member's part."""
+
+    error: KafkaError
+    assignment: bytes = b""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A member, as its coordinator keeps it."""
+
+    member_id: str
+    joined: Joining
+    expires: float
+    """When its session ends, unless it waits for the group."""
+    is_new: bool = True
+    assignment: bytes = b""
+    join_ticket: Any = field(default=None, repr=False)
+    """Whom to answer when the rebalance is complete; None if it has not joined."""
+    sync_ticket: Any = field(default=None, repr=False)
+    has_synced: bool = True
+    """Whether it knows its part, as far as that was made."""
+
+    @property
+    def instance_id(self) -> str | None:
+        """What a static member is known by, over its restarts."""
+        return self.joined.instance_id
+
+    @property
+    def ends(self) -> float:
+        """When it is given up; never while it waits for the group, unless it is new."""
+        if self.join_ticket is not None and self.is_new:
+            return self.expires
+        waits = self.join_ticket is not None or self.sync_ticket is not None
+        return inf if waits else self.expires
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether it knows its part, or waits for it."""
+        return self.has_synced or self.sync_ticket is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """What is kept of it."""
+        return self.joined.size_bytes + len(self.assignment)
+
+    def metadata(self, protocol: str) -> bytes:
+        """What it says of itself in a protocol."""
+        return dict(self.joined.protocols).get(protocol, b"")
+
+
+def common_protocols(members: Iterable[Member]) -> set[str]:
+    """The protocols that all of them know."""
+    names = [{name for name, _ in each.joined.protocols} for each in members]
+    return set.intersection(*names) if names else set()
+
+
+def chosen_protocol(members: Collection[Member]) -> str:
+    """The one that most members like best, of those that all know."""
+    common = common_protocols(members)
+    votes = Counter(
+        next(name for name, _ in each.joined.protocols if name in common) for each in members
+    )
+    return votes.most_common(1)[0][0]
+
+
+def subscribed_topics(metadata: bytes) -> set[str] | None:
+    """The topics that a consumer's metadata names; None where they are of another form."""
+    try:
+        return {name for name, _ in _topics(metadata, with_partitions=False)}
+    except (ValueError, struct.error):
+        return None
+
+
+def assigned_partitions(assignment: bytes) -> list[tuple[str, int]]:
+    """The topics and numbers in a consumer's part; none where it is of another form."""
+    try:
+        found = _topics(assignment, with_partitions=True)
+    except (ValueError, struct.error):
+        return []
+    return [(topic, number) for topic, numbers in found for number in numbers]
+
+
+def _topics(octets: bytes, *, with_partitions: bool) -> list[tuple[str, Sequence[int]]]:
+    """The array of topics with which both begin, behind a version (Kafka's ConsumerProtocol).
+
+    Raises:
+        ValueError, struct.error: they are not of this form.
+    """
+    (count,), at, found = struct.unpack_from(">i", octets, 2), 6, []
+    for _ in range(min(count, len(octets))):
+        (length,) = struct.unpack_from(">h", octets, at)
+        topic = octets[at + 2 : at + 2 + max(length, 0)].decode()
+        at += 2 + max(length, 0)
+        numbers: Sequence[int] = ()
+        if with_partitions:
+            (many,) = struct.unpack_from(">i", octets, at)
+            if not 0 <= many <= len(octets):
+                raise ValueError("more partitions than octets")
+            numbers = struct.unpack_from(f">{many}i", octets, at + 4)
+            at += 4 + 4 * many
+        if at > len(octets):
+            raise ValueError("cut short")
+        found.append((topic, numbers))
+    return found
+
+
+NEW_MEMBER_S: Final = 300.0
+"""How long a new member waits for the others: as in Kafka.  A client that gives up and joins again
+would else be as many members."""
+
+MAX_GROUP_BYTES: Final = 4 << 20
+"""Of all members' metadata and parts: the leader is told all of the metadata in one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What a group may be.
+
+    ``delay_s`` is how long an empty group waits for more members after the first one.
+    """
+
+    delay_s: float = 3.0
+    min_session_s: float = 6.0
+    max_session_s: float = 1_800.0
+    max_members: int = 1_000
+
+    def refusal(
+        self, asked: Joining, members: Collection[Member], protocol_type: str
+    ) -> KafkaError | None:
+        """Why nobody may join a group with these members like this."""
+        if not self.min_session_s <= asked.session_s <= self.max_session_s:
+            return KafkaError.INVALID_SESSION_TIMEOUT
+        names = {name for name, _ in asked.protocols}
+        if not asked.protocol_type or not names:
+            return KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        if members:
+            common = common_protocols(members)
+            if asked.protocol_type != protocol_type or names.isdisjoint(common):
+                return KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        if asked.size_bytes + sum(each.size_bytes for each in members) > MAX_GROUP_BYTES:
+            return KafkaError.GROUP_MAX_SIZE_REACHED
+        return None
+
+
+_LEAST_WAIT_S: Final = 1.0
+"""So that a client's timeouts of nothing do not end a rebalance before it has begun."""
+
+
+class Group:
+    """One group.  Members' sessions end, and rebalances, when ``on_time`` is called."""
+
+    def __init__(self, group_id: str, limits: GroupLimits | None = None) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol = ""
+        self.leader = ""
+        self.members: dict[str, Member] = {}
+        self.changes = 0
+        """How often it has become stable, or empty: what another gateway goes on with."""
+        self._limits = limits or GroupLimits()
+        self._pending: dict[str, float] = {}  # ids given, and how long they hold
+        self._answers: list[tuple[Any, JoinAnswer | SyncAnswer]] = []
+        self._ready_at = 0.0  # when a rebalance does not wait any longer
+        self._delay_left_s = 0.0  # how long an empty group may still wait for more members
+        self._delays = False  # it does so: it is not complete even if all have joined
+        self._grew = False  # meanwhile
+        self._sync_until: float | None = None
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody is in it, or about to be."""
+        return self.state in (GroupState.EMPTY, GroupState.DEAD) and not self._pending
+
+    def take_answers(self) -> list[tuple[Any, JoinAnswer | SyncAnswer]]:
+        """The answers since the last call, each with its request's ticket."""
+        taken, self._answers = self._answers, []
+        return taken
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def join(self, now: float, asked: Joining, ticket: Any) -> None:
+        """A client joins, or a member joins again."""
+        member = self._who_joins(now, asked)
+        if isinstance(member, JoinAnswer):
+            self._answers.append((ticket, member))
+            return
+        leader = self.leader
+        if member is None:
+            member, event = self._add(now, asked), JOIN
+        else:
+            is_same = list(member.joined.protocols) == list(asked.protocols)
+            is_stable = self.state is GroupState.STABLE
+            if member.member_id != asked.member_id:
+                self._replace(now, member, asked)
+                is_same = is_same and is_stable
+            elif is_stable and member.member_id == leader:
+                is_same = False  # it has topics to share anew
+            event = REJOIN if is_same else CHANGE
+        action = self._action(event)
+        self._answer_join(now, member, KafkaError.REBALANCE_IN_PROGRESS)  # an older request
+        member.joined, member.join_ticket = asked, ticket
+        if action == REPEAT:
+            self._answer_join(now, member, KafkaError.NONE, leader)
+        elif action == REBALANCE:
+            self._rebalance(now)
+        else:
+            self._check(now)
+
+    def sync(
+        self,
+        now: float,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        assignments: Mapping[str, bytes],
+        ticket: Any,
+    ) -> None:
+        """A member asks for its part; the leader says what each member's is."""
+        event = ASSIGN if member_id == self.leader else SYNC
+        error = self._hears(now, event, member_id, instance_id, generation)
+        if error is not KafkaError.NONE:
+            self._answers.append((ticket, SyncAnswer(error)))
+            return
+        member = self.members[member_id]
+        self._answer_sync(now, member, KafkaError.REBALANCE_IN_PROGRESS)  # an older request
+        member.sync_ticket = ticket
+        if event == ASSIGN and self.state is GroupState.COMPLETING_REBALANCE:
+            self._assign(now, assignments)
+        elif self.state is GroupState.STABLE:
+            self._answer_sync(now, member, KafkaError.NONE)
+
+    def heartbeat(
+        self, now: float, member_id: str, instance_id: str | None, generation: int
+    ) -> KafkaError:
+        """A member says that it is there."""
+        return self._hears(now, HEARTBEAT, member_id, instance_id, generation)
+
+    def may_commit(
+        self, now: float, member_id: str, instance_id: str | None, generation: int
+    ) -> KafkaError:
+        """Whether a member may commit offsets, or a client that is in no group (generation -1)."""
+        if generation < 0 and (self.state is GroupState.EMPTY or not (member_id or instance_id)):
+            action = self._action(SIMPLE_COMMIT)
+            return action if isinstance(action, KafkaError) else KafkaError.NONE
+        return self._hears(now, COMMIT, member_id, instance_id, generation)
+
+    def leave(self, now: float, member_id: str, instance_id: str | None) -> KafkaError:
+        """A member leaves; a static one may be named by its instance alone."""
+        if self.state is GroupState.DEAD:
+            return KafkaError.COORDINATOR_NOT_AVAILABLE
+        if self._pending.pop(member_id, None) is not None:
+            self._check(now)
+            return KafkaError.NONE
+        static = None if member_id else self._static(instance_id)
+        member = self._member(static.member_id if static else member_id, instance_id)
+        if isinstance(member, KafkaError):
+            return member
+        self._remove(now, [member])
+        return KafkaError.NONE
+
+    def end(self, error: KafkaError) -> None:
+        """It is deleted, or goes to another gateway; whoever waits gets the error."""
+        for member in self.members.values():
+            self._refuse(member, error)
+        self.members.clear()
+        self._pending.clear()
+        self._sync_until = None
+        self.state = GroupState.DEAD
+
+    def restore(
+        self,
+        now: float,
+        generation: int,
+        protocol: tuple[str, str],
+        leader: str,
+        members: Collection[tuple[str, Joining, bytes]],
+    ) -> None:
+        """Goes on from what another gateway has kept: its members have not noticed yet.
+
+        Args:
+            protocol: type and name.
+            members: their ids, how they have joined, and their parts.
+        """
+        self.generation = generation
+        self.protocol_type, self.protocol = protocol if members else ("", "")
+        for member_id, joined, assignment in members:
+            expires = now + joined.session_s
+            self.members[member_id] = Member(member_id, joined, expires, False, assignment)
+        self.leader = leader if leader in self.members else next(iter(self.members), "")
+        self.state = GroupState.STABLE if members else GroupState.EMPTY
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When ``on_time`` has something to do; infinite if never."""
+        times = [member.ends for member in self.members.values()]
+        times += self._pending.values()
+        if self.state is GroupState.PREPARING_REBALANCE:
+            times.append(self._ready_at)
+        if self._sync_until is not None:
+            times.append(self._sync_until)
+        return min(times, default=inf)
+
+    def on_time(self, now: float) -> None:
+        """Ends what has lasted for too long."""
+        for member_id in [name for name, until in self._pending.items() if until <= now]:
+            del self._pending[member_id]
+        gone = [each for each in self.members.values() if each.ends <= now]
+        if self._sync_until is not None and self._sync_until <= now:
+            self._sync_until = None
+            late = [each for each in self.members.values() if not each.has_asked]
+            gone += [each for each in late if each not in gone]
+        if gone:
+            self._remove(now, gone)
+        self._check(now)
+        if self.state is GroupState.PREPARING_REBALANCE and self._ready_at <= now:
+            if self._delays and self._grew and self._delay_left_s > 0:
+                self._delay(now)
+            else:
+                self._begin_generation(now)
+
+    # -- within ------------------------------------------------------------------------------------
+
+    def _action(self, event: str) -> str | KafkaError:
+        return GROUP_TABLE[self.state][event].action
+
+    def _who_joins(self, now: float, asked: Joining) -> Member | JoinAnswer | None:
+        """The member that joins again, None for a new one, or what is answered at once."""
+        if self.state is GroupState.DEAD:
+            return JoinAnswer(KafkaError.COORDINATOR_NOT_AVAILABLE, asked.member_id)
+        refusal = self._limits.refusal(asked, self.members.values(), self.protocol_type)
+        if refusal is not None:
+            return JoinAnswer(refusal, asked.member_id)
+        if asked.member_id:
+            if self._pending.pop(asked.member_id, None) is not None:
+                return None
+            member = self._member(asked.member_id, asked.instance_id)
+            return JoinAnswer(member, asked.member_id) if isinstance(member, KafkaError) else member
+        static = self._static(asked.instance_id)
+        if static is not None:
+            return static
+        if len(self.members) + len(self._pending) >= self._limits.max_members:
+            return JoinAnswer(KafkaError.GROUP_MAX_SIZE_REACHED)
+        if asked.knows_ids and asked.instance_id is None:
+            member_id = asked.new_id()
+            self._pending[member_id] = now + asked.session_s
+            return JoinAnswer(KafkaError.MEMBER_ID_REQUIRED, member_id)
+        return None
+
+    def _static(self, instance_id: str | None) -> Member | None:
+        if instance_id is None:
+            return None
+        return next((m for m in self.members.values() if m.instance_id == instance_id), None)
+
+    def _member(self, member_id: str, instance_id: str | None) -> Member | KafkaError:
+        """The member; an error where there is none, or its instance is another member by now."""
+        if self.state is GroupState.DEAD:
+            return KafkaError.COORDINATOR_NOT_AVAILABLE
+        static = self._static(instance_id)
+        if static is not None and static.member_id != member_id:
+            return KafkaError.FENCED_INSTANCE_ID
+        if static is None and instance_id is not None:
+            return KafkaError.UNKNOWN_MEMBER_ID
+        return self.members.get(member_id) or KafkaError.UNKNOWN_MEMBER_ID
+
+    def _hears(
+        self, now: float, event: str, member_id: str, instance_id: str | None, generation: int
+    ) -> KafkaError:
+        member = self._member(member_id, instance_id)
+        if isinstance(member, KafkaError):
+            return member
+        if generation != self.generation:
+            return KafkaError.ILLEGAL_GENERATION
+        if not member.is_new:
+            member.expires = now + member.joined.session_s
+        action = self._action(event)
+        return action if isinstance(action, KafkaError) else KafkaError.NONE
+
+    def _add(self, now: float, asked: Joining) -> Member:
+        member = Member(asked.member_id or asked.new_id(), asked, now + NEW_MEMBER_S)
+        self.members[member.member_id] = member
+        self.protocol_type = asked.protocol_type
+        self._grew = True
+        return member
+
+    def _replace(self, now: float, member: Member, asked: Joining) -> None:
+        """A static member has begun anew: it gets another id, and whoever has the old one none."""
+        self._refuse(member, KafkaError.FENCED_INSTANCE_ID)
+        old, member.member_id = member.member_id, asked.new_id()
+        del self.members[old]
+        self.members[member.member_id] = member
+        if self.leader == old:
+            self.leader = member.member_id
+
+    def _assign(self, now: float, assignments: Mapping[str, bytes]) -> None:
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        self.state = GroupState.STABLE
+        self.changes += 1
+        for member in self.members.values():
+            self._answer_sync(now, member, KafkaError.NONE)
+
+    def _remove(self, now: float, gone: Sequence[Member]) -> None:
+        for member in gone:
+            del self.members[member.member_id]
+            self._refuse(member, KafkaError.UNKNOWN_MEMBER_ID)
+        if self._action(LEAVE) == REBALANCE:
+            self._rebalance(now)
+        else:
+            self._check(now)
+
+    def _rebalance(self, now: float) -> None:
+        for member in self.members.values():
+            self._answer_sync(now, member, KafkaError.REBALANCE_IN_PROGRESS)
+        self._sync_until = None
+        was_empty = self.state is GroupState.EMPTY
+        self.state = GroupState.PREPARING_REBALANCE
+        wait_s = self._longest_wait_s()
+        self._ready_at = now + wait_s
+        self._delays = False
+        if was_empty and self._limits.delay_s > 0:
+            self._delay_left_s = wait_s
+            self._delay(now)
+        self._check(now)
+
+    def _longest_wait_s(self) -> float:
+        return max((each.joined.rebalance_s for each in self.members.values()), default=0.0)
+
+    def _delay(self, now: float) -> None:
+        """A group that was empty waits for more members, which mostly start together."""
+        step_s = min(self._limits.delay_s, self._delay_left_s)
+        self._delay_left_s -= step_s
+        self._ready_at = now + step_s
+        self._delays, self._grew = True, False
+
+    def _check(self, now: float) -> None:
+        if self.state is not GroupState.PREPARING_REBALANCE or self._delays or self._pending:
+            return
+        if all(each.join_ticket is not None for each in self.members.values()):
+            self._begin_generation(now)
+
+    def _begin_generation(self, now: float) -> None:
+        self._delays = False
+        for member in [*self.members.values()]:
+            if member.join_ticket is None and member.instance_id is None:
+                del self.members[member.member_id]
+        joined = [each for each in self.members.values() if each.join_ticket is not None]
+        if self.members and not joined:
+            # Static members are waited for until their sessions end.
+            self._ready_at = now + max(self._longest_wait_s(), _LEAST_WAIT_S)
+            return
+        self.generation += 1
+        if not self.members:
+            self.state, self.protocol_type, self.protocol, self.leader = (
+                GroupState.EMPTY,
+                "",
+                "",
+                "",
+            )
+            self.changes += 1
+            return
+        if self.leader not in {each.member_id for each in joined}:
+            self.leader = joined[0].member_id
+        self.protocol = chosen_protocol(self.members.values())
+        self.state = GroupState.COMPLETING_REBALANCE
+        self._sync_until = now + max(self._longest_wait_s(), _LEAST_WAIT_S)
+        for member in self.members.values():
+            member.is_new = member.has_synced = False
+        for member in joined:
+            self._answer_join(now, member, KafkaError.NONE, self.leader)
+
+    def _answer_join(self, now: float, member: Member, error: KafkaError, leader: str = "") -> None:
+        """Answers a member that waits for the others; ``leader`` is whom it takes for that."""
+        ticket, member.join_ticket = member.join_ticket, None
+        if ticket is None:
+            return
+        answer = JoinAnswer(error, member.member_id)
+        if error is KafkaError.NONE:
+            member.expires = now + member.joined.session_s
+            of_all = self.members.values() if member.member_id == leader else ()
+            members = [(m.member_id, m.instance_id, m.metadata(self.protocol)) for m in of_all]
+            answer = JoinAnswer(
+                error, member.member_id, self.generation, self.protocol, leader, members
+            )
+        self._answers.append((ticket, answer))
+
+    def _answer_sync(self, now: float, member: Member, error: KafkaError) -> None:
+        ticket, member.sync_ticket = member.sync_ticket, None
+        if ticket is None:
+            return
+        member.expires = now + member.joined.session_s
+        answer = SyncAnswer(error)
+        if error is KafkaError.NONE:
+            member.has_synced = True
+            answer = SyncAnswer(error, member.assignment)
+        self._answers.append((ticket, answer))
+
+    def _refuse(self, member: Member, error: KafkaError) -> None:
+        self._answer_join(0.0, member, error)
+        self._answer_sync(0.0, member, error)

@@ -1,0 +1,166 @@
+"""How far behind Kafka's consumer groups are: what gateways keep of them beside what stores hold.
+
+It needs no gateway, and nothing of Kafka: stores have all of it as records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from dafka_core.errors import DataLossError, InvalidRequestError
+from dafka_core.flight.limits import MAX_BATCH_BYTES
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
+from dafka_core.queries.query_lag import PartitionLag, partition_lags, total_lag
+from dafka_kafka.groups.group import CONSUMER, assigned_partitions
+from dafka_kafka.groups.offsets import OFFSETS_TOPIC, GroupRecord, KeptMember, Offsets, Place
+from dafka_kafka.registry_table import LIST, NumberTable, agreed, parsed
+
+EMPTY: Final = "empty"
+STABLE: Final = "stable"
+"""What a group was when that was last kept: whether it has members."""
+
+TRIES: Final = 3
+"""Of reading a partition, the beginning of which a gateway may give up meanwhile."""
+
+
+class GroupPartition(NamedTuple):
+    """A partition that a group has committed, or that one of its members reads.
+
+    ``lag`` is None where it has not committed, or a negative offset, or stores do not hold the
+    partition; ``member`` where nobody reads it.
+    """
+
+    topic: str
+    number: int
+    lag: PartitionLag | None
+    member: KeptMember | None
+
+
+class GroupLag(NamedTuple):
+    """How far behind a group is, its partitions together; see ``QueryLag``."""
+
+    group: str
+    state: str
+    members: int
+    records_behind: int
+    bytes_behind: int | None
+    seconds_behind: float | None
+    partitions: Sequence[GroupPartition]
+
+
+def group_lags(clients: Sequence[StoreClient], *, timeout_s: float) -> list[GroupLag]:
+    """How far behind each group is, by its name.
+
+    Raises:
+        StoreUnreachableError: a store does not answer.
+    """
+    offsets = Offsets()
+    for tp, _, value in _records(clients, OFFSETS_TOPIC, timeout_s):
+        try:
+            offsets.take(tp.partition, GroupRecord.parse(value))
+        except InvalidRequestError:
+            continue  # as gateways do
+    groups = sorted(offsets.groups())
+    if not groups:
+        return []
+    numbers = _numbers(clients, timeout_s)
+    heads = merge_heads(info for each in clients for info in each.heads(None, timeout_s=timeout_s))
+    told = [(group, _positions(offsets, numbers, group)) for group in groups]
+    lags = partition_lags(clients, heads, told, timeout_s=timeout_s)
+    return [_lag(offsets, numbers, group, each) for group, each in zip(groups, lags, strict=True)]
+
+
+def _positions(offsets: Offsets, numbers: NumberTable, group: str) -> dict[TopicPartition, int]:
+    found = {}
+    for place, committed in offsets.committed(group).items():
+        numbered = numbers.get(*place)
+        if numbered is not None and committed.offset >= 0:
+            found[numbered.tp] = committed.offset
+    return found
+
+
+def _lag(
+    offsets: Offsets, numbers: NumberTable, group: str, lags: Sequence[PartitionLag]
+) -> GroupLag:
+    by_number: dict[Place, PartitionLag] = {}
+    for each in lags:
+        number = numbers.number(TopicPartition(each.topic, each.partition))
+        assert number is not None  # it was found by its number
+        by_number[each.topic, number] = each
+    generation = offsets.generation(group)
+    members = generation.members if generation else ()
+    is_known = generation is not None and generation.protocol_type == CONSUMER
+    readers = {
+        place: member
+        for member in (members if is_known else ())
+        for place in assigned_partitions(member.assignment)
+    }
+    places = sorted({*offsets.committed(group), *readers})
+    partitions = [
+        GroupPartition(*place, by_number.get(place), readers.get(place)) for place in places
+    ]
+    return GroupLag(group, STABLE if members else EMPTY, len(members), *total_lag(lags), partitions)
+
+
+def _numbers(clients: Sequence[StoreClient], timeout_s: float) -> NumberTable:
+    records = [
+        (offset, parsed(value))
+        for tp, offset, value in _records(clients, LIST.topic, timeout_s)
+        if tp == LIST
+    ]
+    end = max((agreed(record, offset) for offset, record in records), default=0)
+    table = NumberTable()
+    for offset, record in records:
+        if offset < end:
+            table.apply(record)
+    return table
+
+
+def _records(
+    clients: Sequence[StoreClient], topic: str, timeout_s: float
+) -> Iterator[tuple[TopicPartition, int, bytes]]:
+    held = _held(clients, topic, timeout_s)
+    for tp in tuple(held):
+        for tries in range(TRIES):
+            if tp not in held:
+                break
+            try:
+                yield from _of_partition(*held[tp], timeout_s)
+                break
+            except DataLossError:
+                if tries == TRIES - 1:
+                    raise
+                held = _held(clients, topic, timeout_s)
+
+
+def _held(
+    clients: Sequence[StoreClient], topic: str, timeout_s: float
+) -> Mapping[TopicPartition, tuple[PartitionInfo, StoreClient]]:
+    held: dict[TopicPartition, tuple[PartitionInfo, StoreClient]] = {}
+    for client in clients:
+        for info in client.heads([topic], timeout_s=timeout_s):
+            known = held.get(info.tp)
+            if known is None or (known[0].life, known[0].end) < (info.life, info.end):
+                held[info.tp] = info, client
+    return held
+
+
+def _of_partition(
+    info: PartitionInfo, client: StoreClient, timeout_s: float
+) -> list[tuple[TopicPartition, int, bytes]]:
+    batches = client.read(
+        info.tp,
+        info.earliest,
+        info.end,
+        times=False,
+        max_records=10_000,
+        max_bytes=MAX_BATCH_BYTES,
+        timeout_s=timeout_s,
+    )
+    return [
+        (info.tp, offset, bytes(value))
+        for batch in batches
+        for offset, value in enumerate(batch.values, batch.offset)
+    ]

@@ -1,0 +1,231 @@
+"""How far groups have committed, from the records that gateways keep of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from dafka_core.model.json_message import JsonMessage, Natural
+from dafka_core.model.names import INTERNAL
+
+# What gateways keep of consumer groups: records of internal topic ``__dafka.kafka.offsets``.
+#
+# Each gateway writes to one partition, which has its store's address.  A record is a JSON object::
+#
+#     {"v": 1, "group": "g", "counter": 7,
+#      "offsets": [["flights", 0, 1000, -1, "metadata", 1700000000000]]}
+#
+# ``offsets`` are what was committed: topic, number of the partition, offset, leader epoch,
+# metadata, and when (ms since 1970 UTC). Clients may commit negative offsets; offset -1 at time 0
+# deletes what was committed. ``generation`` is what the group has become instead, when, and with
+# which members; ``deleted`` gives up all of the group that is older.
+#
+# What is newer the counter tells (Lamport's): who writes gives one higher than the largest that it
+# has seen in any partition of the topic.  Of two with the same counter that of the higher store's
+# address counts.  So it does not matter in which order the records of several gateways are read.
+#
+# A record ``{"v": 1, "repeats": 500}`` says that all that counts of those before offset 500 of its
+# partition has been written again from there on: stores need not keep them.
+
+
+OFFSETS_TOPIC: Final = f"{INTERNAL}kafka.offsets"
+
+DELETED: Final = -1
+"""In place of a committed offset, with time 0."""
+
+
+class Committed(NamedTuple):
+    """What was committed of a partition; ``offset`` is that of the next record to read."""
+
+    topic: str
+    number: Annotated[int, Meta(ge=0, lt=2**31)]
+    offset: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+    leader_epoch: int = -1
+    metadata: str = ""
+    time_ms: int = 0
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether this deletes an earlier commit."""
+        return (self.offset, self.time_ms) == (DELETED, 0)
+
+
+class KeptMember(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A member of a group, as it has joined; octets are in base 64."""
+
+    member_id: str
+    session_ms: Natural
+    rebalance_ms: Natural
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    instance_id: str | None = None
+    client_id: str = ""
+    host: str = ""
+
+
+class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a group is since it became stable, or empty."""
+
+    number: Natural
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str = ""
+    members: tuple[KeptMember, ...] = ()
+    time_ms: Natural = 0
+    """When it became so (ms since 1970 UTC)."""
+
+
+class GroupRecord(JsonMessage, frozen=True, omit_defaults=True):
+    """A record; see the module's documentation."""
+
+    what: ClassVar[str] = "record of a consumer group"
+
+    group: str = ""
+    counter: Natural = 0
+    offsets: tuple[Committed, ...] = ()
+    generation: Generation | None = None
+    deleted: bool = False
+    repeats: int = -1
+
+
+MAX_RECORD_OFFSETS: Final = 500
+"""Of one record: with metadata of the usual size it stays small, whatever a store's limit is."""
+
+Place = tuple[str, int]
+"""A topic, and the number of one of its partitions."""
+
+
+class Rank(NamedTuple):
+    """Which of two records is newer: the counter, then the address of the store that wrote it."""
+
+    counter: int
+    writer: str
+
+
+_NEVER: Final = Rank(-1, "")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What counts of one group."""
+
+    offsets: dict[Place, tuple[Rank, Committed]] = field(default_factory=dict)
+    generation: tuple[Rank, Generation | None] = (_NEVER, None)
+    deleted: Rank = _NEVER
+    writers: dict[str, int] = field(default_factory=dict)
+    """Who has written of it, and at which offset last."""
+
+
+class Offsets:
+    """What all groups have committed.  Records may be taken in any order, and more than once."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Kept] = {}
+        self._counter = 0
+
+    def next_counter(self) -> int:
+        """One higher than any that was seen, or given."""
+        self._counter += 1
+        return self._counter
+
+    def groups(self) -> Iterator[str]:
+        """The groups that have committed something, or have members."""
+        return (name for name in self._groups if self.is_there(name))
+
+    def is_there(self, group: str) -> bool:
+        """Whether a group has committed something, or has members."""
+        generation = self.generation(group)
+        has_members = generation is not None and bool(generation.members)
+        kept = self._groups.get(group)
+        found = kept.offsets.values() if kept else ()
+        return has_members or any(not each.is_deleted for _, each in found)
+
+    def committed(self, group: str) -> dict[Place, Committed]:
+        """What a group has committed, in order."""
+        kept = self._groups.get(group)
+        found = kept.offsets if kept else {}
+        return {place: each for place, (_, each) in sorted(found.items()) if not each.is_deleted}
+
+    def generation(self, group: str) -> Generation | None:
+        """What a group was when it last became stable or empty."""
+        kept = self._groups.get(group)
+        return kept.generation[1] if kept else None
+
+    def used_ms(self, group: str) -> int:
+        """When a group last committed something, or became stable or empty (ms since 1970 UTC)."""
+        kept = self._groups.get(group)
+        if kept is None:
+            return 0
+        generation = kept.generation[1]
+        times = [each.time_ms for _, each in kept.offsets.values()]
+        return max(*times, generation.time_ms if generation else 0, 0)
+
+    def take(self, writer: str, record: GroupRecord, offset: int = 0) -> None:
+        """Takes a record that a gateway has written at an offset: what is newer counts."""
+        self._counter = max(self._counter, record.counter)
+        if not record.group:
+            return
+        rank = Rank(record.counter, writer)
+        kept = self._groups.setdefault(record.group, _Kept())
+        kept.writers[writer] = max(offset, kept.writers.get(writer, 0))
+        if record.deleted and rank > kept.deleted:
+            kept.deleted = rank
+            kept.offsets = {at: each for at, each in kept.offsets.items() if each[0] > rank}
+            if kept.generation[0] < rank:
+                kept.generation = (_NEVER, None)
+        if rank < kept.deleted:
+            return
+        for each in record.offsets:
+            place = each.topic, each.number
+            if place not in kept.offsets or kept.offsets[place][0] < rank:
+                kept.offsets[place] = rank, each
+        if record.generation is not None and kept.generation[0] < rank:
+            kept.generation = rank, record.generation
+
+    def repeated(self, writer: str) -> list[GroupRecord]:
+        """The records that say again what counts of a writer's."""
+        found = [
+            each for name, kept in self._groups.items() for each in _records(name, kept, writer)
+        ]
+        return sorted(found, key=lambda each: each.counter)
+
+    def forget(self, begins: Mapping[str, int]) -> None:
+        """Forgets groups of which nothing is left, and deletions for which no older record is left.
+
+        Args:
+            begins: the offsets at which writers' partitions begin.
+        """
+        for name, kept in [*self._groups.items()]:
+            left = {w: last for w, last in kept.writers.items() if last >= begins.get(w, 0)}
+            kept.writers = left
+            if not left:
+                kept.deleted = _NEVER
+                found = kept.offsets.items()
+                kept.offsets = {at: each for at, each in found if not each[1].is_deleted}
+            # What a writer has deleted is behind what it has written of it before.
+            if left.keys() <= {kept.deleted.writer} and not self.is_there(name):
+                del self._groups[name]
+
+
+def _records(group: str, kept: _Kept, writer: str) -> Iterator[GroupRecord]:
+    if kept.deleted.writer == writer:
+        yield GroupRecord(group, kept.deleted.counter, deleted=True)
+    rank, generation = kept.generation
+    if rank.writer == writer:
+        yield GroupRecord(group, rank.counter, generation=generation)
+    by_counter: dict[int, list[Committed]] = {}
+    for rank, each in kept.offsets.values():
+        if rank.writer == writer:
+            by_counter.setdefault(rank.counter, []).append(each)
+    for counter, offsets in by_counter.items():
+        yield from records_of(group, counter, offsets)
+
+
+def records_of(group: str, counter: int, offsets: list[Committed]) -> Iterator[GroupRecord]:
+    """Commits as records that are not too large."""
+    for start in range(0, len(offsets), MAX_RECORD_OFFSETS):
+        yield GroupRecord(group, counter, tuple(offsets[start : start + MAX_RECORD_OFFSETS]))

@@ -1,0 +1,142 @@
+"""ListOffsets: where a partition begins and ends, and from where on its records are of a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from dafka_core.errors import StoreError
+from dafka_core.model.records import UNKNOWN_US, TopicPartition
+from dafka_core.storage import Log
+from dafka_kafka.api_versions import Api
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.fetch import readable, say_damaged
+from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.schemas import ListOffsetsResponse
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+"""What a client asks for in place of a time."""
+
+BOUNDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL)
+FEW: Final = 8
+"""Partitions of which the bounds are had in less time than a thread takes to begin.  Spark's
+connector asks for those of one partition twice for each 500 records."""
+
+UNKNOWN: Final = -1
+"""An offset, or a time, that there is not."""
+
+_Topic = ListOffsetsResponse.ListOffsetsTopicResponse
+_Partition = _Topic.ListOffsetsPartitionResponse
+
+
+class FoundOffset(NamedTuple):
+    """An offset, and the time of its record in milliseconds; each is ``UNKNOWN`` without one."""
+
+    offset: int = UNKNOWN
+    timestamp: int = UNKNOWN
+
+
+class ListOffsets(Feature):
+    """Answers ListOffsets from the store's own log."""
+
+    def __init__(self, node: GatewayNode) -> None:
+        self._node = node
+        self.handlers: dict[int, Handler] = {Api.LIST_OFFSETS: self._list_offsets}
+
+    async def _list_offsets(self, request: Any, client: Client) -> Any:
+        asked = [
+            (topic.name, [(each, self._readable(topic.name, each)) for each in topic.partitions])
+            for topic in request.topics
+        ]
+        each = [partition for _, partitions in asked for partition, _ in partitions]
+        if len(each) <= FEW and all(partition.timestamp in BOUNDS for partition in each):
+            topics = self._answer(asked, client.version)
+        else:
+            topics = await self._node.in_thread(self._answer, asked, client.version)
+        return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+
+    def _readable(self, topic: str, asked: Any) -> TopicPartition | KafkaError:
+        return readable(self._node, topic, asked.partition_index, asked.current_leader_epoch)
+
+    def _answer(self, topics: Sequence[tuple[str, Sequence[Any]]], version: int) -> list[Any]:
+        log = self._node.store.log
+        return [
+            _Topic(
+                name=name,
+                partitions=[_answered(log, each, found, version) for each, found in asked],
+            )
+            for name, asked in topics
+        ]
+
+
+def _answered(log: Log, asked: Any, tp: TopicPartition | KafkaError, version: int) -> Any:
+    error, found, old = KafkaError.NONE, FoundOffset(), list[int]()
+    if isinstance(tp, KafkaError):
+        error = tp
+    else:
+        try:
+            if version == 0:
+                old = old_style_offsets(log, tp, asked.timestamp, asked.max_num_offsets)
+            else:
+                found = offset_of(log, tp, asked.timestamp)
+        except StoreError as damage:
+            error = say_damaged(damage)
+    return _Partition(
+        partition_index=asked.partition_index,
+        error_code=error,
+        old_style_offsets=old,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=UNKNOWN,
+    )
+
+
+def offset_of(log: Log, tp: TopicPartition, timestamp: int) -> FoundOffset:
+    """What a client asks for by a time in milliseconds, or by one of the numbers above.
+
+    Of a time it is the first record of then or later: in a log times never descend.
+
+    Raises:
+        StoreError: the log is damaged there.
+    """
+    if timestamp in BOUNDS:
+        held = log.info(tp)
+        earliest, end = (held.earliest, held.end) if held else (0, 0)
+        return FoundOffset(end if timestamp == LATEST else earliest)
+    time_us = timestamp * 1000
+    if timestamp == MAX_TIMESTAMP:
+        found = log.statistics(tp)
+        if found is None or found.last_time_us is None:
+            return FoundOffset()
+        time_us = found.last_time_us
+    elif timestamp < 0:
+        return FoundOffset()
+    offset = log.offset_for_time(tp, time_us)
+    if offset is None:
+        return FoundOffset()
+    times = log.times(tp, offset, offset + 1)
+    return FoundOffset(offset, milliseconds(times[0][1]) if times else UNKNOWN)
+
+
+def old_style_offsets(log: Log, tp: TopicPartition, timestamp: int, most: int) -> list[int]:
+    """What version 0 asks for: where records before a time end, then where the partition begins.
+
+    At most so many.  Kafka's brokers gave the beginnings of their segments, newest first, of which
+    a log of ours has one.
+
+    Raises:
+        StoreError: the log is damaged there.
+    """
+    earliest = offset_of(log, tp, EARLIEST).offset
+    found = offset_of(log, tp, timestamp).offset
+    if found == UNKNOWN:
+        found = offset_of(log, tp, LATEST).offset
+    return sorted({earliest, max(earliest, found)}, reverse=True)[: max(most, 0)]
+
+
+def milliseconds(time_us: int) -> int:
+    """A record's time as Kafka gives it; -1 where nobody knows it."""
+    return UNKNOWN if time_us == UNKNOWN_US else time_us // 1000

@@ -1,0 +1,96 @@
+"""DescribeLogDirs: what partitions take at this gateway's store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dafka_core.errors import DafkaError
+from dafka_core.storage.snapshot import Snapshot
+from dafka_kafka.api_versions import Api
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
+from dafka_kafka.registry_table import NumberedPartition
+from dafka_kafka.schemas import DescribeLogDirsResponse
+
+MOST_AT_ONCE: Final = 1_000
+"""Partitions that are looked at in one snapshot: while one is open, no page is used again."""
+
+_Directory = DescribeLogDirsResponse.DescribeLogDirsResult
+_Topic = _Directory.DescribeLogDirsTopic
+_Partition = _Topic.DescribeLogDirsPartition
+
+
+class LogDirs(Feature):
+    """Tells how large partitions are.
+
+    That is about so: of each partition a few blocks are looked at, however many there are.
+    """
+
+    def __init__(self, node: GatewayNode) -> None:
+        self._node = node
+        self.handlers: dict[int, Handler] = {Api.DESCRIBE_LOG_DIRS: self._describe}
+
+    async def _describe(self, request: Any, client: Client) -> Any:
+        found = await self._node.in_thread(self._directory, list(self._asked(request.topics)))
+        return DescribeLogDirsResponse(
+            throttle_time_ms=0, error_code=KafkaError.NONE, results=[found]
+        )
+
+    def _asked(self, topics: Iterable[Any] | None) -> Iterable[NumberedPartition]:
+        """The partitions that are asked for and are there; without topics all of them."""
+        numbers = self._node.numbers
+        if topics is None:
+            for topic in sorted(numbers.topics()):
+                yield from numbers.partitions(topic)
+            return
+        for each in topics:
+            for number in each.partitions:
+                if (partition := numbers.get(each.topic, number)) is not None:
+                    yield partition
+
+    def _directory(self, asked: list[NumberedPartition]) -> Any:
+        log = self._node.store.log
+        sizes: dict[NumberedPartition, int] = {}
+        error = KafkaError.NONE
+        total = usable = -1
+        try:
+            for start in range(0, len(asked), MOST_AT_ONCE):
+                snapshot = log.snapshot()
+                try:
+                    some = asked[start : start + MOST_AT_ONCE]
+                    sizes |= {each: _size(snapshot, each) for each in some}
+                finally:
+                    snapshot.close()
+            total, _, usable = shutil.disk_usage(log.directory)
+        except (DafkaError, OSError):
+            error = KafkaError.KAFKA_STORAGE_ERROR
+        return _Directory(
+            error_code=error,
+            log_dir=str(log.directory.absolute()),
+            topics=_topics(sizes),
+            total_bytes=total,
+            usable_bytes=usable,
+        )
+
+
+def _size(snapshot: Snapshot, partition: NumberedPartition) -> int:
+    info = snapshot.info(partition.tp)
+    sizes = info and snapshot.record_sizes(partition.tp, info.earliest, info.end)
+    if info is None or not sizes:
+        return 0
+    return (info.end - info.earliest) * sum(sizes) // len(sizes)
+
+
+def _topics(sizes: Mapping[NumberedPartition, int]) -> list[Any]:
+    topics: dict[str, list[Any]] = {}
+    for partition, size in sizes.items():
+        found = _Partition(
+            partition_index=partition.number,
+            partition_size=size,
+            offset_lag=0,
+            is_future_key=False,
+        )
+        topics.setdefault(partition.topic, []).append(found)
+    return [_Topic(name=name, partitions=found) for name, found in topics.items()]

@@ -1,0 +1,168 @@
+"""Metadata and DescribeCluster: which topics, partitions and gateways there are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from dafka_kafka.api_versions import Api
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateway_node import Client, EncodedResponse, Feature, GatewayNode, Handler
+from dafka_kafka.gateways import GatewayInfo
+from dafka_kafka.registry_table import NumberedPartition
+from dafka_kafka.schemas import DescribeClusterResponse, MetadataResponse
+from dafka_kafka.topics import KAFKAS_OWN, wrong_name
+
+CREATION_S: Final = 5.0
+"""How long a client that asks for a topic waits until it is made: it asks again then."""
+
+SAY_AGAIN_S: Final = 30.0
+"""How often it is said that topics cannot be made: clients ask again and again."""
+
+MOST_INLINE: Final = 1_000
+"""Partitions in an answer that is made at once, in some 20 ms; a larger one is made in a thread."""
+
+_Broker = MetadataResponse.MetadataResponseBroker
+_Topic = MetadataResponse.MetadataResponseTopic
+_Partition = _Topic.MetadataResponsePartition
+_NO_EPOCH: Final = -1
+_BROKERS: Final = 1  # the kind of endpoints that DescribeCluster tells of
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+
+class Metadata(Feature):
+    """Tells of topics, and makes those that are asked for, if that is allowed."""
+
+    def __init__(self, node: GatewayNode) -> None:
+        self._node = node
+        self._numbers = node.numbers
+        self._said_s = float("-inf")
+        self.handlers: dict[int, Handler] = {
+            Api.METADATA: self._metadata,
+            Api.DESCRIBE_CLUSTER: self._describe_cluster,
+        }
+
+    async def _metadata(self, request: Any, client: Client) -> Any:
+        if request.topics is None or (client.version == 0 and not request.topics):
+            await self._try(self._numbers.refresh())
+            errors = dict.fromkeys(sorted(self._numbers.topics()), KafkaError.NONE)
+        else:
+            names = dict.fromkeys(each.name or "" for each in request.topics)
+            errors = await self._found(
+                names, creates=request.allow_auto_topic_creation, may_make=client.may_make
+            )
+        partitions = {topic: self._numbers.partitions(topic) for topic in errors}
+        if sum(map(len, partitions.values())) <= MOST_INLINE:
+            return self._response(errors, partitions)
+        return await self._node.in_thread(self._encoded, errors, partitions, client.version)
+
+    async def _describe_cluster(self, request: Any, client: Client) -> Any:
+        if client.version > 0 and request.endpoint_type != _BROKERS:
+            error, why = KafkaError.UNSUPPORTED_ENDPOINT_TYPE, "there are brokers, no controllers"
+            return DescribeClusterResponse(error_code=error, error_message=why, cluster_id="")
+        brokers = [
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=each.node_id, host=each.host, port=each.port, rack=None
+            )
+            for each in self._node.gateways.live()
+        ]
+        return DescribeClusterResponse(
+            error_code=KafkaError.NONE,
+            endpoint_type=_BROKERS,
+            cluster_id=self._numbers.cluster_id or "",
+            controller_id=self._node.gateways.controller().node_id,
+            brokers=brokers,
+        )
+
+    async def _found(
+        self, names: Iterable[str], *, creates: bool, may_make: Callable[[str], bool]
+    ) -> dict[str, KafkaError]:
+        numbers, options = self._numbers, self._node.options
+        errors = dict.fromkeys(names, KafkaError.NONE)
+
+        def missing() -> list[str]:
+            return [name for name in errors if numbers.get(name, 0) is None]
+
+        if any(map(numbers.is_there, missing())):
+            await self._try(numbers.refresh())
+        made = []
+        for name in missing():
+            if wrong_name(name) and name not in KAFKAS_OWN:
+                errors[name] = KafkaError.INVALID_TOPIC_EXCEPTION
+            elif name in KAFKAS_OWN or not (creates and options.auto_create_topics):
+                errors[name] = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+            elif not may_make(name):
+                errors[name] = KafkaError.TOPIC_AUTHORIZATION_FAILED
+            else:
+                made.append(name)
+        if made:
+            create = (numbers.create(each, options.num_partitions) for each in made)
+            await self._try(asyncio.gather(*create))
+        late = set(missing()).intersection(made)
+        return errors | dict.fromkeys(late, KafkaError.LEADER_NOT_AVAILABLE)
+
+    async def _try(self, work: Any) -> None:
+        """What is not done in time, or cannot be done, is said; the client asks again."""
+        try:
+            async with asyncio.timeout(CREATION_S):
+                await work
+        except (RefusedError, TimeoutError) as error:
+            now = time.monotonic()
+            if now >= self._said_s + SAY_AGAIN_S:
+                self._said_s = now
+                why = getattr(error, "why", f"it takes more than {CREATION_S:.0f} s")
+                _log.warning("a topic for Kafka clients cannot be made: %s", why)
+
+    def _encoded(
+        self,
+        errors: dict[str, KafkaError],
+        partitions: dict[str, Sequence[NumberedPartition]],
+        version: int,
+    ) -> EncodedResponse:
+        return EncodedResponse([self._response(errors, partitions).encode(version=version)])
+
+    def _response(
+        self, errors: dict[str, KafkaError], partitions: dict[str, Sequence[NumberedPartition]]
+    ) -> Any:
+        gateways = self._node.gateways
+        live = gateways.live()
+        ids = [each.node_id for each in live]
+        return MetadataResponse(
+            throttle_time_ms=0,
+            brokers=[
+                _Broker(node_id=each.node_id, host=each.host, port=each.port, rack=None)
+                for each in live
+            ],
+            cluster_id=self._numbers.cluster_id,
+            controller_id=gateways.controller().node_id,
+            topics=[
+                _Topic(
+                    error_code=error,
+                    name=name,
+                    is_internal=False,
+                    partitions=[
+                        _partition(each.number, gateways.leader(each), ids)
+                        for each in partitions[name]
+                    ],
+                )
+                for name, error in errors.items()
+            ],
+        )
+
+
+def _partition(number: int, leader: GatewayInfo, ids: Sequence[int]) -> Any:
+    """A partition: every live gateway has its records, as every store has them."""
+    copies = [leader.node_id, *(each for each in ids if each != leader.node_id)]
+    return _Partition(
+        error_code=0,
+        partition_index=number,
+        leader_id=leader.node_id,
+        leader_epoch=_NO_EPOCH,
+        replica_nodes=copies,
+        isr_nodes=copies,
+        offline_replicas=[],
+    )

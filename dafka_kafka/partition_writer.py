@@ -1,0 +1,548 @@
+"""Writes what Kafka's producers send to one partition: in order, each batch once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import accumulate, repeat, starmap
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dafka_core.config.limit_options import StoreLimitError
+from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
+from dafka_core.model.log_entries import Notes
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.timestamps import MAX_AHEAD_US
+from dafka_core.model.values import Longs, Values
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.producer_states import (
+    ProducerKey,
+    ProducerStates,
+    Sequenced,
+    WrittenBatch,
+    notes_of,
+)
+from dafka_kafka.records.compression import Codec
+from dafka_kafka.records.decoding import decode_batches
+from dafka_kafka.records.errors import CorruptRecordsError
+from dafka_kafka.records.kafka_batch import KafkaBatch, contents_of, times_of
+from dafka_kafka.records.record_batch import MAGIC, OpenedBatch, open_record_batch
+from dafka_kafka.records.record_columns import decode_together
+from dafka_kafka.registry_table import NumberedPartition
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+BATCH_VERSION: Final = 3
+"""From this version of Produce on clients send one record batch; before it, a message set."""
+
+ZSTD_VERSION: Final = 7
+"""From this one on also compressed with zstd (KIP-110)."""
+
+
+SMALL_BYTES: Final = 64 << 10
+"""Batches of at most so many octets are decoded together.  Java's producers send 16 KiB unless they
+are told otherwise; of larger ones little is gained."""
+
+CHUNK_BYTES: Final = 256 << 10
+"""What is decoded together at most: of more nothing is gained, and it takes much memory."""
+
+
+class DecodedRecords(NamedTuple):
+    """Records that were decoded together; their contents are in envelopes where they must be."""
+
+    contents: Values
+    stamps_ms: Longs
+
+
+class ProducedRecords(NamedTuple):
+    """Records that are written together: some rows of those that were decoded together.
+
+    ``latest_ms`` is the newest of their times.  Of an idempotent producer they have its id, and are
+    ``sequenced``.
+    """
+
+    decoded: DecodedRecords
+    start: int
+    stop: int
+    latest_ms: int
+    producer_id: int = -1
+    sequenced: Sequenced | None = None
+
+    @property
+    def record_count(self) -> int:
+        """How many there are."""
+        return self.stop - self.start
+
+
+def joined(parts: Sequence[ProducedRecords]) -> tuple[Values, Longs | None]:
+    """The contents and times of all parts, as ``RecordBatch`` has them.
+
+    Of those that follow each other where they were decoded nothing is copied.
+    """
+    runs = [parts[0]]
+    for each in parts[1:]:
+        last = runs[-1]
+        if each.decoded is last.decoded and each.start == last.stop:
+            runs[-1] = last._replace(stop=each.stop)
+        else:
+            runs.append(each)
+    contents = [each.decoded.contents[each.start : each.stop] for each in runs]
+    stamps_ms = [each.decoded.stamps_ms[each.start : each.stop] for each in runs]
+    return Values.concat(contents), times_of(np.concatenate(stamps_ms))
+
+
+def produced_together(
+    requests: Sequence[tuple[memoryview, int]], limit_bytes: int, max_bytes: int
+) -> list[ProducedRecords | RefusedError]:
+    """What ``produced_records`` gives of each, or raises: of the first ones, at least of one.
+
+    Small batches are decoded together, as they mostly come: of each alone it takes far longer.
+
+    Args:
+        requests: octets, and the version of their request.
+        max_bytes: when they have more together, no further one is looked at.
+    """
+    found: list[ProducedRecords | RefusedError | OpenedBatch] = []
+    size_bytes = 0
+    for octets, version in requests:
+        small = _opened(octets, version)
+        each = small or _alone(octets, version, limit_bytes)
+        found.append(each)
+        if small is not None:
+            size_bytes += len(small.records)
+        elif isinstance(each, ProducedRecords):
+            size_bytes += each.decoded.contents.size_bytes
+        if size_bytes >= max_bytes:
+            break
+    chunks = _chunks([each for each in found if isinstance(each, OpenedBatch)])
+    decoded = (each for chunk in chunks for each in _together(chunk, limit_bytes))
+    return [
+        (next(decoded) if isinstance(each, OpenedBatch) else each) or _alone(*request, limit_bytes)
+        for each, request in zip(found, requests, strict=False)
+    ]
+
+
+def _chunks(batches: Sequence[OpenedBatch]) -> Iterator[Sequence[OpenedBatch]]:
+    first = size_bytes = 0
+    for at, batch in enumerate(batches):
+        size_bytes += len(batch.records)
+        if size_bytes > CHUNK_BYTES and at > first:
+            yield batches[first:at]
+            first, size_bytes = at, len(batch.records)
+    if batches:
+        yield batches[first:]
+
+
+def _alone(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecords | RefusedError:
+    try:
+        return produced_records(octets, version, limit_bytes)
+    except RefusedError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 -- a defect concerns these records alone
+        _log.exception("Kafka: records cannot be decoded")
+        return RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, repr(error))
+
+
+def _opened(octets: memoryview, version: int) -> OpenedBatch | None:
+    """A batch that is to be decoded together with others; None where it is looked at alone."""
+    if version < BATCH_VERSION or len(octets) > SMALL_BYTES:
+        return None
+    try:
+        opened = open_record_batch(octets, SMALL_BYTES)
+        _check(opened, version)
+    except Exception:  # noqa: BLE001 -- it is looked at alone, and what it is is told then
+        return None
+    return opened
+
+
+def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[ProducedRecords | None]:
+    """The records of each; None for all where something is wrong with one of them."""
+    counts = [each.count for each in batches]
+    try:
+        columns = decode_together([each.records for each in batches], counts)
+        contents = contents_of(columns.values, columns.keys, columns.headers)
+    except Exception:  # noqa: BLE001 -- likewise, each of them
+        return repeat(None, len(batches))
+    if contents.largest_bytes > limit_bytes:
+        return repeat(None, len(batches))
+    stamps_ms = columns.deltas + np.repeat([each.base_ms for each in batches], counts)
+    decoded = DecodedRecords(contents, stamps_ms)
+    bounds = [*accumulate(counts, initial=0)]
+    latest = np.maximum.reduceat(stamps_ms, bounds[:-1]).tolist()
+    each = zip(batches, repeat(decoded), bounds[:-1], bounds[1:], latest, strict=False)
+    return starmap(_produced, each)
+
+
+def produced_records(octets: memoryview, version: int, limit_bytes: int) -> ProducedRecords:
+    """The records of one partition in a Produce request of a version.
+
+    Args:
+        limit_bytes: the largest content that stores take.
+
+    Raises:
+        RefusedError: they cannot be taken, with Kafka's error for it.
+    """
+    try:
+        batches = _batches(octets, version)
+        contents = Values.concat([each.contents() for each in batches])
+    except CorruptRecordsError as error:
+        raise RefusedError(KafkaError[error.error], error.reason) from error
+    if contents.largest_bytes > limit_bytes:
+        why = (
+            f"a record has {contents.largest_bytes} bytes with its key and headers; stores take "
+            f"{limit_bytes} at most (option max_record_bytes)"
+        )
+        raise RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
+    stamps_ms = np.concatenate([each.timestamps_ms for each in batches])
+    decoded = DecodedRecords(contents, stamps_ms)
+    return _produced(batches[0], decoded, 0, len(contents), int(stamps_ms.max()))
+
+
+def _produced(
+    batch: KafkaBatch | OpenedBatch, decoded: DecodedRecords, start: int, stop: int, latest_ms: int
+) -> ProducedRecords:
+    if batch.producer_id < 0:
+        return ProducedRecords(decoded, start, stop, latest_ms)
+    sequenced = Sequenced(batch.producer_epoch, batch.base_sequence, batch.count)
+    return ProducedRecords(decoded, start, stop, latest_ms, batch.producer_id, sequenced)
+
+
+def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
+    """The batches of one partition: one record batch, or message sets in old versions."""
+    is_new = version >= BATCH_VERSION
+    found: list[KafkaBatch] = []
+    for batch in decode_batches(octets):
+        if (batch.magic == MAGIC) is not is_new or (found and is_new):
+            has = "one record batch for a partition" if is_new else "message sets"
+            why = f"a Produce request of version {version} has {has}, and nothing else"
+            raise RefusedError(KafkaError.INVALID_RECORD, why)
+        _check(batch, version)
+        found.append(batch)
+    if not found:
+        raise RefusedError(KafkaError.INVALID_RECORD, "there are no records")
+    return found
+
+
+def _check(batch: KafkaBatch | OpenedBatch, version: int) -> None:
+    """Raises what ``produced_records`` does unless a client may send such a batch."""
+    if batch.codec == Codec.ZSTD and version < ZSTD_VERSION:
+        why = f"Produce of version {version} does not know zstd"
+        raise RefusedError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE, why)
+    if batch.is_control:
+        raise RefusedError(KafkaError.INVALID_RECORD, "a client writes no control records")
+    if batch.is_transactional:
+        raise RefusedError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    if batch.is_append_time:
+        why = "a client gives records their create time, not an append time"
+        raise RefusedError(KafkaError.INVALID_TIMESTAMP, why)
+    if batch.producer_id >= 0 and min(batch.producer_epoch, batch.base_sequence) < 0:
+        why = "a batch with a producer's id has an epoch and a sequence"
+        raise RefusedError(KafkaError.INVALID_RECORD, why)
+
+
+NO_TRANSACTIONS: Final = (
+    "this gateway knows no transactions of Kafka: write without a transactional id; an idempotent "
+    "producer writes each record once"
+)
+
+
+MUCH_BYTES: Final = 1 << 20
+"""Octets of requests that wait: so many need not wait for others to share a sync with."""
+
+MAX_UNDER_WAY: Final = 8
+"""Groups on their way to the disk where much waits: it has the next one when it has written one,
+and memory stays bounded."""
+
+MAX_TRIES: Final = 40
+"""How often a batch is written again because somebody else has written to the partition."""
+
+TRY_AGAIN_S: Final = 0.05
+
+
+MAX_AHEAD_MS: Final = MAX_AHEAD_US // 1000
+"""Kafka's ``message.timestamp.after.max.ms``: the store would keep its own time for a later one."""
+
+LAST_OFFSET: Final = 2**63
+
+
+class Written(NamedTuple):
+    """A batch that is on disk, synced: its offsets."""
+
+    offset: int
+    end: int
+
+
+@dataclass(slots=True, eq=False)
+class Put:
+    """A batch that is to be written, and who waits for it.
+
+    ``octets`` are as a request of a ``version`` of Produce had them, for a numbered ``partition``;
+    they are written to ``tp``.
+    """
+
+    partition: NumberedPartition
+    tp: TopicPartition
+    octets: memoryview
+    version: int
+    outcome: asyncio.Future[Written | RefusedError] = field(default_factory=asyncio.Future)
+    tries: int = 0
+    records: ProducedRecords | None = None
+    written: Written | None = None
+
+    def end(self, outcome: Written | RefusedError) -> None:
+        """Says what has become of it, unless nobody waits any more."""
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+
+class PartitionWriter:
+    """One partition that this gateway's store hosts, whatever numbers are written there.
+
+    Puts are written in the order of ``put``.  ``ProduceRounds`` takes groups of them in the
+    gateway's loop, and gives them to the store in a thread, one group at a time.
+
+    Args:
+        states: the idempotent producers, of all partitions.
+        on_changed: called in the loop when there may be a group to take.
+    """
+
+    def __init__(
+        self,
+        node: GatewayNode,
+        tp: TopicPartition,
+        states: ProducerStates,
+        on_changed: Callable[[PartitionWriter], None],
+    ) -> None:
+        self.tp = tp
+        self._node = node
+        self._states = states
+        self._on_changed = on_changed
+        self._waiting: deque[Put] = deque()
+        self._waiting_bytes = 0
+        self._again: list[Put] = []
+        self._is_taken = False
+        self._under_way = 0
+        self._has_failed = False
+        # What follows is only used by the thread, or while none is at work.
+        self._next: int | None = None  # the offset of the next record; None: ask the log
+        self._used: set[NumberedPartition] = set()  # what idempotent producers have written to
+        self._stale: set[NumberedPartition] = set()  # of which the log knows better
+        self._last = _done()
+
+    # -- in the loop -----------------------------------------------------------------------------
+
+    def put(self, put: Put) -> None:
+        """Has a batch written after those before it."""
+        self._waiting.append(put)
+        self._waiting_bytes += len(put.octets)
+        self._on_changed(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a group to take."""
+        is_free = not (self._is_taken or self._has_failed) and self._under_way < MAX_UNDER_WAY
+        return is_free and bool(self._waiting)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many puts wait."""
+        return len(self._waiting)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a group is on its way to the disk."""
+        return self._under_way > 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing of it that is not done."""
+        return not (self._waiting or self._again or self._under_way or self._has_failed)
+
+    @property
+    def has_much(self) -> bool:
+        """Whether much waits."""
+        return self._waiting_bytes >= MUCH_BYTES
+
+    def take(self, max_puts: int, max_bytes: int) -> list[Put]:
+        """The next puts for which somebody waits still; ``give_back`` has to follow.
+
+        They have more octets than ``max_bytes`` by one put at most.
+        """
+        group: list[Put] = []
+        size_bytes = 0
+        while self._waiting and size_bytes < max_bytes and len(group) < max_puts:
+            put = self._waiting.popleft()
+            self._waiting_bytes -= len(put.octets)
+            if not put.outcome.done():
+                group.append(put)
+                size_bytes += len(put.octets)
+        self._is_taken = bool(group)
+        self._under_way += self._is_taken
+        return group
+
+    def give_back(self, rest: Sequence[Put], *, is_under_way: bool) -> None:
+        """The thread is done with what was taken, of which the rest has to wait again.
+
+        Unless some of it ``is_under_way``, nothing more is heard of this group.
+        """
+        self._is_taken = False
+        self._put_back(rest)
+        self._under_way -= not is_under_way
+        self._settle()
+
+    def on_written(
+        self,
+        group: Sequence[Put],
+        errors: Mapping[Put, Exception],
+        failure: BaseException | None,
+    ) -> None:
+        """A group is done; those that have no error and no ``failure`` are on disk."""
+        for put in group:
+            error = errors.get(put, failure)
+            if error is None and put.written is not None:
+                put.end(put.written)
+                continue
+            # What was to follow is not written either.
+            self._has_failed = self._has_failed or not isinstance(error, RefusedError)
+            elsewhere = isinstance(error, OffsetConflictError | InvalidRequestError)
+            if elsewhere and put.tries < MAX_TRIES:
+                # Somebody else has written there, or a store that takes less has come.
+                put.tries, put.written = put.tries + 1, None
+                self._again.append(put)
+            else:
+                put.end(_refusal(error))
+        self._under_way -= 1
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._has_failed and not self._under_way and not self._is_taken:
+            is_again = any(put.tries > 1 for put in self._again)
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S if is_again else 0, self._begin_anew)
+        self._on_changed(self)
+
+    def _begin_anew(self) -> None:
+        again, self._again, self._has_failed = self._again, [], False
+        self._next, self._last = None, _done()
+        self._stale |= self._used
+        self._put_back(again)
+        self._on_changed(self)
+
+    def _put_back(self, puts: Sequence[Put]) -> None:
+        self._waiting.extendleft(reversed(puts))
+        self._waiting_bytes += sum(len(put.octets) for put in puts)
+
+    # -- in a thread -----------------------------------------------------------------------------
+
+    def placed(
+        self, group: Sequence[Put], errors: dict[Put, Exception]
+    ) -> tuple[RecordBatch, Notes] | None:
+        """What the store is to write of puts whose records are decoded, or that have errors."""
+        try:
+            with self._states.lock:
+                return self._placed(group, errors)
+        except Exception as error:  # noqa: BLE001 -- those who wait hear of it
+            errors.update((put, error) for put in group if put not in errors)
+            return None
+
+    def is_written(self, given: Future[int] | None) -> Future[int]:
+        """What says when a group is done of which this was given to the store.
+
+        Of one with nothing to write that is when what came before it is done.
+        """
+        self._last = given or self._last
+        return self._last
+
+    def _placed(
+        self, group: Sequence[Put], errors: dict[Put, Exception]
+    ) -> tuple[RecordBatch, Notes] | None:
+        """The records of the group that are not written yet, and what is noted with them."""
+        log = self._node.store.log
+        start = log.end(self.tp) if self._next is None else self._next
+        self._next = start
+        if self._node.numbers.number(self.tp) is None:
+            why = f"topic {self.tp.topic!r} was deleted"
+            gone = RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
+            errors.update((put, gone) for put in group if put not in errors)
+            return None
+        now_ms, latest_ms = log.now_us() // 1000, log.latest_us() // 1000
+        age_ms = 0 if log.clock.doubt() else now_ms  # producers are forgotten by age
+        notes: dict[str, bytes | None] = {}
+        parts: list[ProducedRecords] = []
+        for put in group:
+            records = put.records
+            if records is None or put in errors:
+                continue
+            if records.latest_ms > latest_ms:
+                ahead_s = (records.latest_ms - now_ms) // 1000
+                why = f"a record is of a time {ahead_s} s ahead of the store's clock"
+                errors[put] = RefusedError(KafkaError.INVALID_TIMESTAMP, why)
+                continue
+            end = self._next + records.record_count
+            if records.sequenced is not None:
+                self._refresh(put.partition, start)
+                name = self._name(put.partition)
+                key = ProducerKey(put.partition.topic, name, records.producer_id)
+                verdict = self._states.verdict(key, records.sequenced, age_ms)
+                if isinstance(verdict, WrittenBatch):
+                    put.written = Written(verdict.offset, verdict.end)
+                    continue
+                if verdict is not None:
+                    errors[put] = RefusedError(verdict, _why(verdict, records))
+                    continue
+                notes |= self._states.append(key, records.sequenced, self._next, now_ms, age_ms)
+            put.written = Written(self._next, end)
+            parts.append(records)
+            self._next = end
+        if not parts:
+            return None
+        contents, times = joined(parts)
+        return RecordBatch(self.tp, start, contents, times=times), notes
+
+    def _refresh(self, partition: NumberedPartition, end: int) -> None:
+        """Has the states of a partition's producers be what the log has, if they may not be."""
+        self._used.add(partition)
+        if partition in self._stale:
+            self._stale.remove(partition)
+            end = end if partition.hosted else LAST_OFFSET
+            name = self._name(partition)
+            notes = self._node.store.log.notes(notes_of(partition.topic, name))
+            self._states.reset(partition.topic, name, end, notes)
+
+    def _name(self, partition: NumberedPartition) -> str:
+        if partition.hosted:
+            return partition.address
+        # A Dafka producer may go on with its partition, which has a number again then.
+        return f"{partition.number}.{self._node.numbers.ended(partition.tp)}"
+
+
+def _done() -> Future[int]:
+    done: Future[int] = Future()
+    done.set_result(0)
+    return done
+
+
+def _why(error: KafkaError, records: ProducedRecords) -> str:
+    assert records.sequenced is not None
+    epoch, first, _ = records.sequenced
+    return (
+        f"{error.name.lower().replace('_', ' ')}: sequence {first} of epoch {epoch}, "
+        f"producer {records.producer_id}"
+    )
+
+
+def _refusal(error: BaseException | None) -> RefusedError:
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, OffsetConflictError | InvalidRequestError):
+        return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, str(error))
+    if isinstance(error, StoreLimitError):
+        return RefusedError(KafkaError.POLICY_VIOLATION, str(error))
+    if isinstance(error, DafkaError):
+        return RefusedError(KafkaError.KAFKA_STORAGE_ERROR, str(error))
+    return RefusedError(KafkaError.UNKNOWN_SERVER_ERROR, repr(error))

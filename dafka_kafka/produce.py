@@ -1,0 +1,505 @@
+"""Produce and InitProducerId: what Kafka's producers write.
+
+Requests are pipelined: a connection's next one begins before the one before it is on disk.  What
+goes to one partition goes through its ``PartitionWriter``, in the order in which it came; a
+response leaves when all of its partitions are on disk, and with ``acks=all`` at all stores that are
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from dafka_core.errors import ProtocolError
+from dafka_core.model.log_entries import Notes
+from dafka_core.model.names import INTERNAL
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_kafka import schemas
+from dafka_kafka.api_versions import Api
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.gateway_node import (
+    Client,
+    EncodedResponse,
+    Feature,
+    GatewayNode,
+    Handler,
+    Response,
+)
+from dafka_kafka.partition_writer import (
+    BATCH_VERSION,
+    NO_TRANSACTIONS,
+    PartitionWriter,
+    ProducedRecords,
+    Put,
+    Written,
+    produced_together,
+)
+from dafka_kafka.produce_layout import PartitionAnswer, encoded_answers
+from dafka_kafka.producer_states import NOTES, ProducerStates
+from dafka_kafka.registry_table import NumberedPartition
+
+# Rounds in which what Kafka's producers send is decoded and given to the store.
+#
+# A small batch takes as long as one that is some times as large, be it to decode it, to have a
+# thread do that, or to write it. So all that waits goes in one round, of whatever partitions it
+# is, and while one round is on its way to the disk the next one comes together.
+
+
+ROUND_BYTES: Final = 2 << 20
+"""Octets of requests in a round: small ones share a sync, and larger ones would have others wait
+for a thread."""
+
+WRITE_BYTES: Final = 8 << 20
+"""Octets of values in a round at most, unless one batch has more: compressed ones may become many
+times as large."""
+
+ROUND_PUTS: Final = 1_000
+"""Of which each has a note or more with it."""
+
+PATIENCE: Final = 0.5
+"""Producers have some requests under way, and send the next ones when those are answered.  So what
+comes first waits until as much has come as went in the round before, for this part of the time that
+that took; then twice as much shares a sync, and who waits for it waits no longer than without."""
+
+MAX_PATIENCE_S: Final = 0.005
+"""So long after the round before nothing waits any more: a slow disk is no reason to."""
+
+MAX_WAIT_S: Final = 0.05
+"""A round waits no longer for the one before it: that may have much, or have a slow disk."""
+
+MAX_THREADS: Final = 2
+"""Rounds that are decoded at a time, of different partitions.  There is a second one for much that
+waits; of little they would only take the processor from each other."""
+
+MANY_WRITERS: Final = 100
+"""When there are so many, and later twice as many as were left, those of deleted topics go."""
+
+SETTLE_S: Final = 0.005
+"""How often it is seen whether what is on its way to the disk has come there."""
+
+_Round = list[tuple[PartitionWriter, list[Put]]]
+_Errors = dict[Put, Exception]
+
+
+class ProduceRounds:
+    """Has puts written, each partition's in order.  It runs in the gateway's loop.
+
+    Args:
+        states: the idempotent producers, of all partitions.
+    """
+
+    def __init__(self, node: GatewayNode, states: ProducerStates) -> None:
+        self._node = node
+        self._states = states
+        self._writers: dict[TopicPartition, PartitionWriter] = {}
+        self._most_writers = MANY_WRITERS
+        self._waiting: dict[PartitionWriter, None] = {}  # in the order of their turns
+        self._under_way: set[PartitionWriter] = set()
+        self._threads = 0
+        self._is_called = False
+        self._count = 0  # of the puts in the last round
+        self._expected = 0  # as many as wait when those come again that were in the last one
+        self._began = self._ended = 0.0
+        self._until: float | None = 0.0  # when the next one begins; None: nothing waits for it yet
+        self._timer: asyncio.TimerHandle | None = None
+
+    def put(self, put: Put) -> None:
+        """Has a batch written after those before it of its partition."""
+        writer = self._writers.get(put.tp)
+        if writer is None:
+            if len(self._writers) >= self._most_writers:
+                self._forget_deleted()
+            writer = PartitionWriter(self._node, put.tp, self._states, self._on_changed)
+            self._writers[put.tp] = writer
+        writer.put(put)
+
+    def _forget_deleted(self) -> None:
+        number = self._node.numbers.number
+        self._writers = {
+            tp: each
+            for tp, each in self._writers.items()
+            if not each.is_idle or number(tp) is not None
+        }
+        self._most_writers = max(MANY_WRITERS, 2 * len(self._writers))
+
+    async def settle(self, topic: str) -> None:
+        """Waits until nothing is on its way to the disk of a topic that was deleted.
+
+        Of what waits still nothing is written: its numbers are gone.
+        """
+        while any(each.is_under_way for tp, each in self._writers.items() if tp.topic == topic):
+            await asyncio.sleep(SETTLE_S)
+
+    def _on_changed(self, writer: PartitionWriter) -> None:
+        """Looks later whether a round begins: others may change in this round of the loop, too."""
+        loop = asyncio.get_running_loop()
+        if writer.is_under_way:
+            self._under_way.add(writer)
+        elif writer in self._under_way:
+            self._under_way.remove(writer)
+            self._ended, self._until = loop.time(), None
+            self._expected = self._count + self._waiting_count
+        if writer.is_ready:
+            self._waiting[writer] = None
+        if self._waiting and not self._is_called:
+            self._is_called = True
+            loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._is_called = False
+        loop = asyncio.get_running_loop()
+        if self._threads >= MAX_THREADS or not self._waiting:
+            return
+        if self._until is None:
+            latest = self._ended + MAX_PATIENCE_S
+            self._until = min(loop.time() + (self._ended - self._began) * PATIENCE, latest)
+        is_under_way = bool(self._threads or self._under_way)
+        is_enough = not is_under_way and self._waiting_count >= self._expected
+        if is_enough or loop.time() >= self._until:
+            self._start(self._take([*self._waiting]))
+        elif is_under_way:
+            self._start(self._take([each for each in self._waiting if each.has_much]))
+        if self._waiting and (self._timer is None or self._timer.when() > self._until):
+            self._end_timer()
+            self._timer = loop.call_at(self._until, self._on_timer)
+
+    @property
+    def _waiting_count(self) -> int:
+        return sum(writer.waiting_count for writer in self._waiting)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._begin()
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take(self, writers: Sequence[PartitionWriter]) -> _Round:
+        taken: _Round = []
+        puts, size_bytes = ROUND_PUTS, ROUND_BYTES
+        for writer in writers:
+            if puts <= 0 or size_bytes <= 0:
+                break
+            del self._waiting[writer]
+            group = writer.take(puts, size_bytes) if writer.is_ready else []
+            if group:
+                taken.append((writer, group))
+                puts -= len(group)
+                size_bytes -= sum(len(put.octets) for put in group)
+        return taken
+
+    def _start(self, taken: _Round) -> None:
+        if not taken:
+            return
+        self._threads += 1
+        loop = asyncio.get_running_loop()
+        self._count, self._began = sum(len(group) for _, group in taken), loop.time()
+        self._until = self._began + MAX_WAIT_S
+        given = loop.run_in_executor(self._node.threads, self._write, taken, loop)
+        given.add_done_callback(partial(self._on_given, taken))
+
+    def _on_given(self, taken: _Round, given: asyncio.Future[int]) -> None:
+        """So many puts are on their way to the disk; the others wait again."""
+        self._threads -= 1
+        count = 0 if given.cancelled() else given.result()
+        for writer, group in taken:
+            writer.give_back(group[count:], is_under_way=count > 0)
+            count = max(0, count - len(group))
+
+    # -- in a thread -----------------------------------------------------------------------------
+
+    def _write(self, taken: _Round, loop: asyncio.AbstractEventLoop) -> int:
+        puts = [put for _, group in taken for put in group]
+        errors: _Errors = {}
+        decoded = left = self._decode(puts, errors)
+        begun: _Round = []
+        for writer, group in taken:
+            if left > 0:
+                begun.append((writer, group[:left]))
+            left -= len(group)
+        placed = [writer.placed(group, errors) for writer, group in begun]
+        given = iter(self._given([each for each in placed if each], begun, errors))
+        done = [
+            writer.is_written(next(given, None) if each else None)
+            for (writer, _), each in zip(begun, placed, strict=True)
+        ]
+        self._when_done(done, begun, errors, loop)
+        return decoded
+
+    def _given(
+        self, batches: Sequence[tuple[RecordBatch, Notes]], begun: _Round, errors: _Errors
+    ) -> list[Future[int]]:
+        try:
+            return self._node.store.append_queue.put_all(batches)
+        except Exception as error:  # noqa: BLE001 -- those who wait hear of it
+            errors.update((put, error) for _, group in begun for put in group if put not in errors)
+            return []
+
+    def _when_done(
+        self,
+        done: Sequence[Future[int]],
+        begun: _Round,
+        errors: _Errors,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Tells the writers, once for all of them: to wake the loop is dear."""
+        ended = count(1)
+
+        def tell() -> None:
+            for (writer, group), each in zip(begun, done, strict=True):
+                writer.on_written(group, errors, each.exception())
+
+        def on_each(each: Future[int]) -> None:
+            if next(ended) == len(done):
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(tell)
+
+        for each in done:
+            each.add_done_callback(on_each)
+
+    def _decode(self, puts: Sequence[Put], errors: _Errors) -> int:
+        limit_bytes = self._node.store.append_queue.limit_bytes
+        requests = [(put.octets, put.version) for put in puts]
+        found = produced_together(requests, limit_bytes, WRITE_BYTES)
+        for put, records in zip(puts, found, strict=False):
+            if isinstance(records, ProducedRecords):
+                put.records = records
+            else:
+                errors[put] = records
+        return len(found)
+
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+ALL: Final = -1
+"""``acks``: all stores that are there."""
+
+MAX_TIMEOUT_S: Final = 600.0
+"""A client is not waited for longer, whatever it says."""
+
+ASK_AGAIN_S: Final = 10.0
+"""So long a topic for which no partition could be made is refused for the same reason: clients try
+again and again, and each turn would be written down."""
+
+ELSEWHERE: Final = -1
+"""The base offset of what was written to another partition than the one that it was sent to."""
+
+
+class _Part(NamedTuple):
+    """One partition of a request, and what becomes of it: nothing where there are no records."""
+
+    topic: str
+    number: int
+    put: Put | RefusedError | None
+
+    @property
+    def outcome(self) -> Written | RefusedError | None:
+        """What has become of it."""
+        if not isinstance(self.put, Put):
+            return self.put
+        if self.put.outcome.cancelled() or not self.put.outcome.done():
+            return RefusedError(KafkaError.REQUEST_TIMED_OUT, "it is not on disk in time")
+        return self.put.outcome.result()
+
+
+class Produce(Feature):
+    """Writes what Kafka's producers send."""
+
+    def __init__(self, node: GatewayNode) -> None:
+        self._node = node
+        self._states = ProducerStates()
+        self._rounds = ProduceRounds(node, self._states)
+        self._replication = node.replication
+        self._hosting: dict[str, asyncio.Task[None]] = {}
+        self._unheard: set[asyncio.Task[Any]] = set()  # requests whose clients have gone
+        self._not_hosted: dict[str, tuple[float, RefusedError]] = {}  # when, and why not
+        self.handlers: Mapping[int, Handler] = {
+            Api.PRODUCE: self._produce,
+            Api.INIT_PRODUCER_ID: self._init_producer_id,
+        }
+
+    async def start(self) -> None:
+        """Reads what is known of idempotent producers."""
+        self._states.restore(await self._node.in_thread(self._node.store.log.notes, NOTES))
+
+    async def close(self) -> None:
+        """Ends what no client waits for."""
+        ending = (*self._hosting.values(), *self._unheard)
+        for each in ending:
+            each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def settle(self, topic: str) -> None:
+        """Waits until nothing more is written of a topic whose numbers were taken away."""
+        await self._rounds.settle(topic)
+
+    async def _produce(self, request: Any, client: Client) -> Response:
+        timeout_s = MAX_TIMEOUT_S
+        if request.acks == ALL:  # for the others: Kafka appends before it looks at the time
+            timeout_s = min(max(request.timeout_ms, 0) / 1000, timeout_s)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        # Nothing is awaited before all is with its writer: the next request comes behind it.
+        refusal = _refusal(request)
+        parts = [
+            _Part(topic.name, part.index, refusal or self._begin(topic.name, part, client.version))
+            for topic in request.topic_data
+            for part in topic.partition_data
+        ]
+        waiting = [each.put.outcome for each in parts if isinstance(each.put, Put)]
+        if waiting:
+            await self._wait(waiting, timeout_s, is_awaited=request.acks != 0)
+        if request.acks == 0:
+            failed = [each.outcome for each in parts if isinstance(each.outcome, RefusedError)]
+            if failed:
+                # As Kafka does: the client has no other way to hear of it.
+                raise ProtocolError(f"a Produce request with acks=0 has failed: {failed[0].why}")
+            return None
+        outcomes = [each.outcome for each in parts]
+        if request.acks == ALL:
+            left_s = deadline - asyncio.get_running_loop().time()
+            outcomes = await self._replicated(parts, outcomes, left_s)
+        answers = map(_answer, parts, outcomes)
+        return EncodedResponse([encoded_answers(answers, client.version)])
+
+    async def _wait(
+        self, waiting: Sequence[asyncio.Future[Any]], timeout_s: float, *, is_awaited: bool
+    ) -> None:
+        """Waits for outcomes; what is late is given up, and what nobody waits for any more.
+
+        Of a request with acks=0 the client may have gone: it is written all the same.
+        """
+        try:
+            await asyncio.wait(waiting, timeout=timeout_s)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not is_awaited and task is not None:
+                self._unheard.add(task)
+                task.add_done_callback(self._unheard.discard)
+                await asyncio.wait(waiting, timeout=timeout_s)
+            raise
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    def _begin(self, topic: str, part: Any, version: int) -> Put | RefusedError | None:
+        if not part.records:
+            if version < BATCH_VERSION:
+                return None
+            return RefusedError(KafkaError.INVALID_RECORD, "there is no record batch")
+        partition = self._node.numbers.get(topic, part.index)
+        if partition is None or topic.startswith(INTERNAL):
+            error = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+            if topic.startswith(INTERNAL):
+                error = KafkaError.INVALID_TOPIC_EXCEPTION
+            return RefusedError(error, f"there is no partition {part.index} to write to")
+        if partition.gateway != self._node.gateways.own.address:
+            why = f"gateway {partition.gateway} takes what is written there"
+            return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
+        tp = self._hosted(partition)
+        if tp is None:
+            return self._host(topic)
+        put = Put(partition, tp, memoryview(part.records), version)
+        self._rounds.put(put)
+        return put
+
+    def _hosted(self, partition: NumberedPartition) -> TopicPartition | None:
+        """The partition to which is written what is sent to this number.
+
+        Nobody else writes to a Dafka producer's own partition: one that this gateway hosts is taken
+        in its place, always the same one.
+        """
+        if partition.hosted:
+            return partition.tp
+        own = self._node.gateways.own.address
+        hosted = [
+            each
+            for each in self._node.numbers.partitions(partition.topic)
+            if each.hosted and each.gateway == own
+        ]
+        return hosted[partition.number % len(hosted)].tp if hosted else None
+
+    def _host(self, topic: str) -> RefusedError:
+        """Has this gateway host partitions of a topic that only Dafka's producers have written.
+
+        Until it does, a client is to ask again.
+        """
+        if not self._node.options.auto_create_topics:
+            why = "it is a Dafka producer's, and this gateway hosts no other one of the topic"
+            return RefusedError(KafkaError.POLICY_VIOLATION, why)
+        tried = self._not_hosted.get(topic)
+        if tried is not None and time.monotonic() < tried[0] + ASK_AGAIN_S:
+            return tried[1]
+        if topic not in self._hosting:
+            self._hosting[topic] = asyncio.create_task(self._extend(topic))
+        why = "it is a Dafka producer's, and one is made beside it to which clients write"
+        return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
+
+    async def _extend(self, topic: str) -> None:
+        numbers, own = self._node.numbers, self._node.gateways.own.address
+        count = len(numbers.partitions(topic)) + self._node.options.num_partitions
+        try:
+            await numbers.extend(topic, count, gateways=[own])
+            self._not_hosted.pop(topic, None)
+        except RefusedError as refused:
+            self._not_hosted[topic] = time.monotonic(), refused
+            _log.warning("no partition of %r is made for Kafka clients: %s", topic, refused.why)
+        finally:
+            del self._hosting[topic]
+
+    async def _replicated(
+        self, parts: list[_Part], outcomes: list[Written | RefusedError | None], timeout_s: float
+    ) -> list[Written | RefusedError | None]:
+        """The outcomes when all other stores have the records, or have not had them in time."""
+        ends: dict[TopicPartition, int] = {}
+        for part, outcome in zip(parts, outcomes, strict=True):
+            if isinstance(part.put, Put) and isinstance(outcome, Written):
+                ends[part.put.tp] = max(ends.get(part.put.tp, 0), outcome.end)
+        if not ends or await self._replication.wait(ends, timeout_s):
+            return outcomes
+        late = RefusedError(KafkaError.REQUEST_TIMED_OUT, "not all other stores have it in time")
+        return [late if isinstance(each, Written) else each for each in outcomes]
+
+    async def _init_producer_id(self, request: Any, client: Client) -> Response:
+        """Ids are drawn at random, so gateways need not agree on them."""
+        if request.transactional_id is not None:
+            error = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return schemas.InitProducerIdResponse(
+                throttle_time_ms=0, error_code=int(error), producer_id=-1, producer_epoch=-1
+            )
+        return schemas.InitProducerIdResponse(
+            throttle_time_ms=0, error_code=0, producer_id=secrets.randbits(63), producer_epoch=0
+        )
+
+
+def _refusal(request: Any) -> RefusedError | None:
+    """Why nothing of a request is done; None if there is no reason."""
+    if request.acks not in (ALL, 0, 1):
+        why = f"acks are -1 (all), 0 or 1, not {request.acks}"
+        return RefusedError(KafkaError.INVALID_REQUIRED_ACKS, why)
+    if request.transactional_id is not None:
+        return RefusedError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    return None
+
+
+def _answer(part: _Part, outcome: Written | RefusedError | None) -> PartitionAnswer:
+    offset = _base_offset(part, outcome)
+    if isinstance(outcome, RefusedError):
+        return PartitionAnswer(part.topic, part.number, outcome.code, offset, outcome.why)
+    return PartitionAnswer(part.topic, part.number, 0, offset)
+
+
+def _base_offset(part: _Part, outcome: Written | RefusedError | None) -> int:
+    if not isinstance(part.put, Put) or not isinstance(outcome, Written):
+        return ELSEWHERE
+    return outcome.offset if part.put.tp == part.put.partition.tp else ELSEWHERE

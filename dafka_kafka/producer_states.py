@@ -1,0 +1,230 @@
+"""What is kept of idempotent producers, so that a batch that comes twice is written once.
+
+Kafka's rules (``ProducerStateManager``, KIP-98, KIP-360): a producer has an id and an epoch, and
+counts its records of each partition.  A batch goes on where its producer's last one ended, or
+begins at 0 with a newer epoch.  One of the last five batches, which the producer sends again
+because it has heard no answer, is answered with its offset.  Of a producer that is not known any
+batch is taken.
+
+The state of each producer and partition is a note in the store's log, written in the same step as
+the records (``log_entries.NotedBatch``).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, Self
+
+from dafka_kafka.errors import KafkaError
+
+LAST_SEQUENCE: Final = 2**31 - 1
+"""After it comes 0."""
+
+KEPT_BATCHES: Final = 5
+"""As many as a producer has on their way at a time, at most."""
+
+EXPIRES_MS: Final = 86_400_000
+"""When a producer that writes nothing is forgotten; Kafka's ``producer.id.expiration.ms``."""
+
+MAX_STATES: Final = 100_000
+"""Producers of all partitions together, at one gateway: some 60 MB.  Beyond it the one that has not
+written for the longest time is forgotten."""
+
+FORGOTTEN_AT_ONCE: Final = 4
+"""With each batch; there is one new state at most."""
+
+NOTES: Final = "kafka producer/"
+"""How the names of the notes begin."""
+
+_HEAD: Final = struct.Struct(">BhqB")
+_BATCH: Final = struct.Struct(">iiq")
+_FORMAT: Final = 1
+
+
+class ProducerKey(NamedTuple):
+    """A producer of one numbered partition.
+
+    ``partition`` is a name that no other partition of the topic has, nor one of a topic of the same
+    name that was deleted.
+    """
+
+    topic: str
+    partition: str
+    producer_id: int
+
+    @property
+    def note(self) -> str:
+        """The name of its note."""
+        return f"{notes_of(self.topic, self.partition)}{self.producer_id:x}"
+
+    @classmethod
+    def parse(cls, note: str) -> Self:
+        """The key whose note this is; ValueError if it is none's."""
+        partition, _, rest = note.removeprefix(NOTES).partition("/")
+        topic, _, producer_id = rest.rpartition("\0")
+        return cls(topic, partition, int(producer_id, 16))
+
+
+def notes_of(topic: str, partition: str) -> str:
+    """How the names of the notes of all producers of a numbered partition begin."""
+    return f"{NOTES}{partition}/{topic}\0"
+
+
+class Sequenced(NamedTuple):
+    """Where a batch stands among those of its producer: the number of its first record."""
+
+    epoch: int
+    first: int
+    record_count: int
+
+    @property
+    def last(self) -> int:
+        """The number of its last record."""
+        return (self.first + self.record_count - 1) & LAST_SEQUENCE
+
+
+class WrittenBatch(NamedTuple):
+    """A batch that was written: the numbers of its first and last record, and the first offset."""
+
+    first: int
+    last: int
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """The offset after its last record."""
+        return self.offset + ((self.last - self.first) & LAST_SEQUENCE) + 1
+
+
+class ProducerState(NamedTuple):
+    """A producer of one partition: its epoch, its last batches, and when it wrote the last one."""
+
+    epoch: int
+    batches: tuple[WrittenBatch, ...]
+    used_ms: int
+
+    def packed(self) -> bytes:
+        """The note's octets."""
+        head = _HEAD.pack(_FORMAT, self.epoch, self.used_ms, len(self.batches))
+        return head + b"".join(_BATCH.pack(*each) for each in self.batches)
+
+    @classmethod
+    def unpack(cls, octets: bytes) -> Self:
+        """The state that a note has.
+
+        Raises:
+            ValueError: it has none, or one of a later version.
+        """
+        if len(octets) < _HEAD.size:
+            raise ValueError("a note of a producer that is too short")
+        form, epoch, used_ms, count = _HEAD.unpack_from(octets)
+        if form != _FORMAT or not count or len(octets) != _HEAD.size + count * _BATCH.size:
+            raise ValueError(f"a note of a producer in a form that is not known, {form}")
+        batches = _BATCH.iter_unpack(octets[_HEAD.size :])
+        return cls(epoch, tuple(WrittenBatch._make(each) for each in batches), used_ms)
+
+    def with_batch(self, batch: Sequenced, offset: int, now_ms: int) -> ProducerState:
+        """The state when the batch is written at an offset."""
+        kept = self.batches[1 - KEPT_BATCHES :] if batch.epoch == self.epoch else ()
+        written = WrittenBatch(batch.first, batch.last, offset)
+        return ProducerState(batch.epoch, (*kept, written), now_ms)
+
+    def verdict(self, batch: Sequenced) -> WrittenBatch | KafkaError | None:
+        """What is to be done with a batch; see ``ProducerStates.verdict``."""
+        if batch.epoch < self.epoch:
+            return KafkaError.INVALID_PRODUCER_EPOCH
+        expected = 0
+        if batch.epoch == self.epoch:
+            for each in self.batches:
+                if (each.first, each.last) == (batch.first, batch.last):
+                    return each
+            expected = (self.batches[-1].last + 1) & LAST_SEQUENCE
+        return None if batch.first == expected else KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class ProducerStates:
+    """The idempotent producers of all partitions that this gateway writes to.
+
+    Those that have not written for the longest time come first.  Who uses it in several threads
+    holds its ``lock``.
+    """
+
+    def __init__(self, max_states: int = MAX_STATES) -> None:
+        self.lock = threading.Lock()
+        self._max_states = max_states
+        self._states: dict[ProducerKey, ProducerState] = {}
+        self._lost_ms = -EXPIRES_MS  # when the newest was used of those forgotten before their time
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def restore(self, notes: Mapping[str, bytes]) -> None:
+        """Takes what the log has of some producers.
+
+        A note that cannot be read is of a version that comes after this one: it is left alone.
+        """
+        states = self._states | dict(_parsed(notes))
+        self._states = dict(sorted(states.items(), key=lambda item: item[1].used_ms))
+
+    def reset(self, topic: str, partition: str, end: int, notes: Mapping[str, bytes]) -> None:
+        """Takes what the log has of a partition's producers in the place of what is known of them.
+
+        Batches behind ``end``, where the records' partition ends, were lost to another history.
+        """
+        for key in [key for key in self._states if key[:2] == (topic, partition)]:
+            del self._states[key]
+        self.restore(notes)
+        for key, state in [*self._states.items()]:
+            if key[:2] == (topic, partition) and state.batches[-1].end > end:
+                del self._states[key]
+
+    def verdict(
+        self, key: ProducerKey, batch: Sequenced, now_ms: int
+    ) -> WrittenBatch | KafkaError | None:
+        """What is to be done with a batch: None, it is to be written; or where it is already.
+
+        Or the error with which it is refused.  A producer that had to be forgotten before its time
+        may send again what it has written: of one that is not known, only a first batch is taken
+        then, and a client begins anew with another id.
+        """
+        state = self._states.get(key)
+        if state is not None and now_ms - state.used_ms < EXPIRES_MS:
+            return state.verdict(batch)
+        if batch.first and now_ms - self._lost_ms < EXPIRES_MS:
+            return KafkaError.UNKNOWN_PRODUCER_ID
+        return None
+
+    def append(
+        self, key: ProducerKey, batch: Sequenced, offset: int, now_ms: int, age_ms: int = 0
+    ) -> dict[str, bytes | None]:
+        """Takes a batch that is written at an offset; the notes to be written with it.
+
+        Producers that were used a day before ``age_ms`` are forgotten.
+        """
+        state = self._states.pop(key, None)
+        if state is None or age_ms - state.used_ms >= EXPIRES_MS:
+            state = ProducerState(batch.epoch, (), now_ms)
+        state = self._states[key] = state.with_batch(batch, offset, now_ms)
+        return {**dict.fromkeys(self._expired(age_ms)), key.note: state.packed()}
+
+    def _expired(self, age_ms: int) -> Iterator[str]:
+        """The notes of producers that are forgotten now: some, so that a batch has not too many."""
+        for _ in range(min(FORGOTTEN_AT_ONCE, len(self._states))):
+            key, state = next(iter(self._states.items()))
+            is_old = age_ms - state.used_ms >= EXPIRES_MS
+            if not is_old and len(self._states) <= self._max_states:
+                return
+            if not is_old:
+                self._lost_ms = max(self._lost_ms, state.used_ms)
+            del self._states[key]
+            yield key.note
+
+
+def _parsed(notes: Mapping[str, bytes]) -> Iterator[tuple[ProducerKey, ProducerState]]:
+    for name, octets in notes.items():
+        try:
+            yield ProducerKey.parse(name), ProducerState.unpack(octets)
+        except ValueError:
+            continue

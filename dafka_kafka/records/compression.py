@@ -1,0 +1,193 @@
+"""The codecs in which Kafka's clients compress records.
+
+What is decompressed is bounded: a few octets that stand for very many end in an error, and never
+in memory.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+from typing import Any, Final
+
+import cramjam
+import numpy as np
+import xxhash
+
+from dafka_core.model.values import Bytes
+from dafka_kafka.records.errors import (
+    INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
+    UNSUPPORTED_COMPRESSION_TYPE,
+    CorruptRecordsError,
+)
+
+MAX_DECOMPRESSED_BYTES: Final = 64 << 20
+"""What one batch may be decompressed to: Kafka's clients send 1 MiB unless they are told to send
+more, and text of theirs becomes ten to twenty times smaller."""
+
+_FIRST_GUESS: Final = 16
+"""So many times its size is what comes of compressed octets, mostly.  What is guessed is only set
+aside: memory is taken as octets come."""
+
+_XERIAL: Final = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2
+"""What Java's snappy begins with: magic, version, and the oldest version that can read it."""
+_XERIAL_BLOCK: Final = 32 << 10
+
+_LZ4: Final = (0x184D2204).to_bytes(4, "little")
+_LZ4_HAS_SIZE: Final = 8
+_LZ4_HAS_DICTIONARY: Final = 1
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_GZIP_LEVEL: Final = 6
+_LZ4_LEVEL: Final = 2
+
+
+class Codec(IntEnum):
+    """How records are compressed, as their batch's attributes say it."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def codec_of(attributes: int, largest: Codec = Codec.ZSTD) -> Codec:
+    """The codec that attributes name; ``largest`` is the last one that their format knows.
+
+    Raises:
+        CorruptRecordsError: there is none of this number.
+    """
+    number = attributes & 7
+    if number > largest:
+        raise CorruptRecordsError(
+            UNSUPPORTED_COMPRESSION_TYPE, f"there is no compression of number {number} here"
+        )
+    return Codec(number)
+
+
+def compressed(codec: Codec, octets: Bytes) -> Bytes:
+    """Octets as a codec has them, as Java's clients can read them."""
+    if codec == Codec.GZIP:
+        gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
+        return gzip.compress(octets) + gzip.flush()
+    if codec == Codec.SNAPPY:
+        return _xerial(octets)
+    if codec == Codec.LZ4:
+        # Java's reader takes no blocks that need those before them.
+        lz4 = cramjam.lz4.Compressor(_LZ4_LEVEL, block_linked=False)
+        lz4.compress(bytes(octets))
+        return bytes(lz4.finish())
+    if codec == Codec.ZSTD:
+        return bytes(cramjam.zstd.compress(octets))
+    return octets
+
+
+def decompressed(
+    codec: Codec,
+    octets: Bytes,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+    *,
+    broken_lz4: bool = False,
+) -> Bytes:
+    """What a codec has made octets of.
+
+    ``broken_lz4``: the header's checksum may be wrong, as that of Kafka before 0.10 is.
+
+    Raises:
+        CorruptRecordsError: it has not, or it is more than ``max_bytes``.
+    """
+    if codec == Codec.NONE:
+        return octets
+    try:
+        if codec == Codec.GZIP:
+            return _gunzipped(octets, max_bytes)
+        if codec == Codec.SNAPPY:
+            return _unsnapped(octets, max_bytes)
+        if codec == Codec.LZ4:
+            frame = _with_checksum(bytes(octets)) if broken_lz4 else octets
+            return _whole(cramjam.lz4.decompress_into, frame, max_bytes)
+        return _whole(cramjam.zstd.decompress_into, octets, max_bytes)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise CorruptRecordsError(
+            INVALID_RECORD, f"records are not compressed with {codec.name.lower()}: {error}"
+        ) from error
+
+
+def _too_large(max_bytes: int) -> CorruptRecordsError:
+    why = f"compressed records have more than {max_bytes} bytes: send fewer of them in a batch"
+    return CorruptRecordsError(MESSAGE_TOO_LARGE, why)
+
+
+def _gunzipped(octets: Bytes, max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    left = max_bytes
+    while len(octets):  # one stream after the other
+        gzip = zlib.decompressobj(_GZIP)
+        parts.append(gzip.decompress(octets, left + 1))
+        left -= len(parts[-1])
+        if left < 0:
+            raise _too_large(max_bytes)
+        if not gzip.eof:
+            raise zlib.error("it ends early")
+        octets = gzip.unused_data
+    return b"".join(parts)
+
+
+def _xerial(octets: Bytes) -> bytes:
+    parts = [_XERIAL]
+    for start in range(0, len(octets), _XERIAL_BLOCK):
+        block = cramjam.snappy.compress_raw(octets[start : start + _XERIAL_BLOCK])
+        parts += (len(block).to_bytes(4, "big"), bytes(block))
+    return b"".join(parts)
+
+
+def _unsnapped(octets: Bytes, max_bytes: int) -> bytes:
+    if bytes(octets[:8]) != _XERIAL[:8]:
+        return _unsnapped_block(octets, max_bytes, max_bytes)
+    if len(octets) < len(_XERIAL):
+        raise cramjam.DecompressionError("its head ends early")
+    parts: list[bytes] = []
+    at, left = len(_XERIAL), max_bytes
+    while at < len(octets):
+        stop = at + 4 + int.from_bytes(octets[at : at + 4], "big")
+        if stop > len(octets):
+            raise cramjam.DecompressionError("a block ends early")
+        parts.append(_unsnapped_block(octets[at + 4 : stop], left, max_bytes))
+        at, left = stop, left - len(parts[-1])
+    return b"".join(parts)
+
+
+def _unsnapped_block(octets: Bytes, left: int, max_bytes: int) -> bytes:
+    size_bytes = cramjam.snappy.decompress_raw_len(octets)
+    if size_bytes > 22 * len(octets):  # an element of 3 bytes copies at most 64
+        raise cramjam.DecompressionError(f"{len(octets)} bytes cannot become {size_bytes}")
+    if size_bytes > left:
+        raise _too_large(max_bytes)
+    return bytes(cramjam.snappy.decompress_raw(octets))
+
+
+def _whole(decompress_into: Any, octets: Bytes, max_bytes: int) -> memoryview:
+    """What a codec makes of octets that does not say beforehand how much that is."""
+    for size in (len(octets) * _FIRST_GUESS, max_bytes):
+        room = np.empty(min(size, max_bytes), np.uint8)
+        try:
+            return room[: decompress_into(octets, room)].data
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise
+    raise _too_large(max_bytes)
+
+
+def _with_checksum(frame: bytes) -> bytes:
+    """A frame of LZ4 with the right checksum of its header.
+
+    Kafka before 0.10 made it of the magic, too, which it should not, and stays so in v0.
+    """
+    flags = frame[4] if len(frame) > 4 else 0
+    end = 6 + 8 * bool(flags & _LZ4_HAS_SIZE) + 4 * bool(flags & _LZ4_HAS_DICTIONARY)
+    if not frame.startswith(_LZ4) or len(frame) <= end:
+        return frame
+    checksum = xxhash.xxh32_intdigest(frame[4:end]) >> 8 & 0xFF
+    return frame[:end] + bytes((checksum,)) + frame[end + 1 :]

@@ -1,0 +1,213 @@
+"""Message sets of v0 and v1: what Kafka's clients sent and read up to 0.9 and 0.10.
+
+A set is messages, one after the other:
+
+    offset              8 octets
+    size                4          of all that follows
+    CRC-32              4          of all that follows
+    magic               1          0 or 1
+    attributes          1          3 bits: the codec; in v1 then: append time
+    timestamp           8          in v1 only
+    key's length, key   4, …       -1: null
+    value's length, value          the same
+
+The value of a message with a codec is a compressed set, whose messages have none.  Each message has
+a CRC of its own, so they are taken and made one by one; nobody is in a hurry who still does that.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dafka_core.model.envelope import KEY, VALUE, opened_columns
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.values import Bytes
+from dafka_kafka.records.compression import (
+    MAX_DECOMPRESSED_BYTES,
+    Codec,
+    codec_of,
+    decompressed,
+)
+from dafka_kafka.records.errors import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
+    CorruptRecordsError,
+)
+from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds
+
+V0: Final = 0
+V1: Final = 1
+
+MIN_SIZE: Final = 14
+"""Of a message of v0 without key and value."""
+
+MAX_MESSAGES: Final = 250_000
+"""In one set, and in one that is compressed: each takes some 300 bytes while it is decoded.  A set
+of 1 MiB, as clients send them, has 40,000 at most."""
+
+ENTRY: Final = struct.Struct(">qi")
+"""Offset and size: what each message, and each record batch v2, begins with."""
+
+_CRC: Final = struct.Struct(">I")
+_HEADS: Final = {V0: struct.Struct(">bb"), V1: struct.Struct(">bbq")}
+_LENGTH: Final = struct.Struct(">i")
+_APPEND_TIME: Final = 1 << 3
+
+
+class _Message(NamedTuple):
+    offset: int
+    magic: int
+    attributes: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def run(self) -> tuple[int, int]:
+        """Messages that follow each other are a batch if these are the same."""
+        return self.magic, self.attributes & _APPEND_TIME
+
+
+def decode_message_set(
+    octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[KafkaBatch]:
+    """The records of a set's whole messages, with a batch for each of them that is compressed.
+
+    Args:
+        max_bytes: what they may be decompressed to together.
+
+    Raises:
+        CorruptRecordsError: a message is none, its CRC is wrong, or what is in it.
+    """
+    left = max_bytes
+    messages = _messages(memoryview(octets))
+    for codec, run in groupby(messages, lambda message: codec_of(message.attributes, Codec.LZ4)):
+        if codec == Codec.NONE:
+            for _, alike in groupby(run, lambda message: message.run):
+                yield _batch(list(alike), codec)
+            continue
+        for wrapper in run:
+            if wrapper.value is None:
+                raise CorruptRecordsError(INVALID_RECORD, "a compressed message set is null")
+            is_old = wrapper.magic == V0
+            inner = decompressed(codec, wrapper.value, left, broken_lz4=is_old)
+            left -= len(inner)
+            yield _batch(_unwrapped(wrapper, list(_messages(memoryview(inner)))), codec)
+
+
+def _messages(octets: memoryview) -> Iterator[_Message]:
+    at = count = 0
+    while at < len(octets):
+        count += 1
+        if count > MAX_MESSAGES:
+            raise CorruptRecordsError(MESSAGE_TOO_LARGE, f"more than {MAX_MESSAGES} messages")
+        if len(octets) - at < ENTRY.size + MIN_SIZE:
+            raise CorruptRecordsError(CORRUPT_MESSAGE, "a message ends early")
+        offset, size = ENTRY.unpack_from(octets, at)
+        at += ENTRY.size
+        if not MIN_SIZE <= size <= len(octets) - at:
+            raise CorruptRecordsError(CORRUPT_MESSAGE, f"a message cannot have {size} bytes here")
+        yield _message(offset, octets[at : at + size])
+        at += size
+
+
+def _message(offset: int, octets: memoryview) -> _Message:
+    (checksum,) = _CRC.unpack_from(octets)
+    if zlib.crc32(octets[_CRC.size :]) != checksum:
+        raise CorruptRecordsError(CORRUPT_MESSAGE, "the CRC of a message is wrong")
+    head = _HEADS.get(octets[_CRC.size])
+    if head is None:
+        raise CorruptRecordsError(CORRUPT_MESSAGE, f"no message has magic {octets[_CRC.size]}")
+    try:
+        magic, attributes, *timestamp = head.unpack_from(octets, _CRC.size)
+        key, at = _part(octets, _CRC.size + head.size)
+        value, at = _part(octets, at)
+    except struct.error:
+        at = -1
+    if at != len(octets):
+        raise CorruptRecordsError(INVALID_RECORD, "the parts of a message do not end where it ends")
+    stamp = timestamp[0] if timestamp else NO_TIMESTAMP
+    return _Message(offset, magic, attributes, stamp, key, value)
+
+
+def _part(octets: memoryview, at: int) -> tuple[bytes | None, int]:
+    (length,) = _LENGTH.unpack_from(octets, at)
+    at += _LENGTH.size
+    if length == -1:
+        return None, at
+    if not 0 <= length <= len(octets) - at:
+        raise struct.error
+    return octets[at : at + length].tobytes(), at + length
+
+
+def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
+    if not inner or any(message.magic != wrapper.magic for message in inner):
+        raise CorruptRecordsError(
+            INVALID_RECORD, "a compressed message set is empty, or of more than one version"
+        )
+    if any(message.attributes & 7 for message in inner):
+        raise CorruptRecordsError(INVALID_RECORD, "a compressed message set is in another one")
+    if wrapper.magic == V0:  # their offsets are their own
+        return inner
+    # In v1 they count from the set's first message, and the wrapper has the last one's offset.  It
+    # is 0 where a producer has left it so, as some librdkafka does.
+    first = wrapper.offset - inner[-1].offset if wrapper.offset else 0
+    if first < 0:
+        raise CorruptRecordsError(
+            INVALID_RECORD,
+            f"the last message of a compressed set has offset {inner[-1].offset}, and the set "
+            f"{wrapper.offset}",
+        )
+    inner = [message._replace(offset=first + message.offset) for message in inner]
+    if wrapper.attributes & _APPEND_TIME:
+        stamp = wrapper.timestamp_ms
+        inner = [each._replace(timestamp_ms=stamp, attributes=_APPEND_TIME) for each in inner]
+    return inner
+
+
+def _batch(messages: list[_Message], codec: Codec) -> KafkaBatch:
+    keys = [message.key for message in messages]
+    has_keys = any(key is not None for key in keys)
+    return KafkaBatch(
+        messages[0].magic,
+        np.array([message.offset for message in messages], np.int64),
+        pa.array([message.value for message in messages], pa.binary()),
+        pa.array(keys, pa.binary()) if has_keys else None,
+        None,
+        np.array([message.timestamp_ms for message in messages], np.int64),
+        codec,
+        bool(messages[0].magic == V1 and messages[0].attributes & _APPEND_TIME),
+    )
+
+
+def encode_message_set(batch: RecordBatch, magic: int) -> bytes:
+    """The records as an uncompressed message set of v0 or v1.
+
+    Envelopes are opened; headers are left out, as the formats have none, and v0 has no timestamps.
+    """
+    opened = opened_columns(batch.values, (KEY, VALUE))
+    values: Iterable[bytes | None] = batch.values
+    keys: Iterable[bytes | None] = [None] * batch.count
+    if opened is not None:
+        keys, values = opened[KEY].to_pylist(), opened[VALUE].to_pylist()
+    head = _HEADS[magic].pack
+    stamps = milliseconds(batch.times, batch.count).tolist()
+    rows = zip(range(batch.offset, batch.end), keys, values, stamps, strict=True)
+    parts: list[bytes] = []
+    for offset, key, value, stamp in rows:
+        start = head(magic, 0, stamp) if magic == V1 else head(magic, 0)
+        body = b"".join((start, *_lengthy(key), *_lengthy(value)))
+        parts += (ENTRY.pack(offset, _CRC.size + len(body)), _CRC.pack(zlib.crc32(body)), body)
+    return b"".join(parts)
+
+
+def _lengthy(part: bytes | None) -> tuple[bytes, bytes]:
+    return _LENGTH.pack(-1 if part is None else len(part)), part or b""

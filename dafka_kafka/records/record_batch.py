@@ -1,0 +1,234 @@
+"""Kafka's record batch v2: what its clients have sent and read since Kafka 0.11.
+
+    base offset         8 octets   of the first record
+    length              4          of all that follows
+    leader epoch        4
+    magic               1          2
+    CRC-32C             4          of all that follows
+    attributes          2          3 bits: the codec; then: append time, transactional, control
+    last offset delta   4          the number of records, less one
+    base timestamp      8          what the records' timestamp deltas are added to
+    max timestamp       8
+    producer's id       8
+    producer's epoch    2
+    base sequence       4
+    number of records   4
+    records                        compressed by the codec (``record_columns``)
+
+Offset and leader epoch lie outside the CRC, so that a broker can set them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c
+import numpy as np
+
+from dafka_core.model.envelope import HEADERS, KEY, VALUE, opened_columns
+from dafka_core.model.envelope import MAGIC as ENVELOPE
+from dafka_core.model.records import RecordBatch
+from dafka_core.model.values import Bytes, Longs, Values
+from dafka_kafka.records.compression import (
+    MAX_DECOMPRESSED_BYTES,
+    Codec,
+    codec_of,
+    compressed,
+    decompressed,
+)
+from dafka_kafka.records.errors import CORRUPT_MESSAGE, INVALID_RECORD, CorruptRecordsError
+from dafka_kafka.records.kafka_batch import KafkaBatch, milliseconds
+from dafka_kafka.records.record_columns import RecordColumns, decode_records, encode_records
+
+# A few records of a batch, encoded one by one: less work than columns are for so many.
+#
+# Consumers of many partitions in which little happens get a record or two of each.
+
+
+MOST: Final = 32
+"""For more records columns are quicker."""
+
+
+def encode_few(values: Sequence[bytes], deltas: Iterable[int]) -> bytes:
+    """The octets of records without keys and headers, as ``record_columns`` has them.
+
+    ``deltas`` are those of their timestamps.
+    """
+    octets = bytearray()
+    for number, (value, delta) in enumerate(zip(values, deltas, strict=True)):
+        head = b"\0%b%b\1%b" % (_varint(delta), _varint(number), _varint(len(value)))
+        octets += b"%b%b%b\0" % (_varint(len(head) + len(value) + 1), head, value)
+    return bytes(octets)
+
+
+def _varint(number: int) -> bytes:
+    left = (number << 1) ^ (number >> 63)
+    if left < 0x80:
+        return _SHORT[left]
+    octets = bytearray()
+    while left >= 0x80:
+        octets.append(left & 0x7F | 0x80)
+        left >>= 7
+    octets.append(left)
+    return bytes(octets)
+
+
+_SHORT: Final = [bytes((octet,)) for octet in range(0x80)]
+
+
+MAGIC: Final = 2
+
+_HEAD: Final = struct.Struct(">qiibI")
+_COVERED: Final = struct.Struct(">hiqqqhii")
+_COVERED_AT: Final = _HEAD.size
+_RECORDS_AT: Final = _HEAD.size + _COVERED.size
+_LENGTH_AT: Final = 12
+"""What the length does not count: itself, and the offset before it."""
+
+_APPEND_TIME: Final = 1 << 3
+_TRANSACTIONAL: Final = 1 << 4
+_CONTROL: Final = 1 << 5
+
+BATCH_BYTES: Final = 1 << 20
+BATCH_RECORDS: Final = 50_000
+"""What is encoded into one batch: as much as Kafka's clients put into one at most, unless they are
+told otherwise.  A client decompresses and checks a batch as a whole."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedBatch:
+    """A batch whose CRC is right; ``records`` are its octets, not decoded yet.
+
+    The other attributes are those of ``KafkaBatch``.
+    """
+
+    offset: int
+    leader_epoch: int
+    attributes: int
+    base_ms: int
+    max_ms: int
+    count: int
+    codec: Codec
+    records: Bytes
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+    @property
+    def is_append_time(self) -> bool:
+        """Whether a broker has given the timestamps."""
+        return bool(self.attributes & _APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the records are of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether they say how a transaction ended."""
+        return bool(self.attributes & _CONTROL)
+
+    def stamps(self, deltas: Longs) -> Longs:
+        """The timestamps of its records, in milliseconds."""
+        return np.full(self.count, self.max_ms) if self.is_append_time else self.base_ms + deltas
+
+
+def open_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> OpenedBatch:
+    """One batch, which is all of the octets.
+
+    Args:
+        max_bytes: what it may be decompressed to.
+
+    Raises:
+        CorruptRecordsError: it is none, or its CRC is wrong.
+    """
+    if len(octets) < _RECORDS_AT:
+        raise CorruptRecordsError(
+            CORRUPT_MESSAGE, f"a record batch has {_RECORDS_AT} bytes at least, not {len(octets)}"
+        )
+    octets = memoryview(octets)
+    offset, length, leader_epoch, magic, checksum = _HEAD.unpack_from(octets)
+    if magic != MAGIC or length != len(octets) - _LENGTH_AT:
+        raise CorruptRecordsError(
+            CORRUPT_MESSAGE, f"{len(octets)} bytes are no batch of {length}, magic {magic}"
+        )
+    if crc32c.crc32c(octets[_COVERED_AT:]) != checksum:
+        raise CorruptRecordsError(CORRUPT_MESSAGE, "the CRC of a record batch is wrong")
+    attributes, last, base_ms, max_ms, *producer, count = _COVERED.unpack_from(octets, _COVERED_AT)
+    codec = codec_of(attributes)
+    if count <= 0 or last != count - 1:
+        raise CorruptRecordsError(
+            INVALID_RECORD, f"a batch of {count} records says that its last one is number {last}"
+        )
+    records = decompressed(codec, octets[_RECORDS_AT:], max_bytes)
+    head = offset, leader_epoch, attributes, base_ms, max_ms
+    return OpenedBatch(*head, count, codec, records, *producer)
+
+
+def decode_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> KafkaBatch:
+    """The same with its records, which may be wrong, too."""
+    opened = open_record_batch(octets, max_bytes)
+    records = decode_records(opened.records, opened.count)
+    return KafkaBatch(
+        MAGIC,
+        opened.offset + np.arange(opened.count),
+        records.values,
+        records.keys,
+        records.headers,
+        opened.stamps(records.deltas),
+        opened.codec,
+        opened.is_append_time,
+        opened.is_transactional,
+        opened.is_control,
+        opened.leader_epoch,
+        opened.producer_id,
+        opened.producer_epoch,
+        opened.base_sequence,
+    )
+
+
+def encode_record_batches(
+    batch: RecordBatch,
+    codec: Codec = Codec.NONE,
+    max_bytes: int = BATCH_BYTES,
+) -> Iterator[bytes]:
+    """The records as batches of at most ``max_bytes`` of contents each, or of one record.
+
+    Envelopes are opened.  Timestamps are in whole milliseconds, and those of the records' producers
+    (create time); a record without one has -1.
+    """
+    for part in batch.split(BATCH_RECORDS, max_bytes):
+        stamps = milliseconds(part.times, part.count)
+        octets = _encoded(part.values, stamps - stamps[0])
+        yield _with_head(part.offset, compressed(codec, octets), codec, stamps)
+
+
+def _encoded(contents: Values, deltas: Longs) -> Bytes:
+    if len(contents) <= MOST:
+        values = contents.to_list()
+        if not any(value.startswith(ENVELOPE) for value in values):
+            return encode_few(values, deltas.tolist())
+    opened = opened_columns(contents)
+    if opened is None:
+        return encode_records(RecordColumns(contents.to_arrow(), None, None, deltas))
+    return encode_records(RecordColumns(opened[VALUE], opened[KEY], opened[HEADERS], deltas))
+
+
+def _with_head(
+    offset: int,
+    records: Bytes,
+    codec: Codec,
+    stamps: Longs,
+    leader_epoch: int = -1,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    count = len(stamps)
+    covered = _COVERED.pack(codec, count - 1, int(stamps[0]), int(stamps.max()), *producer, count)
+    checksum = crc32c.crc32c(records, crc32c.crc32c(covered))
+    length = _RECORDS_AT - _LENGTH_AT + len(records)
+    head = _HEAD.pack(offset, length, leader_epoch, MAGIC, checksum)
+    return b"".join((head, covered, records))

@@ -1,0 +1,183 @@
+"""From a request's octets to the octets of its response."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dafka_core.errors import ProtocolError
+from dafka_core.model.names import printable
+from dafka_kafka import schemas
+from dafka_kafka.access import RULES, Access
+from dafka_kafka.api_versions import VERSIONS, Api, api_versions
+from dafka_kafka.errors import KafkaError
+from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Handler
+from dafka_kafka.limits import Limits
+from dafka_kafka.produce_layout import check_partitions
+from dafka_kafka.sasl import BEFORE, Sasl
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+Pieces = Sequence[bytes | bytearray | memoryview]
+
+_HEAD: Final = struct.Struct(">hhih")
+_SIZE: Final = struct.Struct(">i")
+
+MAX_TAGGED_BYTES: Final = 128 << 10
+"""Of a request in Kafka's newer form: the library copies what follows each tagged field."""
+
+FAILED: Final = "requests that failed here"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The header of a request; its body begins at octet ``start``."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    start: int
+
+
+def parse_head(octets: memoryview) -> RequestHead:
+    """The header of a request, of which it may be a kind that nobody knows.
+
+    Raises:
+        ProtocolError: the octets do not begin with one.
+    """
+    if len(octets) < _HEAD.size:
+        raise ProtocolError(f"a request of {len(octets)} octets, which has no header")
+    api_key, version, correlation_id, length = _HEAD.unpack_from(octets)
+    start = _HEAD.size + max(length, 0)
+    if length < -1 or start > len(octets):
+        raise ProtocolError(f"a request whose client id has a length of {length}")
+    client_id = str(octets[_HEAD.size : start], "utf-8", "replace")
+    if version in VERSIONS.get(api_key, ()) and schemas.is_flexible(api_key, version):
+        start = _after_tags(octets, start)
+    return RequestHead(api_key, version, correlation_id, client_id, start)
+
+
+def _after_tags(octets: memoryview, at: int) -> int:
+    try:
+        count, at = _varint(octets, at)
+        for _ in range(count):
+            _, at = _varint(octets, at)
+            size, at = _varint(octets, at)
+            at += size
+    except IndexError:
+        raise ProtocolError("a request whose header's tagged fields are cut short") from None
+    return at
+
+
+def _varint(octets: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        octet = octets[at]
+        value |= (octet & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if octet < 0x80:
+            return value, at
+        if shift > 28:
+            raise ProtocolError("a request whose header has a number of more than 32 bits")
+
+
+class Requests:
+    """Gives requests to those who answer them.
+
+    Args:
+        handlers: who answers which kind of request; ApiVersions is answered here.
+    """
+
+    def __init__(
+        self, handlers: Mapping[int, Handler], limits: Limits, complaints: Complaints
+    ) -> None:
+        self._handlers = handlers
+        self._for_users = {key: each for key, each in handlers.items() if key in RULES}
+        self._access = Access(complaints)
+        self._limits = limits
+        self._complaints = complaints
+        self.counts = Counter[int]()
+        """Requests that are of a kind and a version that is served, by kind."""
+
+    async def answer(
+        self,
+        head: RequestHead,
+        octets: memoryview,
+        host: str,
+        is_gone: Callable[[], bool],
+        sasl: Sasl | None = None,
+    ) -> Pieces:
+        """The octets of the response, in pieces; none if the client waits for none.
+
+        Raises:
+            ProtocolError: there is no answer to this request: the connection is to be closed.
+        """
+        served = self._handlers if sasl is None else sasl.served(head.api_key, self._for_users)
+        if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS[Api.API_VERSIONS]:
+            # As KIP-511 has it: in the oldest form, which every client knows.
+            response = api_versions(_keys(served), KafkaError.UNSUPPORTED_VERSION)
+            return [schemas.encode_response(head.correlation_id, response, 0)]
+        if head.api_key not in _keys(served) or head.version not in VERSIONS[head.api_key]:
+            return self._refusal(head, KafkaError.UNSUPPORTED_VERSION)
+        self._check_size(head, octets)
+        self.counts[head.api_key] += 1
+        request = schemas.decode_request(head.api_key, head.version, octets, head.start)
+        client = Client(head.client_id, host, head.version, is_gone)
+        try:
+            if head.api_key == Api.API_VERSIONS:
+                response = api_versions(_keys(served))
+            elif sasl is None or head.api_key in BEFORE:
+                response = await served[head.api_key](request, client)
+            else:
+                response = await self._access.answer(
+                    head.api_key, request, client, sasl.rights, served[head.api_key]
+                )
+            return self._encoded(head, response)
+        except ProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- a defect must not end the gateway
+            return self._failed(head, host, error)
+
+    def _check_size(self, head: RequestHead, octets: memoryview) -> None:
+        """Raises ProtocolError for what would take too much memory when it is taken apart."""
+        if head.api_key == Api.PRODUCE:
+            check_partitions(octets, head.start, head.version, self._limits.max_partitions)
+            return
+        limit_bytes = self._limits.max_request_bytes
+        if schemas.is_flexible(head.api_key, head.version):
+            limit_bytes = min(limit_bytes, MAX_TAGGED_BYTES)
+        if len(octets) > limit_bytes:
+            size = f"{len(octets)} octets of kind {head.api_key}"
+            raise ProtocolError(f"a request of {size}, which may have {limit_bytes}")
+
+    def _encoded(self, head: RequestHead, response: Any) -> Pieces:
+        if response is None:
+            return []
+        if not isinstance(response, EncodedResponse):
+            return [schemas.encode_response(head.correlation_id, response, head.version)]
+        front = schemas.response_head(head.correlation_id, head.api_key, head.version)
+        size_bytes = len(front) + sum(map(len, response.pieces))
+        return [_SIZE.pack(size_bytes) + front, *response.pieces]
+
+    def _refusal(self, head: RequestHead, error: KafkaError) -> Pieces:
+        response = schemas.error_response(head.api_key, head.version, error)
+        if response is None:
+            # Kafka, too, closes the connection: a response has a form for each kind and version.
+            kind = f"kind {head.api_key} in version {head.version}"
+            raise ProtocolError(f"a request of {kind}, to which there is no answer ({error.name})")
+        return [schemas.encode_response(head.correlation_id, response, head.version)]
+
+    def _failed(self, head: RequestHead, host: str, error: Exception) -> Pieces:
+        if not self._complaints.counts[FAILED]:
+            _log.error("Kafka: a request of kind %d failed", head.api_key, exc_info=error)
+        self._complaints.note(FAILED, host, f"kind {head.api_key}: {printable(repr(error))}")
+        return self._refusal(head, KafkaError.UNKNOWN_SERVER_ERROR)
+
+
+def _keys(served: Mapping[int, Handler]) -> set[int]:
+    return {*served, Api.API_VERSIONS}

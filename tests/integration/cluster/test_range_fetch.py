@@ -1,0 +1,221 @@
+"""Tasks of many ranges, from stores that lack some, go away, or are of a version of before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dafka_core.flight import server_actions, server_get
+from dafka_core.flight.requests import packed_parts
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.log_entries import SetAside
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
+from dafka_spark.errors import (
+    FetchError,
+    HistoryReplacedError,
+    RetentionAheadError,
+    SourceLossError,
+)
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full
+from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.range_planner import HeldRange, OffsetRange, SharedTask
+from dafka_spark.source.range_reader import RangeReader
+from tests.integration.cluster.stores import HeardOf, Serve, Served, value
+
+PARTITIONS = [TopicPartition("t", f"P{number:02}") for number in range(20)]
+Rows = dict[str, list[int]]
+ALL: Rows = {tp.partition: list(range(10)) for tp in PARTITIONS}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many requests of each kind there were."""
+    found: Counter[str] = Counter()
+    originals = {
+        name: getattr(StoreClient, name) for name in ("read", "read_many", "lease", "lease_many")
+    }
+    for name, original in originals.items():
+
+        def spied(
+            client: Any, *given: Any, name: str = name, of: Any = original, **more: Any
+        ) -> Any:
+            found[name] += 1
+            return of(client, *given, **more)
+
+        monkeypatch.setattr(StoreClient, name, spied)
+    return found
+
+
+@pytest.fixture
+def one(serve: Serve) -> Served:
+    return filled(serve("one"))
+
+
+def filled(store: Served, partitions: list[TopicPartition] = PARTITIONS) -> Served:
+    for tp in partitions:
+        store.add(tp, 10)
+    return store
+
+
+def task(*stores: Served, end: int = 10) -> SharedTask:
+    """Everything, from stores that were seen to have it, the first one first."""
+    held = tuple(HeldRange(store.location, 0, end) for store in stores)
+    return SharedTask(tuple(OffsetRange(*tp, 0, end, held) for tp in PARTITIONS))
+
+
+def rows(wanted: SharedTask, fetch: str = "flight", **given: str) -> Rows:
+    options = SourceOptions.of(
+        {"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "1000", **given}
+    )
+    found: Rows = {}
+    for batch in RangeReader(full(), options, HeardOf().connect).read(wanted):
+        assert batch.num_rows <= options.max_records_per_batch
+        assert batch["timestamp"].null_count == 0
+        for row in batch.select(["partition", "offset", "value"]).to_pylist():
+            found.setdefault(row["partition"], []).append(row["offset"])
+            assert row["value"] == value(row["offset"])
+    return found
+
+
+@pytest.mark.parametrize("given", [{}, {"maxrecordsperbatch": "7"}, {"maxbytesperbatch": "3"}])
+@pytest.mark.parametrize("fetch", ["flight", "auto"])
+def test_a_task_asks_a_store_once(
+    one: Served, asked: Counter[str], fetch: str, given: dict[str, str]
+) -> None:
+    assert rows(task(one), fetch, **given) == ALL
+    assert asked == {"read_many": 1}
+
+
+@pytest.mark.parametrize("given", [{}, {"maxrecordsperbatch": "7"}, {"maxbytesperbatch": "3"}])
+def test_a_task_takes_one_lease_of_a_file(
+    one: Served, asked: Counter[str], given: dict[str, str]
+) -> None:
+    assert rows(task(one), "local", **given) == ALL
+    assert asked == {"lease_many": 1, "lease": 1}  # which is given back
+
+
+def test_what_a_lease_does_not_cover_comes_later(
+    one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_actions, "MAX_LEASED_BLOCKS", 8)
+    assert rows(task(one), "local") == ALL
+    assert asked == {"lease_many": 3, "lease": 1}
+
+
+def test_what_a_file_has_lost_is_said_as_of_one_range(one: Served, serve: Serve) -> None:
+    two = filled(serve("two"))
+    one.log.trim(PARTITIONS[3], 4)
+    assert rows(task(one, two), "local") == ALL
+    with pytest.raises(RetentionAheadError, match=r"partition P03.* offset 4 on is available"):
+        rows(task(one), "local")
+
+
+def test_a_lease_that_ends_is_not_relied_on(
+    one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store needs the space before anything was read of it."""
+    lease_many = StoreClient.lease_many
+
+    def ended(client: Any, *given: Any, **named: Any) -> Any:
+        granted = lease_many(client, *given, **named)
+        one.log.end_lease(granted.lease)
+        return granted
+
+    monkeypatch.setattr(StoreClient, "lease_many", ended)
+    assert rows(task(one), "local") == ALL
+    assert asked["lease"] == 41  # each range's own
+
+
+def test_each_store_is_asked_for_what_it_has(serve: Serve, asked: Counter[str]) -> None:
+    one, two = filled(serve("one"), PARTITIONS[::2]), filled(serve("two"), PARTITIONS[1::2])
+    source = HeardOf([one, two])
+    options = SourceOptions.of({"subscribe": "t", "minpartitions": "1"})
+    reader = DafkaBatchReader(full(), options, source.connect)
+    (wanted,) = reader.partitions()
+    table = pa.Table.from_batches(list(reader.read(wanted)))
+    assert sorted(table["partition"].to_pylist()) == sorted(
+        tp.partition for tp in PARTITIONS for _ in range(10)
+    )
+    assert asked == {"read_many": 2}
+
+
+def test_what_a_store_has_lost_comes_from_the_next(
+    one: Served, serve: Serve, asked: Counter[str]
+) -> None:
+    two = filled(serve("two"), PARTITIONS[:5])
+    assert rows(task(two, one)) == ALL
+    assert asked == {"read_many": 2}
+
+
+def test_a_store_that_is_gone_is_asked_once(
+    one: Served, serve: Serve, asked: Counter[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    two = filled(serve("two"))
+    wanted = task(two, one)
+    two.stop()
+    assert rows(wanted) == ALL
+    assert asked == {"read_many": 2}
+    assert "going on elsewhere" in caplog.text
+
+
+def test_a_store_that_goes_away_amid_its_answer(
+    one: Served, serve: Serve, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = filled(serve("two"))
+
+    def dies(parts: Any, *, times: bool) -> bytes:
+        if parts[0].number >= 8:
+            raise OSError("the disk is gone")
+        return packed_parts(parts, times=times)
+
+    monkeypatch.setattr(server_get, "packed_parts", dies)
+    # The other one goes on after eight of twenty, in the middle of a range, and dies after eight.
+    assert rows(task(two, one), maxrecordsperbatch="3") == ALL
+    assert asked == {"read_many": 2, "read": 4}
+
+
+def test_what_is_lost_is_said_as_of_one_range(one: Served, asked: Counter[str]) -> None:
+    one.log.trim(PARTITIONS[3], 4)
+    with pytest.raises(RetentionAheadError, match=r"partition P03.* offset 4 on is available"):
+        rows(task(one))
+    assert rows(task(one), failondataloss="false") == ALL | {"P03": list(range(4, 10))}
+    one.add(PARTITIONS[7], 1)
+    with pytest.raises(SourceLossError, match=r"partition P00.* offset 10"):
+        rows(task(one, end=11))
+
+
+def test_another_history_is_said_as_of_one_range(one: Served) -> None:
+    """A newer producer has gone on at offset 6: who has heard of the older one only is told."""
+    tp, old = TopicPartition("t", "Q"), Epoch.first(EpochId(5, 1, 1))
+    new = Epoch(9, 2, 1, 6, old.digest)
+    values = Values.of([value(offset) for offset in range(10)])
+    one.log.append([RecordBatch(tp, 0, values, epoch=old)])
+    assert one.log.write([SetAside(tp, 6)]) == [None]
+    one.log.append([RecordBatch(tp, 6, values[6:], epoch=new)])
+    known = task(one).ranges
+    mine = replace(known[0], partition="Q")
+    with pytest.raises(HistoryReplacedError, match="partition Q"):
+        rows(SharedTask((replace(mine, life=old.life), *known)))
+    assert rows(SharedTask((replace(mine, life=new.life), *known))) == ALL | {"Q": [*range(10)]}
+    unheard = replace(mine, life=EpochId(11, 3, 1))
+    with pytest.raises(FetchError, match="life 11 of the partition's producer"):
+        rows(SharedTask((unheard, *known)))
+
+
+def test_what_came_twice_is_not_taken(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever made the mistake: what has come until then is right, and the rest comes again."""
+    read_many = StoreClient.read_many
+
+    def twice(*given: Any, **named: Any) -> Any:
+        for parts in read_many(*given, **named):
+            yield from (parts[:3], parts[:1], parts[3:])
+
+    monkeypatch.setattr(StoreClient, "read_many", twice)
+    assert rows(task(one)) == ALL

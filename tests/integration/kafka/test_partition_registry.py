@@ -1,0 +1,436 @@
+"""A gateway takes the list of numbers over once, and goes on while it is nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dafka_core import Producer, Tower
+from dafka_core.errors import ProducerFencedError
+from dafka_core.security.key_files import new_key
+from dafka_core.testing import wait_until
+from dafka_kafka import partition_registry
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.partition_registry import PartitionNumbers
+from dafka_kafka.registry_table import LIST, NumbersRecord
+from tests.integration.kafka.numbering import ANY_PORTS, PATIENCE_S, Numbering, agree, meet
+
+
+@pytest.fixture
+def open_() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def tower(open_: ExitStack) -> Tower:
+    return open_.enter_context(Tower(**ANY_PORTS))
+
+
+@pytest.fixture
+def one(open_: ExitStack, tower: Tower, tmp_path: Path) -> Numbering:
+    return started(open_, tmp_path / "a", tower)
+
+
+def started(open_: ExitStack, directory: Path, tower: Tower) -> Numbering:
+    made = Numbering(directory, tower.tower, 9_000)
+    open_.callback(made.close)
+    return made
+
+
+def lives(numbering: Numbering) -> int:
+    """How often the list was taken over."""
+    return len(numbering.store.log.lives(LIST).history)
+
+
+def test_a_gateway_takes_the_list_over_once_for_many_topics(one: Numbering) -> None:
+    one.create("topic-0", 2)
+    before = lives(one)
+    for number in range(1, 5):
+        one.create(f"topic-{number}", 2)
+    assert lives(one) == before
+    assert all(len(one.names(f"topic-{number}")) == 2 for number in range(5))
+
+
+def test_it_goes_on_without_the_tower(one: Numbering, tower: Tower) -> None:
+    one.create("flights", 2)
+    tower.close()
+    one.create("alerts", 1)
+    assert len(one.names("alerts")) == 1
+
+
+def test_gateways_that_take_turns_take_it_over_from_each_other(
+    one: Numbering, open_: ExitStack, tower: Tower, tmp_path: Path
+) -> None:
+    two = started(open_, tmp_path / "b", tower)
+    meet(one, two)
+    one.create("topic-0", 1)
+    for number, numbering in enumerate((two, one, one, two), 1):
+        before = lives(numbering)
+        numbering.create(f"topic-{number}", 1)
+        agree(f"topic-{number}", 1, one, two)
+        assert lives(numbering) == before + (number != 3)
+        wait_until(lambda: lives(one) == lives(two))
+
+
+def test_what_was_kept_is_given_up_when_another_gateway_takes_it_over(
+    one: Numbering, open_: ExitStack, tower: Tower, tmp_path: Path
+) -> None:
+    two = started(open_, tmp_path / "b", tower)
+    meet(one, two)
+    one.create("flights", 1)
+    kept = one.numbers._turns._kept
+    assert kept is not None
+    two.create("alerts", 1)
+    wait_until(lambda: not kept.is_open)
+
+
+def test_it_is_given_up_after_a_while(one: Numbering, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
+    one.create("flights", 1)
+    wait_until(lambda: one.numbers._turns._kept is None)
+    before = lives(one)
+    one.create("alerts", 1)
+    assert lives(one) == before + 1
+
+
+def test_a_store_with_a_key_makes_topics(open_: ExitStack, tmp_path: Path) -> None:
+    allowed, away = tmp_path / "allowed", tmp_path / "away"
+    allowed.mkdir()
+    options = {}
+    for name in ("tower", "store"):
+        new_key(away, name, (name,))
+        shutil.copy(away / f"{name}.key", allowed)
+        secret = str(away / f"{name}.key_secret")
+        options[name] = {"secret_key_file": secret, "allowed_keys": str(allowed)}
+    tower = open_.enter_context(Tower(**ANY_PORTS, **options["tower"]))
+    locked = Numbering(tmp_path / "locked", tower.tower, 9_000, **options["store"])
+    open_.callback(locked.close)
+    locked.create("flights", 2)
+    assert len(locked.names("flights")) == 2
+
+
+Start = Callable[[str], Numbering]
+
+
+@pytest.fixture
+def partition_numbers_tower() -> Iterator[Tower]:
+    with Tower(**ANY_PORTS) as running:
+        yield running
+
+
+@pytest.fixture
+def start(partition_numbers_tower: Tower, tmp_path: Path) -> Iterator[Start]:
+    """Starts a store and its numbering, by the store's name."""
+    with ExitStack() as running:
+
+        def make(name: str) -> Numbering:
+            made = Numbering(tmp_path / name, partition_numbers_tower.tower, 9_000 + len(name))
+            running.callback(made.close)
+            return made
+
+        yield make
+
+
+def test_a_topic_gets_partitions_that_are_numbered_from_0(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 3)
+    found = one.numbers.partitions("flights")
+    assert [each.number for each in found] == [0, 1, 2]
+    assert len({each.address for each in found}) == 3
+    assert all(each.hosted and each.gateway == one.store.address for each in found)
+    assert [one.numbers.get("flights", number) for number in range(3)] == list(found)
+    assert one.numbers.get("flights", 3) is one.numbers.get("flights", -1) is None
+    assert list(one.numbers.topics()) == ["flights"]
+    assert one.numbers.cluster_id
+
+
+def test_asking_again_for_what_is_there_changes_nothing(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 2)
+    before = one.names("flights")
+    one.create("flights", 2)
+    assert one.names("flights") == before
+    with pytest.raises(RefusedError) as refused:
+        one.create("flights", 2, new=True)
+    assert refused.value.code == KafkaError.TOPIC_ALREADY_EXISTS
+    with pytest.raises(RefusedError) as refused:
+        one.extend("flights", 2)
+    assert refused.value.code == KafkaError.INVALID_PARTITIONS
+    with pytest.raises(RefusedError) as refused:
+        one.extend("flihgts", 2)
+    assert refused.value.code == KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+    one.extend("flights", 5)
+    assert one.names("flights")[:2] == before
+    assert len(one.names("flights")) == 5
+
+
+def test_two_gateways_that_create_at_once_never_give_one_number_twice(start: Start) -> None:
+    both = one, two = start("a"), start("bb")
+    meet(*both)
+
+    def create(task: int) -> int:
+        try:
+            both[task % 2].create(f"topic-{task // 2 % 3}", 2, new=True)
+        except RefusedError as error:
+            return error.code
+        return KafkaError.NONE
+
+    with ThreadPoolExecutor(12) as threads:
+        made = list(threads.map(create, range(12)))
+    # Each topic by one of them.
+    assert sorted(made) == [KafkaError.NONE] * 3 + [KafkaError.TOPIC_ALREADY_EXISTS] * 9
+    for number in range(3):
+        found = agree(f"topic-{number}", 2, one, two)
+        assert len(set(found)) == 2
+        hosts = {each.gateway for each in one.numbers.partitions(f"topic-{number}")}
+        assert hosts == {one.store.address, two.store.address}  # spread over the live ones
+    assert one.numbers.cluster_id == two.numbers.cluster_id
+
+
+def test_a_turn_that_was_cut_short_is_gone_on_with(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = start("a")
+    one.create("other", 1)
+    flush, tries = Producer.flush, []
+
+    def cut_short(producer: Producer, timeout_s: float) -> None:
+        """Another gateway takes over when what was added is on disk, and before that is known."""
+        flush(producer, timeout_s)
+        tries.append(producer.next_offset)
+        if len(tries) in (2, 7):
+            raise ProducerFencedError(*LIST, 1, 0, 1)
+
+    monkeypatch.setattr(Producer, "flush", cut_short)
+    one.create("flights", 2, new=True)
+    assert len(one.names("flights")) == 2
+    one.extend("flights", 3)
+    assert len(one.names("flights")) == 3
+    assert len(tries) > 8
+
+
+def test_a_gateway_that_comes_later_sees_the_same_list(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 3)
+    two = start("bb")
+    agree("flights", 3, one, two)
+    two.create("alerts", 1)
+    agree("alerts", 1, one, two)
+
+
+def test_a_new_producer_of_dafkas_gets_the_next_number(
+    start: Start, partition_numbers_tower: Tower
+) -> None:
+    one, two = start("a"), start("bb")
+    meet(one, two)
+    one.create("flights", 1)
+    with Producer("flights", tower=partition_numbers_tower.tower) as producer:
+        producer.publish(b"from Dafka")
+        found = agree("flights", 2, one, two)
+    assert found[1] == producer.address
+    added = one.numbers.get("flights", 1)
+    assert added is not None
+    assert not added.hosted
+    assert added.gateway in (one.store.address, two.store.address)
+
+
+def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(
+    start: Start, partition_numbers_tower: Tower
+) -> None:
+    one = start("a")
+    with Producer("flights", tower=partition_numbers_tower.tower) as producer:
+        producer.publish(b"from Dafka")
+        producer.flush(PATIENCE_S)
+        asyncio.run(one.numbers.refresh())
+        assert one.names("flights") == [producer.address]
+        with pytest.raises(RefusedError) as refused:
+            one.create("flights", 1, new=True)
+        assert refused.value.code == KafkaError.TOPIC_ALREADY_EXISTS
+        one.create("flights", 2)  # for what Kafka clients write: nobody writes to a producer's own
+        assert one.names("flights")[0] == producer.address
+        assert [each.hosted for each in one.numbers.partitions("flights")] == [False, True, True]
+
+
+def test_internal_and_unspeakable_topics_have_no_numbers(
+    start: Start, partition_numbers_tower: Tower
+) -> None:
+    one = start("a")
+    odd = Producer("\udcff", tower=partition_numbers_tower.tower, allow_control_characters=True)
+    inner, plain = (
+        Producer(name, tower=partition_numbers_tower.tower)
+        for name in ("__dafka.own", "ünïcode flüge")
+    )
+    with odd, inner, plain:
+        for each in (odd, inner, plain):
+            each.publish(b"1")
+            each.flush(PATIENCE_S)
+        asyncio.run(one.numbers.refresh())
+        assert list(one.numbers.topics()) == ["ünïcode flüge"]
+
+
+def test_a_restart_keeps_all(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 3)
+    before, cluster = one.names("flights"), one.numbers.cluster_id
+    one.close()
+    again = start("a")
+    assert again.names("flights") == before
+    assert again.numbers.cluster_id == cluster
+
+
+def test_a_majority_goes_on_without_a_store_that_is_away(start: Start) -> None:
+    all_ = one, two, three = start("a"), start("bb"), start("ccc")
+    meet(*all_)
+    one.create("flights", 2)
+    agree("flights", 2, *all_)
+    three.close()
+    two.create("alerts", 2)
+    found = agree("alerts", 2, one, two)
+    back = start("ccc")
+    assert agree("alerts", 2, one, two, back) == found
+
+
+def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 1)  # acknowledged by one store: all have to answer who goes on
+    two, three = start("bb"), start("ccc")
+    all_ = one, two, three
+    meet(*all_)
+    wait_until(lambda: all(each.numbers._list.is_agreed_by(2) for each in all_))
+    one.close()
+    two.create("alerts", 1)
+    agree("alerts", 1, two, three)
+
+
+def test_without_a_majority_there_is_an_error_and_the_list_still_serves(start: Start) -> None:
+    one, two = start("a"), start("bb")
+    meet(one, two)
+    one.create("flights", 2)
+    two.close()
+    wait_until(lambda: not one.store.stores_here)
+    with pytest.raises(RefusedError, match=two.store.address) as refused:
+        one.create("alerts", 1)
+    assert refused.value.code == KafkaError.NOT_ENOUGH_REPLICAS
+    assert len(one.names("flights")) == 2
+    assert not one.names("alerts")
+    back = start("bb")
+    one.create("alerts", 1)
+    agree("alerts", 1, one, back)
+
+
+def test_what_a_minority_has_written_is_not_given_out(
+    start: Start, partition_numbers_tower: Tower
+) -> None:
+    one, two = start("a"), start("bb")
+    meet(one, two)
+    one.create("flights", 1)
+    agree("flights", 1, one, two)
+    row = ("0" * 32, one.store.address, True)
+    with Producer(
+        *LIST[:1], address=LIST.partition, tower=partition_numbers_tower.tower
+    ) as somebody:
+        # No ``agreed`` follows: for all that one knows, another store may never have it.
+        record = NumbersRecord(topic="flights", first=1, partitions=(row,))
+        somebody.publish(record.packed())
+        somebody.flush(PATIENCE_S)
+        end = somebody.next_offset
+    wait_until(lambda: two.store.log.end(LIST) == one.store.log.end(LIST) == end)
+    assert len(agree("flights", 1, one, two)) == 1
+    two.create("alerts", 1)  # who takes the list over has it, and a majority has that
+    assert agree("flights", 2, one, two)[1] == row[0]
+
+
+def test_anything_in_the_list_is_passed_over_by_everybody(
+    start: Start, partition_numbers_tower: Tower
+) -> None:
+    one = start("a")
+    one.create("flights", 1)
+    address, skipped = one.store.address, one.numbers.skipped
+    wrong = [
+        b"",
+        b"\xff\x00 no JSON",
+        b"[1, 2]",
+        b'{"v": 2, "topic": "t"}',
+        b'{"v": 1, "topic": "flights", "first": 1, "partitions": [["x"]]}',
+        b'{"v": 1, "topic": 7}',
+        b"[" * 100_000,
+        b'{"v": 1, "turn": "' + b"x" * 2_000_000 + b'"}',
+        NumbersRecord(topic="flights", first=0, partitions=(("P", address, True),)).packed(),
+        NumbersRecord(topic="flights", first=7, partitions=(("P", address, True),)).packed(),
+        NumbersRecord(topic="__dafka.own", partitions=(("P", address, True),)).packed(),
+        NumbersRecord(topic="t", partitions=(("", address, True),)).packed(),
+        NumbersRecord(topic="t", partitions=(("P", "ü", True),)).packed(),
+        NumbersRecord(topic="", partitions=(("P", address, True),)).packed(),
+        NumbersRecord(topic="t" * 300, partitions=(("P", address, True),)).packed(),
+    ]
+    with Producer(
+        LIST.topic, address=LIST.partition, tower=partition_numbers_tower.tower
+    ) as somebody:
+        somebody.publish_many(wrong)
+        # Of the future, it does not count.
+        somebody.publish(NumbersRecord(agreed=10_000).packed())
+    one.create("alerts", 1)
+    assert one.numbers.skipped == skipped + len(wrong)
+    two = start("bb")
+    agree("alerts", 1, one, two)
+    assert set(one.numbers.topics()) == set(two.numbers.topics()) == {"flights", "alerts"}
+    assert two.numbers.skipped == one.numbers.skipped
+
+
+def test_a_list_that_was_trimmed_is_not_gone_on_with(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 1)
+    one.store.log.trim(LIST, 1)
+    one.numbers.close()
+    one.numbers = PartitionNumbers(one.store, one.gateways)
+    one.numbers.start()
+    with pytest.raises(RefusedError, match="trimmed") as refused:
+        one.create("flights", 1)
+    assert refused.value.code == KafkaError.KAFKA_STORAGE_ERROR
+
+
+def test_a_dead_tower_is_an_error_and_the_list_still_serves(
+    start: Start, partition_numbers_tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
+    one = start("a")
+    one.create("flights", 2)
+    partition_numbers_tower.close()
+    with pytest.raises(RefusedError, match="tower") as refused:
+        one.create("alerts", 1)
+    assert refused.value.code == KafkaError.NOT_ENOUGH_REPLICAS
+    assert len(one.names("flights")) == 2
+
+
+def test_who_waits_while_the_gateway_ends_is_told(
+    start: Start, partition_numbers_tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_registry, "KEPT_S", 0.0)
+    one = start("a")
+    one.create("flights", 1)
+    partition_numbers_tower.close()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(one.create, "alerts", 1)
+        wait_until(lambda: not one.numbers._wishes)
+        one.numbers.close()
+        with pytest.raises(RefusedError):
+            waiting.result(PATIENCE_S)
+    with pytest.raises(RefusedError) as refused:
+        one.create("alerts", 1)
+    assert refused.value.code == KafkaError.NOT_CONTROLLER
+
+
+def test_a_thousand_producers_of_a_topic(start: Start) -> None:
+    one = start("a")
+    one.create("flights", 1_000)
+    before = one.names("flights")
+    assert len(set(before)) == 1_000
+    one.close()
+    assert start("a").names("flights") == before

@@ -1,0 +1,119 @@
+"""What a client asks of one gateway is done at all stores that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewTopic
+
+from dafka_core import Producer, Store
+from dafka_core.config.topic_rules import parse_rules
+from dafka_core.errors import DafkaError
+from dafka_core.testing import wait_until
+from dafka_kafka.gateway import Gateway
+from tests.integration.kafka.admin import PATIENCE_S, counts, create, delete, make, refusal
+
+
+@pytest.fixture
+def other(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
+    """A second store, which has no gateway."""
+    with Store(tmp_path / "other", tower=tower) as other:
+        wait_until(lambda: other.address in store.endpoints)
+        yield other
+
+
+@pytest.fixture
+def third(store: Store, tower: str, tmp_path: Path) -> Iterator[Store]:
+    """One more: with it a majority stays when one goes."""
+    with Store(tmp_path / "third", tower=tower) as third:
+        wait_until(lambda: third.address in store.endpoints)
+        yield third
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> AdminClient:
+    return AdminClient({"bootstrap.servers": str(gateway.listens), "log_level": 0})
+
+
+def held(store: Store) -> list[tuple[int, int]]:
+    return [(info.earliest, info.end) for info in store.log.partitions("t")]
+
+
+def test_other_stores_do_it_too(
+    client: AdminClient, store: Store, other: Store, third: Store
+) -> None:
+    make(client, "without")
+    with Producer("t", tower=store.options.tower, acks=3) as producer:
+        producer.publish_many([b"%d" % number for number in range(10)])
+    wait_until(lambda: "t" in counts(client))
+    before = TopicPartition("t", 0, 4)
+    low = client.delete_records([before], request_timeout=PATIENCE_S)[before]
+    assert low.result(PATIENCE_S).low_watermark == 4
+    assert held(store) == held(other) == [(4, 10)]
+
+    def keep(value: str) -> Any:
+        entry = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[entry])
+        return client.incremental_alter_configs([resource])[resource]
+
+    keep("3600000").result(PATIENCE_S)
+    rules = [list(map(str, each.retention_control.rules)) for each in (store, other, third)]
+    assert rules == [["t=1h"]] * 3
+    client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"].result(PATIENCE_S)
+    wait_until(lambda: held(store) == held(other) == [(10, 10)])
+    with Producer("t", tower=store.options.tower) as producer:
+        producer.publish(b"again")
+    wait_until(lambda: "t" in counts(client))
+    # The rule has gone with the topic.
+    assert [each.retention_control.rules for each in (store, other, third)] == [()] * 3
+    keep("3600000").result(PATIENCE_S)
+    other.close()
+    wait_until(lambda: store.stores_here == {third.address})
+    error, why = refusal(keep("1000"))
+    assert (error, other.address in why) == ("NOT_ENOUGH_REPLICAS", True)
+    assert list(map(str, store.retention_control.rules)) == ["t=1h"]
+    refused = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
+    assert refusal(refused)[0] == "NOT_ENOUGH_REPLICAS"
+    delete(client, "without")
+    assert counts(client) == {"t": 1}
+    # Who asks for no rule changes none, wherever that of the topic stands.
+    store.retention_control.replace(parse_rules(["x*=1d", "u=1h"]))
+    make(client, "u")
+    assert counts(client) == {"t": 1, "u": 1}
+
+
+def test_a_store_that_keeps_a_deleted_topics_rule_is_told_again(
+    client: AdminClient, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(client, "t", {"retention.ms": "3600000"})
+
+    def fail(*_: object) -> None:
+        raise DafkaError("no disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(other.retention_control, "replace", fail)
+        refused = client.delete_topics(["t"], request_timeout=PATIENCE_S)["t"]
+        assert refusal(refused)[0] == "REQUEST_TIMED_OUT"
+        assert counts(client) == {}
+    delete(client, "t")
+    assert [each.retention_control.rules for each in (store, other)] == [()] * 2
+
+
+def test_a_topic_that_another_store_does_not_keep_as_asked_for_is_not_made(
+    client: AdminClient, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise DafkaError("no disk")
+
+    monkeypatch.setattr(other.retention_control, "replace", fail)
+    made = create(client, NewTopic("t", 1, config={"retention.ms": "1000"}))["t"]
+    error, why = refusal(made)
+    assert (error, "so the topic is not made" in why) == ("REQUEST_TIMED_OUT", True)
+    assert [each.retention_control.rules for each in (store, other)] == [()] * 2
+    assert counts(client) == {}

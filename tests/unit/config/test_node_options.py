@@ -1,0 +1,164 @@
+"""Towers, topics and ports, as users write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dafka_core.config.node_options import (
+    NodeOptions,
+    StoreOptions,
+    TowerAddress,
+    TowerOptions,
+    parse_flight_port,
+    parse_ports,
+    parse_towers,
+)
+from dafka_core.errors import ConfigError
+from dafka_core.model.name_limits import parse_partition, parse_topic
+
+HERE = TowerAddress("127.0.0.1", 5556, 5557)
+
+
+@pytest.fixture(autouse=True)
+def _no_tower_in_the_environment(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAFKA_TOWER", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "towers"),
+    [
+        (None, [HERE]),
+        ("h", [TowerAddress("h", 5556, 5557)]),
+        ("h:1:65535", [TowerAddress("h", 1, 65_535)]),
+        ("[::1]", [TowerAddress("[::1]", 5556, 5557)]),
+        ("[::1]:1:2", [TowerAddress("[::1]", 1, 2)]),
+        ("a, b:1:2", [TowerAddress("a", 5556, 5557), TowerAddress("b", 1, 2)]),
+        (["a", " b:1:2"], [TowerAddress("a", 5556, 5557), TowerAddress("b", 1, 2)]),
+        (HERE, [HERE]),
+        ((HERE, "b:1:2"), [HERE, TowerAddress("b", 1, 2)]),
+    ],
+)
+def test_towers_are_hosts_with_two_ports_or_none(given: Any, towers: list[TowerAddress]) -> None:
+    assert parse_towers(given) == tuple(towers)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("", "must be HOST"),
+        ("a,", "must be HOST"),
+        ("a b", "must be HOST"),
+        ("h:1", "must be HOST"),
+        ("::1", "must be HOST"),
+        ("[::1", "must be HOST"),
+        ("tcp://h:1:2", "must be HOST"),
+        ("h:1:2\n3", "must be HOST"),
+        ("h:1:-2", "must be HOST"),
+        ("h:1:123456", "must be HOST"),
+        ("h:0:1", "must have ports in 1 to 65535"),
+        ("h:1:65536", "must have ports in 1 to 65535"),
+        ("h:٣:4", "must be HOST"),
+        ([], "must name at least one tower"),
+        (b"h", "must name at least one tower"),
+        (5, "must name at least one tower"),
+    ],
+)
+def test_what_names_no_tower_is_refused(given: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_towers(given)
+
+
+def test_the_environment_names_the_towers_of_who_names_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DAFKA_TOWER", "a:1:2,b:3:4")
+    named = (TowerAddress("a", 1, 2), TowerAddress("b", 3, 4))
+    assert NodeOptions.build({}).tower == NodeOptions().tower == named
+    assert NodeOptions.build({"tower": "c:5:6"}).tower == (TowerAddress("c", 5, 6),)
+    monkeypatch.setenv("DAFKA_TOWER", "")
+    assert NodeOptions.build({}).tower == (HERE,)
+    monkeypatch.setenv("DAFKA_TOWER", "a:b")
+    for given in ({}, {"tower": None}):
+        with pytest.raises(ConfigError, match=r"^environment variable 'DAFKA_TOWER' = 'a:b': must"):
+            NodeOptions.build(given)
+
+
+def test_a_tower_that_is_named_twice_is_one() -> None:
+    assert parse_towers(f"a, {HERE}, a:5556:5557") == (TowerAddress("a", 5556, 5557), HERE)
+
+
+@pytest.mark.parametrize("given", ["auto", "*", "0.0.0.0", "a.b-c.example.", "[::1]", "x" * 63])
+def test_a_host_is_a_name_or_an_address(given: str) -> None:
+    assert NodeOptions.build({"host": given}).host == given
+    assert NodeOptions.build({"host": "::1"}).host == "[::1]"
+
+
+@pytest.mark.parametrize("given", ["", " ", "a b", "a..b", "-", "x" * 64, "h:1", "tcp://h", "ä"])
+def test_what_is_no_host_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match="must be HOST"):
+        NodeOptions.build({"tower": f"{given}:1:2"})
+    with pytest.raises(ConfigError, match="must be a host name, an address or auto"):
+        NodeOptions.build({"host": given})
+
+
+@pytest.mark.parametrize(
+    "option", ["tower_timeout_s", "beacon_interval_ms", "peer_expiry_ms", "high_water_mark"]
+)
+def test_numbers_that_the_system_does_not_take_are_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match="must be at most"):
+        NodeOptions.build({option: "9" * 20})
+
+
+def test_a_tower_is_sent_to_and_heard_at_its_two_ports() -> None:
+    [tower] = parse_towers("[::1]:1:2")
+    assert (tower.sub_endpoint, tower.pub_endpoint) == ("tcp://[::1]:1", "tcp://[::1]:2")
+    assert parse_towers(str(tower)) == (tower,)
+
+
+def test_names_are_checked_as_those_on_the_wire() -> None:
+    assert parse_topic("t" * 255) == "t" * 255
+    assert parse_partition("P") == "P"
+    assert parse_topic(r"a\x0a\xff\x5cb\c") == "a\n\udcff\\b\\c"
+    for parse in (parse_topic, parse_partition):
+        for name in ("", "x" * 256, "é" * 128, "a\0b", "\ud800", r"a\x00"):
+            with pytest.raises(ValueError, match=r"(topic|address).* must "):
+                parse(name)
+        for other in (b"t", None, 7):
+            with pytest.raises(ValueError, match="must be a text"):
+                parse(other)
+
+
+@pytest.mark.parametrize(
+    ("given", "port"), [("0", "0"), (5_000, "5000"), (" 65535 ", "65535"), ("OFF", "off")]
+)
+def test_flight_listens_at_a_port_or_not_at_all(given: object, port: str) -> None:
+    assert parse_flight_port(given) == port
+    assert StoreOptions.build({"flight_port": given}).flight_port == port
+
+
+@pytest.mark.parametrize(
+    "given", ["", "65536", "-1", "1.0", "on", None, 1.0, "²", "٣", "9" * 5_000]
+)
+def test_what_is_no_port_of_flight_is_refused(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"must be a port \(0 lets the system choose\) or off"):
+        StoreOptions.build({"flight_port": given})
+
+
+def test_a_tower_itself_joins_through_none() -> None:
+    with pytest.raises(ConfigError, match="there is no such option"):
+        TowerOptions.build({"tower": "h"})
+
+
+@pytest.mark.parametrize(
+    ("given", "ports"), [(0, [0]), ("5000", [5_000]), (" 20000-20002 ", [20_000, 20_001, 20_002])]
+)
+def test_a_node_listens_at_one_port_or_one_of_several(given: object, ports: list[int]) -> None:
+    assert list(NodeOptions.build({"port": given}).ports) == ports
+
+
+@pytest.mark.parametrize("given", ["", "x", "-1", "0-5", "7-6", "65536", "1-65536", "1-2-3", "٣"])
+def test_what_is_no_port_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match="must be a port"):
+        parse_ports(given)

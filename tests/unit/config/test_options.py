@@ -1,0 +1,245 @@
+"""Options: what users give, what they are told when it is wrong, and the tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from dafka_core.config.options import (
+    OptionInfo,
+    Options,
+    option,
+    parse_bool,
+    parse_float,
+    parse_int,
+    parse_str,
+    unknown,
+)
+from dafka_core.errors import ConfigError
+from scripts.options import markdown_table
+
+
+def parse_pair(value: Any) -> tuple[int, ...]:
+    """Two numbers, as ``1x2``."""
+    left, cross, right = str(value).partition("x")
+    if not cross:
+        raise ValueError("must be like 1x2")
+    return int(left), int(right)
+
+
+def parse_optional(value: Any) -> int | None:
+    return None if value in (None, "none") else parse_int(value)
+
+
+@dataclass(frozen=True)
+class Sample(Options):
+    """Options of every type."""
+
+    count: int = option(3, "how many", unit="records", minimum=1, maximum=268_435_456)
+    ratio: float = option(0.5, "which part", minimum=0.25, maximum=1)
+    eager: bool = option(False, "whether at once")
+    host: str = option("127.0.0.1", "address to bind to")
+    layout: str = option("c", "layout of frames", choices=("c", "rfc46"))
+    size: tuple[int, ...] = option((1, 2), "two sizes", kind="AxB", parse=parse_pair, minimum=5)
+    towers: tuple[str, ...] = option((), "towers", kind="HOST", parse=lambda value: (str(value),))
+    limit: int | None = option(None, "most of all", kind="int", parse=parse_optional, minimum=1)
+    derived: int = 7
+
+
+@dataclass(frozen=True)
+class Derived(Sample):
+    """One more option, and another name for each."""
+
+    RENAME: ClassVar[Callable[[str], str]] = staticmethod(
+        lambda name: re.sub(r"_(\w)", lambda match: match[1].upper(), name)
+    )
+    fetch_timeout_ms: int = option(100, "how long to wait", unit="ms", minimum=1)
+
+
+def refused(given: dict[str, Any], options: type[Options] = Sample) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        options.build(given)
+    error = caught.value
+    assert (error.option, error.value) == list(given.items())[-1]
+    assert str(error).startswith(f"option {error.option!r} = {error.value!r}"[:300])  # cut there
+    assert str(error).endswith(f": {error.why}")
+    assert len(str(error)) < 500
+    # What the parser stumbled over is in the sentence; its traceback is of no use to anyone.
+    assert error.__cause__ is None
+    return error
+
+
+def test_defaults() -> None:
+    assert Sample.build({}) == Sample()
+    assert Sample.build({}).count == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("count", 5, 5),
+        ("count", "5", 5),
+        ("count", " 5 ", 5),
+        ("count", np.int64(5), 5),
+        ("count", 1, 1),
+        ("count", 268_435_456, 268_435_456),
+        ("ratio", "0.75", 0.75),
+        ("ratio", 1, 1.0),
+        ("ratio", Fraction(1, 4), 0.25),
+        ("eager", True, True),
+        ("eager", "true", True),
+        ("eager", " FALSE ", False),
+        ("host", "example.org", "example.org"),
+        ("layout", "rfc46", "rfc46"),
+        ("size", "3x4", (3, 4)),
+        ("limit", "none", None),
+        ("limit", "8", 8),
+    ],
+)
+def test_values(name: str, given: object, expected: object) -> None:
+    value = getattr(Sample.build({name: given}), name)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("count", "many", "must be a whole number"),
+        ("count", "", "must be a whole number"),
+        ("count", "1.0", "must be a whole number"),
+        ("count", 1.0, "must be a whole number"),
+        ("count", True, "must be a whole number"),
+        ("count", None, "must be a whole number"),
+        ("count", [1], "must be a whole number"),
+        ("count", "9" * 5_000, "must be a whole number"),
+        ("ratio", "half", "must be a number"),
+        ("ratio", True, "must be a number"),
+        ("ratio", None, "must be a number"),
+        ("ratio", 10**400, "must be a number"),
+        ("ratio", "nan", "must be a finite number"),
+        ("ratio", float("inf"), "must be a finite number"),
+        ("ratio", "-inf", "must be a finite number"),
+        ("eager", 1, "must be true or false"),
+        ("eager", "yes", "must be true or false"),
+        ("eager", None, "must be true or false"),
+        ("host", "", "must be a string that is not empty"),
+        ("host", 5, "must be a string that is not empty"),
+        ("host", None, "must be a string that is not empty"),
+        ("size", "3", "must be like 1x2"),
+        ("limit", "all", "must be a whole number"),
+    ],
+)
+def test_wrong_types(name: str, given: object, why: str) -> None:
+    assert refused({name: given}).why == why
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("count", 0, "must be at least 1"),
+        ("count", -(10**30), "must be at least 1"),
+        # All its digits: a rounded bound is no help to who wants to stay below it.
+        ("count", 268_435_457, "must be at most 268435456"),
+        ("ratio", 0.2, "must be at least 0.25"),
+        ("ratio", "1.01", "must be at most 1"),
+        ("limit", 0, "must be at least 1"),
+    ],
+)
+def test_bounds(name: str, given: object, why: str) -> None:
+    assert refused({name: given}).why == why
+
+
+@pytest.mark.parametrize("given", ["RFC46", "c ", "deployed"])
+def test_choices(given: str) -> None:
+    assert refused({"layout": given}).why == "must be one of c, rfc46"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("counts", "count"),
+        ("cuont", "count"),
+        ("COUNT", "count"),
+        ("layuot", "layout"),
+        ("tower", "towers"),
+    ],
+)
+def test_unknown_names_with_the_nearest(name: str, nearest: str) -> None:
+    assert refused({name: 1}).why == f"there is no such option; did you mean {nearest!r}?"
+
+
+def test_unknown_names_with_nothing_near() -> None:
+    assert refused({"zzz": 1}).why == (
+        "there is no such option; there are count, eager, host, layout, limit, ratio, size, towers"
+    )
+    assert unknown("zzz", ["b", "a"]) == "there is no such option; there are a, b"
+
+
+def test_fields_that_are_no_options_cannot_be_given() -> None:
+    assert "there is no such option" in refused({"derived": 8}).why
+
+
+def test_the_first_wrong_option_is_named() -> None:
+    assert refused({"count": 5, "ratio": 2}).option == "ratio"
+
+
+def test_renamed_options() -> None:
+    assert Derived.build({"fetchTimeoutMs": "5", "count": 4}) == Derived(
+        fetch_timeout_ms=5, count=4
+    )
+    why = "there is no such option; did you mean 'fetchTimeoutMs'?"
+    assert refused({"fetch_timeout_ms": 5}, Derived).why == why
+    assert refused({"fetchtimeoutms": 5}, Derived).why == why
+    assert refused({"fetchTimeoutMs": 0}, Derived).why == "must be at least 1"
+
+
+def test_options_cannot_be_changed() -> None:
+    options = Sample.build({})
+    with pytest.raises(FrozenInstanceError):
+        options.count = 4  # type: ignore[misc]
+
+
+def test_table() -> None:
+    assert Sample.table() == [
+        OptionInfo("count", "int", 3, "records", "how many"),
+        OptionInfo("ratio", "float", 0.5, "", "which part"),
+        OptionInfo("eager", "bool", False, "", "whether at once"),
+        OptionInfo("host", "str", "127.0.0.1", "", "address to bind to"),
+        OptionInfo("layout", "c or rfc46", "c", "", "layout of frames"),
+        OptionInfo("size", "AxB", (1, 2), "", "two sizes"),
+        OptionInfo("towers", "HOST", (), "", "towers"),
+        OptionInfo("limit", "int", None, "", "most of all"),
+    ]
+    assert Derived.table()[-1] == OptionInfo("fetchTimeoutMs", "int", 100, "ms", "how long to wait")
+
+
+def test_markdown_table() -> None:
+    assert markdown_table(Derived).splitlines() == [
+        "| option | type | default | unit | meaning |",
+        "|---|---|---|---|---|",
+        "| `count` | int | `3` | records | how many |",
+        "| `ratio` | float | `0.5` |  | which part |",
+        "| `eager` | bool | `False` |  | whether at once |",
+        "| `host` | str | `127.0.0.1` |  | address to bind to |",
+        "| `layout` | c or rfc46 | `c` |  | layout of frames |",
+        "| `size` | AxB | `(1, 2)` |  | two sizes |",
+        "| `towers` | HOST |  |  | towers |",
+        "| `limit` | int |  |  | most of all |",
+        "| `fetchTimeoutMs` | int | `100` | ms | how long to wait |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parse", "good"), [(parse_bool, True), (parse_int, 0), (parse_float, 0.0), (parse_str, "0")]
+)
+def test_parsers_take_their_own_values(parse: Callable[[Any], object], good: object) -> None:
+    assert parse(good) == good
+    with pytest.raises(ValueError, match="must be"):
+        parse(b"\xff")

@@ -1,0 +1,142 @@
+"""Which topics are compressed, and how."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.config.node_options import StoreOptions
+from dafka_core.config.topic_rules import (
+    CompressionRule,
+    RetentionRule,
+    check_each_counts,
+    checked_compression,
+    checked_rules,
+    codec_of,
+    parse_compression,
+    parse_rule,
+    parse_rules,
+    rule_of,
+)
+from dafka_core.errors import ConfigError
+
+
+def test_the_first_pattern_that_fits_counts() -> None:
+    rules = parse_compression("flights.raw=none flights*=zstd; ?=lz4")
+    assert rules == (
+        CompressionRule("flights.raw", "none"),
+        CompressionRule("flights*", "zstd"),
+        CompressionRule("?", "lz4"),
+    )
+    topics = ("flights.raw", "flights", "x", "xy")
+    assert [codec_of(topic, rules) for topic in topics] == ["none", "zstd", "lz4", "none"]
+    assert parse_compression([*rules]) == parse_compression(map(str, rules)) == rules
+    assert parse_compression("a=b=lz4") == (CompressionRule("a=b", "lz4"),)
+    assert parse_compression(rules[0]) == rules[:1]
+    assert parse_compression("") == ()
+
+
+@pytest.mark.parametrize("wrong", ["zstd", "=zstd", "a=", "a=gzip", "a=ZSTD", 7])
+def test_what_is_no_rule_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"must be.*PATTERN=zstd\|lz4\|none"):
+        parse_compression(wrong)
+
+
+MB = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("flights*=7d,10GiB", RetentionRule("flights*", 7 * 86_400, 10 << 30)),
+        ("flights*=10GiB,7d", RetentionRule("flights*", 7 * 86_400, 10 << 30)),
+        ("a=90s", RetentionRule("a", 90)),
+        ("a=1.5h", RetentionRule("a", 5_400)),
+        ("a=500 MB", RetentionRule("a", None, 500 * MB)),
+        ("a=500mb", RetentionRule("a", None, 500 * MB)),
+        ("a=4w", RetentionRule("a", 28 * 86_400)),
+        ("a=forever", RetentionRule("a")),
+        ("a=b=1d", RetentionRule("a=b", 86_400)),
+        (r"a\xff=1d", RetentionRule("a\udcff", 86_400)),
+    ],
+)
+def test_a_rule_is_read_from_its_text_and_shown_as_it_is_read(
+    text: str, rule: RetentionRule
+) -> None:
+    assert parse_rule(text) == rule
+    assert parse_rule(str(rule)) == rule
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["flights", "=7d", "a=", "a=7", "a=7x", "a=7D", "a=5M", "a=0s", "a=0.1B", "a=-1d", "a=7d,8d",
+     "a=1GB,2GB", "a=7d,", "a=1e9d", "a=99999999999d", "a=forever,7d", "a=٣d"],
+)  # fmt: skip
+def test_what_is_no_rule_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^must (be PATTERN=|have )") as raised:
+        parse_rule(text)
+    assert len(str(raised.value)) < 150
+
+
+def test_rules_come_as_one_text_or_several() -> None:
+    both = (RetentionRule("a", 60), RetentionRule("b", None, 1024))
+    assert parse_rules("a=1m b=1KiB") == both
+    assert parse_rules("a=1m;b=1KiB") == both
+    assert parse_rules(["a=1m", "b=1KiB"]) == both
+    assert parse_rules(both) == both
+    assert parse_rules("") == ()
+    with pytest.raises(ValueError, match="must be rules"):
+        parse_rules(7)
+
+
+def test_the_first_rule_that_fits_counts() -> None:
+    rules = parse_rules("flights_raw=forever flights*=7d *=1GiB")
+    assert str(rule_of("flights_raw", rules)) == "flights_raw=forever"
+    assert str(rule_of("flights", rules)) == "flights*=1w"
+    assert str(rule_of("other", rules)) == "*=1GiB"
+    assert rule_of("other", rules[:2]) is None
+    assert rule_of("Flights", rules[:2]) is None
+
+
+def test_an_internal_topic_is_fitted_by_its_full_name_alone() -> None:
+    assert rule_of("__dafka.queries", parse_rules("*=1d __dafka.*=1d")) is None
+    assert rule_of("__dafka.queries", parse_rules("* =1d;__dafka.queries=1d".replace(" ", "")))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    ["*=1d audit=forever", "t*=1d a=2d t_*x=3d", "a?=1d ab=2d", "[ab]=1d [ab]=2d", "*=1d *=1GB"],
+)
+def test_a_rule_behind_one_that_fits_all_of_its_topics_is_refused(rules: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"which never counts: '.*' before it fits the same topics"
+    ):
+        checked_rules(rules)
+    assert len(parse_rules(rules)) == len(rules.split())  # a store may have kept them
+
+
+@pytest.mark.parametrize(
+    "rules", ["audit=forever *=1d", "*=1d __dafka.queries=1d", "a?=1d a*=2d", "*[*]=1d a*=2d"]
+)
+def test_others_count(rules: str) -> None:
+    assert checked_rules(rules) == parse_rules(rules)
+
+
+def test_options_are_refused() -> None:
+    says = "'audit=1w', which never counts: '*=1d' before it fits the same topics; put it first"
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        StoreOptions.build({"retain": ["*=1d", "audit=7d"]})
+    with pytest.raises(ValueError, match="which never counts"):
+        checked_compression("*=zstd __dafka.queries=none")
+
+
+@given(*[st.text("ab*?[]", min_size=1, max_size=4)] * 2, st.text("ab", min_size=1, max_size=4))
+def test_what_is_refused_never_counts(earlier: str, later: str, topic: str) -> None:
+    try:
+        check_each_counts([CompressionRule(earlier, "lz4"), CompressionRule(later, "zstd")])
+    except ValueError:
+        assert fnmatchcase(topic, earlier) or not fnmatchcase(topic, later)

@@ -1,0 +1,20 @@
+"""The version is that of the package, where there is one."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from dafka_core.config import version as module
+from dafka_core.config.version import this_version
+
+
+def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_version() == metadata.version("dafka-spark")
+
+    def find_none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(module, "version", find_none)
+    assert this_version() == "of its source"

@@ -1,0 +1,106 @@
+"""What one turn adds to the list of partitions' numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka_core.model.epochs import MAX_END
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_kafka import partition_registry
+from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.partition_registry import NumberDraft, Wish
+from dafka_kafka.registry_table import NumbersRecord, NumberTable
+
+
+def begun() -> NumberTable:
+    table = NumberTable()
+    table.apply(NumbersRecord(topic="t", partitions=(("A", "G1", True), ("B", "G1", False))))
+    return table
+
+
+def test_gateways_host_in_turns() -> None:
+    draft = NumberDraft(begun())
+    draft.host("t", 3, ["G1", "G2"])
+    added = draft.partitions("t")[2:]
+    assert [(each.number, each.gateway) for each in added] == [(2, "G1"), (3, "G2"), (4, "G1")]
+    assert len({each.address for each in added}) == 3
+    table = begun()
+    for record in draft.records():
+        table.apply(record)
+    assert table.partitions("t") == tuple(draft.partitions("t"))
+    assert table.skipped == 0
+
+
+def test_nothing_is_added_where_enough_is_there() -> None:
+    draft = NumberDraft(begun())
+    draft.host("t", 0, ["G1"])
+    draft.host("t", -2, ["G1"])
+    draft.adopt([TopicPartition("t", "B")], lambda key: ["G2"])
+    assert draft.records() == []
+
+
+def test_producers_partitions_get_the_next_numbers_once() -> None:
+    draft = NumberDraft(begun())
+    found = [TopicPartition(*name) for name in ("tC", "uA", "tD", "tC", "tA")]
+    draft.adopt(found, lambda key: ["G2"])
+    draft.adopt(found, lambda key: ["G2"])
+    draft.host("u", 1, ["G1"])
+    assert [each[1:3] for each in draft.partitions("t")[2:]] == [(2, "C"), (3, "D")]
+    assert not any(each.hosted for each in draft.partitions("t")[2:])
+    assert [each.number for each in draft.partitions("u")] == [0, 1]
+
+
+def test_who_hosts_some_of_a_topic_takes_what_is_written_to_its_producers_partitions() -> None:
+    draft = NumberDraft(begun())
+    draft.adopt([TopicPartition("t", "C"), TopicPartition("u", "C")], lambda key: ["G2", "G1"])
+    assert [each.gateway for each in draft.partitions("t")] == ["G1", "G1", "G1"]
+    # Nobody does: the nearest one will, if clients write to it.
+    assert [each.gateway for each in draft.partitions("u")] == ["G2"]
+
+
+def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_registry, "MAX_NUMBERS", 4)
+    draft = NumberDraft(begun())
+    draft.host("t", 2, ["G1"])
+    with pytest.raises(RefusedError) as refused:
+        draft.host("u", 1, ["G1"])
+    assert refused.value.code == KafkaError.POLICY_VIOLATION
+    assert draft.partitions("u") == ()
+
+
+def test_who_wishes_is_told_once() -> None:
+    done, refused = Wish(lambda draft: None, 9), Wish(lambda draft: None, 9)
+    done.end()
+    done.end(ValueError("too late"))
+    refused.end(ValueError("no"))
+    refused.end()
+    assert done.future.result(0) is None
+    with pytest.raises(ValueError, match="no"):
+        refused.future.result(0)
+    gone = Wish(lambda draft: None, 9)
+    gone.future.cancel()
+    gone.end()
+
+
+def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
+    table = begun()
+    draft = NumberDraft(table)
+    draft.host("t", 1, ["G1"])
+    draft.delete("t", [PartitionInfo("t", "B", 0, 9), PartitionInfo("t", "C", 0, 4)])
+    assert draft.partitions("t") == ()
+    draft.host("t", 2, ["G2"])
+    for record in draft.records():
+        table.apply(record)
+    assert [each.gateway for each in table.partitions("t")] == ["G2", "G2"]
+    assert [table.ended(TopicPartition("t", each)) for each in "ABC"] == [MAX_END, 9, 4]
+
+
+def test_what_a_gateway_hosted_of_a_deleted_topic_is_not_adopted() -> None:
+    table = begun()
+    draft = NumberDraft(table)
+    draft.delete("t", [])
+    for record in draft.records():
+        table.apply(record)
+    after = NumberDraft(table)
+    after.adopt([TopicPartition("t", each) for each in "AB"], lambda key: ["G2"])
+    assert [each.address for each in after.partitions("t")] == ["B"]

@@ -1,0 +1,128 @@
+"""Names as they are shown: printable, and the same name when they are read."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.errors import ConfigError, DafkaError, DataLossError, StoreUnreachableError
+from dafka_core.model.names import (
+    HIDDEN,
+    JOINERS,
+    escape,
+    is_plain,
+    octets_of,
+    printable,
+    quoted,
+    text_of,
+    unescape,
+)
+from dafka_core.model.records import TopicPartition
+
+ESCAPED = {
+    b"bad\xff": r"bad\xff",
+    b"new\nline": r"new\x0aline",
+    b"\x1b[31m": r"\x1b[31m",
+    b"\x7f": r"\x7f",
+    "\x85".encode(): r"\xc2\x85",
+    "a\u2028b\u202ec".encode(): r"a\xe2\x80\xa8b\xe2\x80\xaec",
+    "\u200bd\ufeff".encode(): r"\xe2\x80\x8bd\xef\xbb\xbf",
+    b"\xed\xa0\x80": r"\xed\xa0\x80",  # a surrogate's octets are not UTF-8
+    rb"a\xff": r"a\x5cxff",
+    rb"a\XFF\xFF": r"a\XFF\x5cxFF",
+    b"\\\n": r"\\x0a",
+    rb"\\x41": r"\\x5cx41",
+}
+"""What is shown otherwise than it is, by its octets."""
+
+PLAIN = ("flights", "a\\b", "C:\\new\\xyz", "it's", "a b", "日é本", "\u00a0", "👩\u200d🚀", "\\")
+"""What is shown as it is."""
+
+PIECES = st.sampled_from(
+    [b"\\", b"x", b"\\x", b"5", b"c", b"f", b"F", b"\\x5c", b"\xff", b"\xc3", b"\xa9", b"\n", b"\0"]
+)
+OCTETS = st.binary(max_size=255) | st.lists(PIECES, max_size=12).map(b"".join)
+
+
+@pytest.mark.parametrize(("octets", "shown"), ESCAPED.items())
+def test_what_cannot_be_seen_is_escaped(octets: bytes, shown: str) -> None:
+    assert escape(text_of(octets)) == shown
+    assert octets_of(unescape(shown)) == octets
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_can_be_seen_is_shown_as_it_is(name: str) -> None:
+    assert escape(name) == unescape(name) == printable(name) == name
+    assert is_plain(name)
+
+
+def test_every_octet_and_every_pair_comes_back() -> None:
+    shown = set()
+    singles = [bytes((each,)) for each in range(256)]
+    for octets in [*singles, *(first + second for first in singles for second in singles)]:
+        name = text_of(octets)
+        assert octets_of(unescape(escape(name))) == octets
+        shown.add(escape(name))
+    assert len(shown) == 256 + 256 * 256
+
+
+def test_every_character_is_seen_or_escaped() -> None:
+    for code in range(sys.maxunicode + 1):
+        if 0xD800 <= code < 0xE000:
+            continue  # no text has them, but for octets
+        name = chr(code)
+        hidden = unicodedata.category(name) in HIDDEN and name not in JOINERS
+        assert (escape(name) != name) is hidden
+        assert escape(name).isprintable() or not hidden
+        assert unescape(escape(name)) == name
+
+
+@given(OCTETS)
+def test_any_octets_come_back(octets: bytes) -> None:
+    name = text_of(octets)
+    shown = escape(name)
+    assert octets_of(unescape(shown)) == octets
+    assert is_plain(shown)
+    assert printable(shown) == shown
+    shown.encode()  # in any file and on any screen
+
+
+@given(OCTETS, OCTETS)
+def test_names_that_differ_are_shown_so(first: bytes, second: bytes) -> None:
+    assert (escape(text_of(first)) == escape(text_of(second))) is (first == second)
+
+
+def test_any_octet_may_be_written_escaped() -> None:
+    assert unescape(r"a\x2cb\x20\xC3\xa9\x5c") == "a,b é\\"
+    assert unescape(r"\x4\x\xg1\\X41") == r"\x4\x\xg1\\X41"
+
+
+def test_surrogates_that_are_no_octets_are_no_name() -> None:
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        unescape("\ud800\\x41")
+    assert printable("\ud800") == r"\xed\xa0\x80"
+
+
+def test_a_partition_is_named_by_what_can_be_written() -> None:
+    tp = TopicPartition(text_of(b"a\n\xff"), text_of(b"\x1b"))
+    assert str(tp) == r"topic 'a\x0a\xff', partition \x1b"
+    assert str(TopicPartition("t", "P")) == "topic 't', partition P"
+    assert quoted("it's") == "'it's'"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataLossError(text_of(b"a\n\xff"), text_of(b"\x1bP"), 3, None, "why"),
+        ConfigError("topic", escape(text_of(b"a\n\xff\x1bP")), "why"),
+        StoreUnreachableError(text_of(b"\n\xff\x1b"), "why"),
+    ],
+)
+def test_no_error_brings_a_control_character_to_a_screen(error: DafkaError) -> None:
+    assert is_plain(str(error))
+    assert r"\x1b" in str(error)
+    assert r"\xff" in str(error)

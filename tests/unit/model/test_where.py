@@ -1,0 +1,168 @@
+"""Conditions on records: what they say, and what is refused, with which sentence."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dafka_core.model.where import (
+    MAX_CHARACTERS,
+    MAX_COMPARISONS,
+    MAX_DEPTH,
+    TYPES,
+    Comparison,
+    Where,
+)
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+ROWS: dict[str, list[Any]] = {
+    "key": [b"a", None, b"b", b"\xff", b""],
+    "value": [b"one", b"two\nlines", None, b"it's 100%", "naïve".encode()],
+    "topic": ["t"] * 5,
+    "partition": [r"P\xff"] * 5,
+    "offset": [5, 6, 7, 8, 9],
+    "timestamp": [NOON, NOON, NOON + dt.timedelta(hours=1), None, NOON + dt.timedelta(hours=2)],
+}
+
+
+def column(name: str) -> pa.Array:
+    return pa.array(ROWS[name], TYPES[name])
+
+
+def fitting(text: str, column: Callable[[str], pa.Array] = column) -> list[int]:
+    where = pickle.loads(pickle.dumps(Where.parse(text)))
+    mask = where.condition.mask(column).to_pylist()
+    return [row for row, fits in enumerate(mask) if fits]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("key = 'a'", [0]),
+        ("KEY == 'a'", [0]),
+        ("`key` <> 'a'", [2, 3, 4]),
+        ("key != 'a'", [2, 3, 4]),
+        ("NOT key = 'a'", [2, 3, 4]),
+        ("key = X'ff'", [3]),
+        ("key = ''", [4]),
+        ("key >= 'b'", [2, 3]),
+        ("key in ('a', x'FF', 'z')", [0, 3]),
+        ("key NOT IN ('a', 'z')", [2, 3, 4]),
+        ("NOT (key IN ('a', 'z'))", [2, 3, 4]),
+        ("key IS NULL", [1]),
+        ("key is not null and value is null", [2]),
+        ("value = 'it''s 100%'", [3]),
+        ("value = 'naïve'", [4]),
+        ("value LIKE 'two%'", [1]),
+        ("value LIKE 'two%lines'", [1]),
+        ("value LIKE '%e%'", [0, 1, 4]),
+        ("value LIKE '%''s 1%'", [3]),
+        ("value LIKE '%ï%'", [4]),
+        ("value LIKE '_ne'", [0]),
+        ("value LIKE 'na_ve' OR value LIKE 'two_lines'", [1, 4]),
+        ("value LIKE '_%_0_'", [3]),
+        ("key LIKE '_'", [0, 2, 3]),
+        ("value LIKE '%'", [0, 1, 3, 4]),
+        ("value LIKE '%%'", [0, 1, 3, 4]),
+        ("value NOT LIKE '%e'", [1, 3]),
+        ("topic = 't'", [0, 1, 2, 3, 4]),
+        ("topic LIKE 't%' AND partition = 'P'", []),
+        ("offset = 7", [2]),
+        ("offset < 6 OR offset > 8", [0, 4]),
+        ("offset BETWEEN 6 AND 7 AND key IS NOT NULL", [2]),
+        ("offset NOT BETWEEN 6 AND 8", [0, 4]),
+        ("offset >= -1", [0, 1, 2, 3, 4]),
+        ("timestamp > '2026-01-01T12:00:00Z'", [2, 4]),
+        ("timestamp <= TIMESTAMP '2026-01-01T14:00:00+01:00'", [0, 1, 2]),
+        ("timestamp IN ('2026-01-01 12:00:00Z')", [0, 1]),
+        ("timestamp IS NULL", [3]),
+        ("NOT timestamp > '2026-01-01T12:00:00Z'", [0, 1]),
+        # AND before OR, NOT before both.
+        ("key = 'a' OR key = 'b' AND offset = 5", [0]),
+        ("(key = 'a' OR key = 'b') AND offset = 7", [2]),
+        ("NOT key = 'a' AND offset > 7", [3, 4]),
+        # What is not known decides nothing, and hides nothing.
+        ("key = 'a' OR value IS NULL OR offset = 6", [0, 1, 2]),
+        ("NOT (key = 'x' AND offset = 6)", [0, 2, 3, 4]),
+        ("key = 'x' AND NOT value = 'y'", []),
+    ],
+)
+def test_what_fits(text: str, rows: list[int]) -> None:
+    assert fitting(text) == rows
+
+
+def test_columns_that_decide_nothing_any_more_are_not_made() -> None:
+    made: list[str] = []
+
+    def spied(name: str) -> pa.Array:
+        made.append(name)
+        return column(name)
+
+    assert fitting("offset > 100 AND value = 'x'", spied) == []
+    assert fitting("offset < 100 OR value = 'x'", spied) == [0, 1, 2, 3, 4]
+    assert made == ["offset", "offset"]
+    # Null is not false: where it is negated that matters.
+    assert fitting("key = 'x' AND value = 'y'", spied) == []
+    assert made[2:] == ["key", "value"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "must be a condition like key = 'a' AND offset >= 5; it is empty"),
+        ("vaule = 'x'", "has no column 'vaule': did you mean 'value'"),
+        ("lower(key) = 'x'", "has no column 'lower': there are key, value, topic"),
+        ("'a' = key", "must have a column, one of key, .* at character 1, where there is"),
+        ("key", "must have = <> .* at character 4, where it ends"),
+        ("key = ", "must have a text in single quotes at character 6, where it ends"),
+        ("key = 5", "must have a text in single quotes at character 7, where there is '5'"),
+        ("key = NULL", "must have a text in single quotes at character 7, where there is 'NULL'"),
+        ('key = "a"', "cannot be read from '\"a\"' on"),
+        ("key = 'a", "cannot be read from"),
+        ("offset = 'a'", "must have a whole number at character 10"),
+        ("offset > 5.5", "cannot be read from '5.5' on"),
+        ("offset = 99999999999999999999", "99999999999999999999 is no offset"),
+        ("offset LIKE '5%'", "LIKE is for key, value, topic, partition, not for offset"),
+        ("key LIKE X'00'", "must have a text in quotes"),
+        ("topic = X'00'", "must have a text in single quotes"),
+        ("key = X'0'", "must have pairs of hexadecimal digits in X'0'"),
+        (r"key = 'a\n'", "has a backslash in a text"),
+        ("key = '\udcff'", "has a character that is not Unicode"),
+        ("timestamp > '2026-01-01'", "has a time without a zone, '2026-01-01': write Z"),
+        ("timestamp > 'noon'", "must have times as '2026-01-01T00:00:00Z'"),
+        ("(key = 'a'", r"must have \) at character 11, where it ends"),
+        ("key = 'a' key = 'b'", "must have AND, OR or the end at character 11"),
+        ("key IN ()", "must have a text in single quotes at character 9"),
+        ("key IS 'a'", "must have NULL at character 8"),
+        ("(" * (MAX_DEPTH + 1) + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
+        ("NOT " * (MAX_DEPTH + 1) + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
+        (" OR ".join(["offset = 1"] * (MAX_COMPARISONS + 1)), f"at most {MAX_COMPARISONS} comp"),
+        (f"key = '{'a' * MAX_CHARACTERS}'", f"at most {MAX_CHARACTERS} characters"),
+    ],
+)
+def test_what_is_no_condition(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Where.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("offset >= 5", ["offset"]),
+        ("offset >= 5 AND (topic = 't' AND key = 'a')", ["offset", "topic", "key"]),
+        ("offset BETWEEN 1 AND 2 AND key = 'a'", ["offset", "offset", "key"]),
+        ("offset >= 5 AND (topic = 't' OR key = 'a')", ["offset"]),
+        ("NOT offset >= 5 AND topic = 't'", ["topic"]),
+        ("offset >= 5 OR topic = 't'", []),
+        ("NOT offset >= 5", []),
+    ],
+)
+def test_what_each_record_needs(text: str, needed: list[str]) -> None:
+    found = Where.parse(text).needed
+    assert [each.column for each in found] == needed
+    assert all(isinstance(each, Comparison) for each in found)

@@ -1,0 +1,58 @@
+"""What the kernel says of a process's memory, in both versions of its control groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka_core.nodes.process_limits import ENOUGH_BYTES, memory_limit, say_if_low
+
+MIB = 1 << 20
+NONE_OF_VERSION_1 = "9223372036854771712"
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Path:
+    directory = tmp_path / "cgroup"
+    for name, limit in {
+        "memory.max": "",
+        "app/memory.max": f"{512 * MIB}",
+        "app/store/memory.max": "max",
+        "memory/memory.limit_in_bytes": NONE_OF_VERSION_1,
+        "memory/box/memory.limit_in_bytes": f"{128 * MIB}",
+    }.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("own", "limit"),
+    [
+        ("0::/app/store", 512 * MIB),  # that of the group above it
+        ("0::/", None),
+        ("0::/elsewhere/app", None),
+        ("12:cpu,cpuacct:/app\n4:memory:/box", 128 * MIB),
+        ("4:memory:/docker/1234", int(NONE_OF_VERSION_1)),  # only the topmost is seen here
+        ("", None),
+    ],
+)
+def test_the_least_limit_counts(tmp_path: Path, groups: Path, own: str, limit: int | None) -> None:
+    (tmp_path / "own").write_text(own)
+    assert memory_limit(tmp_path / "own", groups) == limit
+
+
+def test_where_there_are_no_groups_there_is_no_limit(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path / "own", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_said"), [(None, False), (ENOUGH_BYTES, False), (300 * MIB, True)]
+)
+def test_a_store_with_little_memory_says_so(
+    limit: int | None, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    say_if_low(limit)
+    assert ("may use 300 MiB of memory" in caplog.text) is is_said

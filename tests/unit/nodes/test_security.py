@@ -1,0 +1,91 @@
+"""Whose node is at an endpoint that several announce as theirs."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from dafka_core.errors import ProtocolError
+from dafka_core.nodes import security
+from dafka_core.nodes.security import PROOF_S, Claims, RefusedSubscriptions
+
+AT = "tcp://127.0.0.1:1"
+
+
+def test_who_was_announced_first_is_expected_until_he_has_had_his_time() -> None:
+    claims = Claims()
+    assert claims.key_at(AT) == ""
+    assert not claims.take(0, AT, "honest")
+    assert not claims.take(5, AT, "honest")
+    assert claims.key_at(AT) == "honest"
+    claims.forget(AT)
+    assert not claims.take(0, AT, "mallory")
+    with pytest.raises(ProtocolError, match="another node"):
+        claims.take(PROOF_S - 0.1, AT, "honest")
+    # Nobody prolongs his time by being announced again.
+    assert not claims.take(PROOF_S - 0.1, AT, "mallory")
+    assert claims.take(PROOF_S, AT, "honest")
+    with pytest.raises(ProtocolError):
+        claims.take(PROOF_S + 0.1, AT, "mallory")
+    assert claims.key_at(AT) == "honest"
+
+
+def test_who_is_connected_to_with_his_key_is_there_until_that_ends() -> None:
+    claims = Claims()
+    claims.take(0, AT, "honest")
+    claims.prove(AT, is_proved=True)
+    with pytest.raises(ProtocolError):
+        claims.take(1_000, AT, "mallory")
+    claims.prove(AT, is_proved=False)
+    assert claims.take(1_000, AT, "another one, started on the same port")
+
+
+def test_nothing_is_kept_of_endpoints_that_are_forgotten() -> None:
+    claims = Claims()
+    claims.prove(AT, is_proved=True)
+    assert len(claims) == 0
+    claims.take(0, AT, "key")
+    assert len(claims) == 1
+    claims.forget(AT)
+    claims.forget(AT)
+    assert len(claims) == 0
+
+
+def test_as_many_are_ended_as_were_refused() -> None:
+    refused = RefusedSubscriptions()
+    assert not refused.end(b"pA")
+    refused.note(b"pA")
+    refused.note(b"pA")
+    refused.note(b"pB")
+    assert [refused.end(b"pA") for _ in range(3)] == [True, True, False]
+    assert refused.end(b"pB")
+    assert len(refused) == 0
+
+
+def test_when_there_are_too_many_nothing_of_another_ones_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(security, "MOST_REFUSED", 3)
+    refused = RefusedSubscriptions()
+    for octet in range(9):
+        refused.note(bytes([octet]))
+    assert len(refused) == 3
+    assert refused.end(b"pA")
+    assert [refused.end(bytes([octet])) for octet in range(3)] == [True] * 3
+    # All are back that it knew of: it counts again.
+    assert not refused.end(b"pA")
+    refused.note(b"pA")
+    assert refused.end(b"pA")
+
+
+def test_a_long_prefix_takes_no_more_memory_than_a_short_one() -> None:
+    refused = RefusedSubscriptions()
+    tracemalloc.start()
+    for number in range(1_000):
+        refused.note(b"%4096d" % number)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(refused) == 1_000
+    assert taken < 500_000
+    assert refused.end(b"%4096d" % 7)

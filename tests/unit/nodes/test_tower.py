@@ -1,0 +1,33 @@
+"""A tower knows how many nodes it hears."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from dafka_core.nodes import tower
+from dafka_core.nodes.tower import SILENT_S, HeardNodes
+
+
+def test_a_node_counts_while_it_is_heard(caplog: pytest.LogCaptureFixture) -> None:
+    heard, now = HeardNodes(), time.monotonic()
+    with caplog.at_level(logging.INFO, "dafka.tower"):
+        heard.note(now - 2 * SILENT_S, "A", "tcp://h:1")
+        heard.note(now, "B", "tcp://h:2")
+        heard.note(now, "B", "tcp://h:2")
+    assert heard.count() == 1
+    assert [each.getMessage() for each in caplog.records] == [
+        "node A has come, at tcp://h:1",
+        "node B has come, at tcp://h:2",
+        "node A is silent",
+    ]
+
+
+def test_forged_nodes_take_no_more_than_some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tower, "MAX_PEERS", 10)
+    heard, now = HeardNodes(), time.monotonic()
+    for number in range(1_000):
+        heard.note(now, f"N{number}", "tcp://h:1")
+    assert heard.count() == 10

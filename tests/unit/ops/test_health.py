@@ -1,0 +1,172 @@
+"""What is wrong with a node is said while it lasts, by how bad it is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dafka_core.errors import StoreError
+from dafka_core.nodes.disk_watch import LOW_BYTES, SLOW_S, Disk, DiskWatch
+from dafka_core.nodes.node import Node
+from dafka_core.ops import health
+from dafka_core.ops.findings import Finding, Severity
+from dafka_core.ops.health import FULL_BYTES, HANGS_S, SILENT_S, STUCK_S
+
+
+class FakeStore:
+    """What ``health`` looks at of a store; each test changes one thing."""
+
+    kind = "store"
+    is_open = True
+
+    def __init__(self, directory: Path) -> None:
+        now = time.monotonic()
+        self.heard_at = {"h:1:2": now}
+        self.towers = SimpleNamespace(known=["h:1:2"], heard_at=self.heard_at)
+        self.peers = SimpleNamespace(
+            tower_found=True,
+            towers=self.towers,
+            table=["peer"],
+            room=SimpleNamespace(refused={}),
+            beacon_due=now + 1.0,
+        )
+        self.mesh = SimpleNamespace(kind="store", failure=None, peers=self.peers)
+        self.watch = DiskWatch(directory)
+        self.flight: Any = None
+        self.error: Exception | None = None
+        self.doubt = ""
+        clock = SimpleNamespace(doubt=lambda: self.doubt)
+        self.log = SimpleNamespace(check_in_place=self._check, clock=clock)
+
+    @property
+    def parts(self) -> Any:
+        return SimpleNamespace(mesh=self.mesh, disk_watch=self.watch, flight=self.flight)
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def findings(self) -> list[Finding]:
+        return [*health.of_node(cast("Node", self))]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    monkeypatch.setattr(Disk, "of", lambda directory: Disk(100 * LOW_BYTES, 50 * LOW_BYTES))
+    return FakeStore(tmp_path)
+
+
+def judged(store: FakeStore) -> tuple[bool, bool, list[str]]:
+    """Whether it is alive, whether it is ready, and what is said that is not well."""
+    found = store.findings()
+    bad = [str(each) for each in found if each.severity is not Severity.OK]
+    return health.is_alive(found), health.is_ready(found), bad
+
+
+def test_a_store_that_is_well_has_nothing_to_complain_of(store: FakeStore) -> None:
+    assert judged(store) == (True, True, [])
+
+
+def test_without_a_tower_it_runs_and_is_not_ready(store: FakeStore) -> None:
+    store.peers.tower_found = False
+    alive, ready, (why,) = judged(store)
+    assert (alive, ready) == (True, False)
+    assert "no tower has answered at h:1:2" in why
+
+
+def test_a_tower_that_falls_silent_is_a_warning(store: FakeStore) -> None:
+    store.heard_at["h:1:2"] -= SILENT_S + 1
+    alive, ready, (why,) = judged(store)
+    assert (alive, ready) == (True, True)
+    assert "nothing has come from tower h:1:2 for 16 s" in why
+
+
+def test_a_loop_that_hangs_is_to_be_started_again(store: FakeStore) -> None:
+    store.peers.beacon_due -= HANGS_S + 2
+    alive, ready, (why,) = judged(store)
+    assert (alive, ready) == (False, False)
+    assert "its loop hangs, for 31 s" in why
+
+
+def test_an_error_that_ended_the_loop_is_said(store: FakeStore) -> None:
+    store.mesh.failure = StoreError("d", "the disk is gone")
+    alive, ready, bad = judged(store)
+    assert (alive, ready) == (False, False)
+    assert "the disk is gone" in bad[0]
+
+
+def test_a_closed_node_says_no_more(store: FakeStore) -> None:
+    store.is_open = False
+    alive, _, bad = judged(store)
+    assert not alive
+    assert bad == ["the store is closed; start it again"]
+
+
+@pytest.mark.parametrize(("since_s", "ready"), [(SLOW_S, True), (STUCK_S + 1, False)])
+def test_a_write_that_does_not_end_is_said_while_it_lasts(
+    store: FakeStore, since_s: float, ready: bool
+) -> None:
+    store.watch.begun_at = time.monotonic() - since_s
+    assert judged(store)[:2] == (True, ready)
+    if not ready:
+        assert "has taken 11 s for a write so far" in judged(store)[2][0]
+
+
+def test_a_disk_that_was_slow_is_a_warning_for_a_minute(store: FakeStore) -> None:
+    store.watch.slow_at = time.monotonic() - 30.0
+    alive, ready, (why,) = judged(store)
+    assert (alive, ready) == (True, True)
+    assert "took more than 1 s for a write within a minute" in why
+    store.watch.slow_at -= 60.0
+    assert judged(store)[2] == []
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "ready", "says"),
+    [
+        (FULL_BYTES - 1, False, "the disk is full"),
+        (FULL_BYTES, True, "the disk is nearly full"),
+        (2 * LOW_BYTES, True, ""),
+    ],
+)
+def test_a_disk_is_nearly_full_before_it_is_full(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch, free_bytes: int, ready: bool, says: str
+) -> None:
+    monkeypatch.setattr(Disk, "of", lambda directory: Disk(100 * LOW_BYTES, free_bytes))
+    alive, is_ready, bad = judged(store)
+    assert (alive, is_ready) == (True, ready)
+    assert [says in each for each in bad] == [True] * bool(says)
+
+
+def test_a_log_that_was_moved_away_is_not_ready(store: FakeStore) -> None:
+    store.error = StoreError("d", "the directory was removed")
+    assert judged(store)[:2] == (True, False)
+
+
+def test_a_log_that_writes_no_more_ends_its_store(store: FakeStore) -> None:
+    store.watch.fail(StoreError("d", "No space left on device"))
+    alive, ready, (why,) = judged(store)
+    assert (alive, ready) == (False, False)
+    assert "No space left on device" in why
+
+
+def test_a_clock_in_doubt_is_a_warning(store: FakeStore) -> None:
+    store.doubt = "the store's clock is 48.0 h ahead"
+    alive, ready, bad = judged(store)
+    assert (alive, ready) == (True, True)
+    assert bad[0].startswith(
+        "the clock of this store is in doubt, and nothing is deleted by age there: the store's cl"
+    )
+
+
+def test_peers_without_room_and_a_service_that_ended_are_said(store: FakeStore) -> None:
+    store.peers.room.refused["tcp://h:3"] = ("N", 0.0)
+    alive, ready, bad = judged(store)
+    assert (alive, ready) == (True, True)
+    assert "no room for 1 peers" in bad[0]
+    store.flight = SimpleNamespace(closing=SimpleNamespace(is_set=lambda: True))
+    assert not judged(store)[1]

@@ -1,0 +1,195 @@
+"""The directory of allowed keys: who is let in, and what is said of wrong files."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from zmq.auth import create_certificates
+
+from dafka_core.errors import ConfigError
+from dafka_core.security import key_files
+from dafka_core.security.allowed_keys import AllowedKeys
+from dafka_core.security.key_files import (
+    AllowedKey,
+    new_key,
+    parse_public,
+    read_public,
+    renew,
+)
+from tests.open_files import no_open_file_left
+
+
+def _replaced(old: str, new: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(path.read_text().replace(old, new))
+
+
+WRONG: list[tuple[Callable[[Path], object], str]] = [
+    (_replaced("public-key", "key"), "n.key holds no public key"),
+    (_replaced('public-key = "', 'public-key = "x'), "n.key holds no public key, or not a whole"),
+    (_replaced("roles", "rolls"), "n.key has line 8, which is no line of a key"),
+    (_replaced('    roles = "produce"\n', ""), "n.key says no roles"),
+    (_replaced("produce", "prodce"), "'prodce' is no role; did you mean 'produce'?"),
+    (lambda path: path.write_bytes(b"\xff\xfe"), "n.key holds no public key"),
+    (lambda path: shutil.copy(path.with_suffix(".key_secret"), path), "n.key holds a secret key"),
+    (lambda path: shutil.copy(path, path.with_name("z.key")), "z.key holds the key of n.key"),
+    (lambda path: path.chmod(0o666), "n.key everybody can write to it"),
+    (lambda path: path.parent.chmod(0o777), "everybody can write to it"),
+    (lambda path: shutil.rmtree(path.parent), "must be a directory of public keys"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "why"), WRONG)
+def test_a_wrong_public_key_is_an_error_at_first_and_lets_nobody_in_later(
+    spoil: Callable[[Path], object],
+    why: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept, spoilt = new_key(tmp_path / "k", "a", ("store",))[0], tmp_path / "k" / "n.key"
+    new_key(tmp_path / "k", "n", ("produce",))
+    allowed, good = AllowedKeys(str(tmp_path / "k")), read_public(kept)
+    gone = read_public(spoilt)
+    spoil(spoilt)
+    with pytest.raises(ConfigError) as refused:
+        AllowedKeys(str(tmp_path / "k"))
+    assert why in str(refused.value)
+    changed = [allowed.look(0.0), allowed.look(0.5), allowed.look(1.5), allowed.look(9.0)]
+    assert [each.getMessage() for each in caplog.records if why in each.getMessage()] != []
+    said = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert len(said) == 1  # once, not each second
+    is_whole = "z.key" in why
+    assert changed == [not is_whole, False, False, False]
+    assert (allowed.find(gone.key) is not None) == is_whole
+    if "directory" not in why and not why.startswith("everybody"):
+        assert allowed.find(good.key) == good
+
+
+def test_keys_and_roles_that_change_are_taken_in(tmp_path: Path) -> None:
+    first, _ = new_key(tmp_path, "b", ("tower",))
+    new_key(tmp_path, "a", ("tower", "store"))
+    allowed = AllowedKeys(str(tmp_path))
+    assert [key.name for key in allowed.with_role("tower")] == ["a", "b"]
+    first.write_text(first.read_text().replace("tower", "store"))
+    assert allowed.look(0.0)
+    assert [key.name for key in allowed.with_role("tower")] == ["a"]
+    (tmp_path / "a.key").unlink()
+    assert not allowed.look(0.9)
+    assert allowed.look(1.1)
+    assert allowed.with_role("tower") == []
+
+
+def test_a_key_that_others_have_made_needs_roles(tmp_path: Path) -> None:
+    create_certificates(tmp_path, "foreign")
+    with pytest.raises(ConfigError, match=r"foreign\.key says no roles"):
+        AllowedKeys(str(tmp_path))
+
+
+def test_two_keys_whose_addresses_begin_alike_are_not_both_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("produce",))
+    monkeypatch.setattr(key_files, "address_prefix", lambda public: "0123456789AB")
+    with pytest.raises(ConfigError, match=r"b.key has addresses like those of a.key"):
+        AllowedKeys(str(tmp_path))
+
+
+def _moved(directory: Path) -> None:
+    (directory / "n.key").rename(directory / "moved")
+    (directory / "n.key").symlink_to("moved")
+
+
+def test_one_file_that_is_not_there_shuts_out_its_owner_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "n"):
+        new_key(tmp_path, name, ("produce",))
+    _moved(tmp_path)
+    allowed = AllowedKeys(str(tmp_path))
+    assert [key.name for key in allowed.all()] == ["a", "n"]
+    # So Kubernetes leaves what is in a mounted secret no more.
+    (tmp_path / "moved").unlink()
+    assert allowed.look(1.0)
+    assert [key.name for key in allowed.all()] == ["a"]
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+    os.mkfifo(tmp_path / "z.key")
+    (tmp_path / "round.key").symlink_to("round.key")
+    assert not allowed.look(3.0)
+    assert [key.name for key in allowed.all()] == ["a"]
+    assert "z.key is no file; nobody is let in by it" in caplog.text
+    assert "round.key cannot be read (Too many levels of symbolic links)" in caplog.text
+
+
+def test_where_no_more_files_can_be_opened_who_was_let_in_is_so_still(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("produce",))
+    allowed = AllowedKeys(str(tmp_path))
+    (tmp_path / "b.key").unlink()
+    with no_open_file_left():
+        assert not allowed.look(1.0)
+        with pytest.raises(ConfigError, match=r"cannot be read \(Too many open files\)"):
+            AllowedKeys(str(tmp_path))
+    assert "(Too many open files); who was let in before is so still" in caplog.text
+    assert allowed.look(3.0)
+    assert [key.name for key in allowed.all()] == ["a"]
+
+
+def test_only_files_that_have_changed_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("produce",), addresses=("A*",) if name == "b" else ())
+    read: list[str] = []
+
+    def parse(name: str, octets: bytes) -> AllowedKey:
+        read.append(name)
+        return parse_public(name, octets)
+
+    monkeypatch.setattr("dafka_core.security.allowed_keys.parse_public", parse)
+    allowed = AllowedKeys(str(tmp_path))
+    (tmp_path / "b.key").touch()
+    assert not allowed.look(1.0)
+    assert not allowed.look(3.0)
+    assert read == ["a", "b", "b"]
+    owner = allowed.owner("ABC")
+    assert owner is not None
+    assert owner.name == "b"
+    assert allowed.owner("BC") is None
+
+
+def test_a_token_is_one_keys_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("produce",))
+    mine, others = (read_public(tmp_path / f"{name}.key") for name in ("a", "b"))
+    path = tmp_path / "b.key"
+    path.write_text(path.read_text().replace(others.token_digest, mine.token_digest))
+    with pytest.raises(ConfigError, match=r"b\.key has the token of a\.key"):
+        AllowedKeys(str(tmp_path))
+
+
+def test_what_changes_is_said_for_who_has_to_know_it_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dafka.security")
+    public, _ = new_key(tmp_path, "s", ("store",), addresses=("A*",))
+    allowed = AllowedKeys(str(tmp_path))
+    public.write_text(public.read_text().replace('"store"', '"consume"'))
+    assert allowed.look(1.0)
+    public.write_text(public.read_text().replace('"A*"', '"B*"'))
+    assert allowed.look(3.0)
+    renew(tmp_path, "s")
+    public.write_text(public.read_text().replace("token-sha256", "#"))
+    assert allowed.look(5.0)
+    key = read_public(public).key
+    assert [each.getMessage() for each in caplog.records] == [
+        f"key s ({key}) is allowed something else (consume; addresses A*) from now on",
+        f"key s ({key}) is allowed something else (consume; addresses B*) from now on",
+        f"key s ({key}) is known to Arrow Flight by something else from now on",
+    ]

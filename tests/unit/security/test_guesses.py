@@ -1,0 +1,45 @@
+"""Wrong tokens and passwords are counted by who says them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dafka_core.security.guesses import MAX_ADDRESSES, MINUTE_S, MOST_WRONG, Guesses, guesser
+
+
+def test_after_so_many_wrong_ones_an_address_is_refused_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guesses = Guesses()
+    for count in range(1, MOST_WRONG + 1):
+        assert not guesses.are_refused("10.0.0.1")
+        assert guesses.add_wrong("10.0.0.1") == count
+    assert guesses.are_refused("10.0.0.1")
+    assert not guesses.are_refused("10.0.0.2")
+    later = time.monotonic() + MINUTE_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert not guesses.are_refused("10.0.0.1")
+    assert guesses.add_wrong("10.0.0.1") == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "whose"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.0.0.1", "::ffff:a00:1"),
+        ("?", "?"),
+    ],
+)
+def test_one_network_of_the_newer_protocol_is_one_guesser(address: str, whose: str) -> None:
+    assert guesser(address) == whose
+
+
+def test_guessers_are_not_kept_without_bound() -> None:
+    guesses = Guesses()
+    for number in range(MAX_ADDRESSES + 100):
+        guesses.add_wrong(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+    assert len(guesses._wrong) == MAX_ADDRESSES

@@ -1,0 +1,212 @@
+"""Keys in files: what they must be, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zmq
+
+from dafka_core.config.node_options import ReaderOptions, TowerOptions
+from dafka_core.errors import ConfigError
+from dafka_core.model.names import escape
+from dafka_core.nodes.security import Security
+from dafka_core.security.credentials import tls_pair, token, token_digest
+from dafka_core.security.key_files import (
+    new_key,
+    read_public,
+    read_secret,
+    renew,
+)
+
+
+def test_a_key_is_made_once_and_its_secret_is_its_owners(tmp_path: Path) -> None:
+    public, secret = new_key(tmp_path / "keys", "s-1", ("store", "admin"))
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+    made, before = read_public(public), secret.read_text()
+    assert (made.name, made.roles) == ("s-1", frozenset({"store", "admin"}))
+    assert read_secret(str(secret)).public.decode() == made.key
+    with pytest.raises(ConfigError, match=r"there is a key of that name in .* already"):
+        new_key(tmp_path / "keys", "s-1", ("tower",))
+    # Half of one is kept as well.
+    secret.unlink()
+    with pytest.raises(ConfigError, match="already"):
+        new_key(tmp_path / "keys", "s-1", ("tower",))
+    assert read_public(public) == made
+    assert sorted(path.name for path in (tmp_path / "keys").iterdir()) == ["s-1.key"]
+    assert before.count("secret-key") == 1
+
+
+def test_what_flight_knows_a_key_by_is_made_of_its_secret(tmp_path: Path) -> None:
+    public, secret = new_key(tmp_path, "s", ("store",), addresses=("A*",))
+    made, own = read_public(public), read_secret(str(secret)).secret
+    assert made.token_digest == token_digest(token(own))
+    assert tls_pair(own, made.certificate).certificate.count(b"BEGIN CERTIFICATE") == 1
+    assert token(own) not in public.read_text()
+    again = renew(tmp_path, "s")
+    assert again._replace(certificate=made.certificate) == made
+    assert again.certificate not in ("", made.certificate)
+    # Only stores are known by certificates.
+    public.write_text(public.read_text().replace('"store"', '"consume"'))
+    assert read_public(public).certificate == ""
+    assert renew(tmp_path, "s").permissions.addresses == ("A*",)
+
+
+def test_a_key_whose_secret_is_elsewhere_is_not_renewed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        new_key(tmp_path, name, ("store",))
+    shutil.copy(tmp_path / "a.key", tmp_path / "b.key")
+    with pytest.raises(ConfigError, match="is not the public half of b"):
+        renew(tmp_path, "b")
+    (tmp_path / "a.key_secret").unlink()
+    with pytest.raises(ConfigError, match="must be a file that 'dafka keys new' made"):
+        renew(tmp_path, "a")
+
+
+@pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "a b", "-x", "n" * 200])
+def test_a_name_that_is_none_for_a_file_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must begin with a letter or digit"):
+        new_key(tmp_path, name, ("tower",))
+
+
+@pytest.mark.parametrize("pattern", ['say "hi"*', "a\nb*", "a\rb*", "a\udcffb*"])
+@pytest.mark.parametrize("option", ["produce", "consume", "addresses"])
+def test_a_pattern_that_nobody_could_read_is_refused_by_name_and_nothing_is_made(
+    option: str, pattern: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="a key's file has no form for") as refused:
+        new_key(tmp_path, "n", ("produce", "consume"), **{option: ("good.*", pattern)})
+    assert (refused.value.option, refused.value.value) == (option, escape(pattern))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_other_pattern_is_read_as_it_was_asked_for(tmp_path: Path) -> None:
+    patterns = ("\u00fc*", "it's", "#1", "a = b", "\\x", "{x}[!a-c]?", "a\x0b\x85\u2028b")
+    public, _ = new_key(tmp_path, "n", ("produce",), produce=patterns)
+    assert read_public(public).permissions.produce == patterns
+    assert renew(tmp_path, "n").permissions.produce == patterns
+
+
+def _public(path: Path) -> None:
+    shutil.copy(path.with_suffix(".key"), path)
+    path.chmod(0o600)
+
+
+def _cut(path: Path) -> None:
+    path.write_text(path.read_text().replace('secret-key = "', 'secret-key = "x'))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda path: path.chmod(0o644), "others can read .*: 'chmod 600 "),
+        (lambda path: path.chmod(0o640), "others can read "),
+        (lambda path: path.unlink(), r"must be a file that 'dafka keys new' made \(No such file"),
+        (_public, "has a public key only: name the file that ends in .key_secret"),
+        (_cut, "holds no key, or not a whole one"),
+        (lambda path: path.write_text("nothing"), "holds no key, or not a whole one"),
+        (lambda path: path.write_bytes(b"\xff\xfe\0"), "holds no key, or not a whole one"),
+    ],
+)
+def test_a_wrong_secret_is_refused(
+    spoil: Callable[[Path], object], why: str, tmp_path: Path
+) -> None:
+    _, secret = new_key(tmp_path, "n", ("produce",))
+    spoil(secret)
+    with pytest.raises(ConfigError, match=why) as refused:
+        read_secret(str(secret))
+    assert refused.value.option == "secret_key_file"
+
+
+def test_a_secret_given_in_place_of_its_file_is_shown_to_nobody() -> None:
+    _, secret = zmq.curve_keypair()
+    with pytest.raises(ConfigError) as refused:
+        read_secret(secret.decode())
+    assert secret.decode() not in str(refused.value)
+    for given in (secret.decode(), "A" * 40):
+        with pytest.raises(ConfigError, match=r"variable \(not shown\) must be") as refused:
+            read_secret(f"env:{given}")
+        assert given not in str(refused.value)
+
+
+def test_no_secret_is_in_what_is_printed_of_a_pair(tmp_path: Path) -> None:
+    public, secret = new_key(tmp_path, "s", ("store",))
+    own = read_secret(str(secret))
+    assert own.secret.decode() not in repr(own)
+    assert own.public.decode() in repr(own)
+    pair = tls_pair(own.secret, read_public(public).certificate)
+    assert "PRIVATE" not in repr(pair)
+
+
+@pytest.mark.parametrize(
+    ("is_tower", "roles", "why"),
+    [
+        (True, ("store",), "key n has not the role tower"),
+        (False, ("tower",), "key n is a tower's only"),
+        (False, ("store",), "has no key with role tower"),
+    ],
+)
+def test_a_key_for_something_else_is_refused(
+    is_tower: bool, roles: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    _, secret = new_key(tmp_path, "n", roles)
+    given = {"secret_key_file": str(secret), "allowed_keys": str(tmp_path)}
+    config = TowerOptions.build(given) if is_tower else ReaderOptions.build(given)
+    with zmq.Context() as context, pytest.raises(ConfigError, match=why):
+        Security(config, context, is_tower=is_tower)
+
+
+def test_a_secret_may_be_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, secret = new_key(tmp_path, "n", ("produce",))
+    own = read_secret(str(secret))
+    monkeypatch.setenv("MY_KEY", own.secret.decode() + "\n")
+    assert read_secret("env:MY_KEY") == own
+    for wrong in ("", own.secret.decode()[:-1], "~" * 40, "\u20ac"):
+        monkeypatch.setenv("MY_KEY", wrong)
+        with pytest.raises(ConfigError, match="variable MY_KEY must be the 40 characters") as no:
+            read_secret("env:MY_KEY")
+        assert not wrong or wrong not in str(no.value)
+    monkeypatch.delenv("MY_KEY")
+    with pytest.raises(ConfigError, match="variable MY_KEY must be"):
+        read_secret("env:MY_KEY")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '    produce = "plant.*", "orders"',
+        '    produce = "plant.*"   # sensors',
+        '    produce: "plant.*"',
+        "    produce = 'plant.*'",
+        '    produce = ["plant.*"]',
+        '    Produce = "plant.*"',
+        '    produces = "plant.*"',
+        'produce = "plant.*"',
+        '    produce = "*"\n    produce = "plant.*"',
+        'curve\n    produce = "plant.*"',
+        '    produce = "plant.*',
+    ],
+)
+def test_a_line_that_is_not_understood_lets_nobody_in(line: str, tmp_path: Path) -> None:
+    public, _ = new_key(tmp_path, "n", ("produce",), produce=("plant.*",))
+    text = public.read_text()
+    public.write_text(text.replace('    produce = "plant.*"', line))
+    with pytest.raises(ValueError, match=r"has line \d+, which is no line of a key: "):
+        read_public(public)
+
+
+def test_a_public_file_may_be_written_by_hand(tmp_path: Path) -> None:
+    public, _ = new_key(tmp_path, "n", ("produce",))
+    made, lines = read_public(public), public.read_text().splitlines()
+    written = ["# ours", "metadata", "\troles = produce", "", "    # all of the plant's"]
+    written += ["    produce = plant.*, orders-?", '  addresses="[AB]*"', *lines[-2:], ""]
+    public.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(written).encode())
+    found = read_public(public)
+    assert (found.key, found.roles) == (made.key, made.roles)
+    assert found.permissions.produce == ("plant.*", "orders-?")
+    assert found.permissions.addresses == ("[AB]*",)

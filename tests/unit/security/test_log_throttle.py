@@ -1,0 +1,33 @@
+"""A refusal is said once in a minute, and there is always room for new ones."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dafka_core.security.log_throttle import MOST_SAID, SAY_AGAIN_S, SaidLately
+
+
+def test_the_same_is_said_now_and_then_and_something_else_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said = SaidLately()
+    assert [said.is_new(each) for each in ("a", "a", "b")] == [True, False, True]
+    now += SAY_AGAIN_S
+    assert [said.is_new(each) for each in ("b", "a", "a")] == [True, True, False]
+
+
+def test_after_many_refusals_new_ones_are_said_when_these_are_a_while_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said = SaidLately()
+    assert all(said.is_new(str(number)) for number in range(MOST_SAID))
+    assert not said.is_new("new")
+    now += SAY_AGAIN_S
+    assert said.is_new("new")
+    assert len(said._until) == 1

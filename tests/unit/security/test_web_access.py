@@ -1,0 +1,167 @@
+"""Who may ask over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from dafka_core.errors import ConfigError
+from dafka_core.security.guesses import MINUTE_S, MOST_WRONG
+from dafka_core.security.web_access import (
+    Answer,
+    Door,
+    bearer,
+    is_own_name,
+    new_token,
+    write_token,
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_token(tmp_path / "token")
+    return tmp_path / "token"
+
+
+def door_of(file: Path) -> Door:
+    return Door("the console", "token_file", str(file))
+
+
+def replace(file: Path, text: str, mode: int = 0o600) -> None:
+    made = file.with_suffix(".new")
+    made.write_text(text)
+    made.chmod(mode)
+    made.replace(file)
+
+
+def test_a_token_is_made_for_its_owner_alone_and_kept(file: Path) -> None:
+    token = file.read_text().strip()
+    assert len(token) == len(new_token()) == 43
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        write_token(file)
+    assert file.read_text().strip() == token
+
+
+def test_who_says_it_is_let_in(file: Path) -> None:
+    door = door_of(file)
+    token = file.read_text().strip()
+    assert door.judge(token, "10.0.0.1") is Answer.RIGHT
+    for wrong in ("", token[:-1], f"{token}x", "\udcff", "ä"):
+        assert door.judge(wrong, "10.0.0.2") is Answer.WRONG
+    made = Door("the console", "token_file")
+    assert made.judge(made.token, "10.0.0.1") is Answer.RIGHT
+    assert made.token != Door("the console", "token_file").token
+
+
+def test_nobody_guesses(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    door, token = door_of(file), file.read_text().strip()
+    with caplog.at_level(logging.WARNING, "dafka.security"):
+        for _ in range(MOST_WRONG):
+            assert door.judge("wrong", "10.0.0.1") is Answer.WRONG
+        for _ in range(100):
+            assert door.judge("wrong", "10.0.0.1") is Answer.TOO_MANY
+    # Not even the right one, or who guesses would go on.
+    assert door.judge(token, "10.0.0.1") is Answer.TOO_MANY
+    assert door.judge(token, "10.0.0.2") is Answer.RIGHT
+    assert door.wrong_count == MOST_WRONG
+    assert [each.getMessage() for each in caplog.records] == [
+        "the console: a wrong token from 10.0.0.1 (1 of at most 10 in a minute)",
+        "the console: a wrong token from 10.0.0.1 (10 of at most 10 in a minute)",
+    ]
+
+
+def test_after_a_minute_it_may_be_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    door, token = door_of(file), file.read_text().strip()
+    for _ in range(MOST_WRONG + 1):
+        last = door.judge("wrong", "10.0.0.1")
+    assert last is Answer.TOO_MANY
+    later = time.monotonic() + MINUTE_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert door.judge(token, "10.0.0.1") is Answer.RIGHT
+
+
+def test_one_network_of_the_newer_protocol_is_one_guesser(file: Path) -> None:
+    door = door_of(file)
+    for number in range(MOST_WRONG):
+        door.judge("wrong", f"2001:db8::{number:x}")
+    assert door.judge("wrong", "2001:db8::ffff") is Answer.TOO_MANY
+    assert door.judge("wrong", "2001:db8:0:1::1") is Answer.WRONG
+    for _ in range(MOST_WRONG):
+        door.judge("wrong", "::ffff:10.0.0.1")
+    assert door.judge("wrong", "::ffff:10.0.0.2") is Answer.WRONG
+    assert door.judge("wrong", "fe80::1%eth0") is Answer.WRONG
+    assert door.judge("wrong", "?") is Answer.WRONG
+
+
+def test_another_token_counts_at_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    door, old = door_of(file), file.read_text().strip()
+    signed = door.sign("text")
+    assert door.sign("text") == signed != door.sign("text ")
+    replace(file, "another-token-of-mine\n")
+    assert door.judge(old, "10.0.0.1") is Answer.WRONG
+    assert door.judge("another-token-of-mine", "10.0.0.1") is Answer.RIGHT
+    assert door.sign("text") != signed
+    replace(file, f"{old}\n", 0o644)
+    for _ in range(3):
+        assert door.judge(old, "10.0.0.1") is Answer.WRONG
+        assert door.judge("", "10.0.0.1") is Answer.WRONG
+        assert door.sign("text") != signed
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    why = f"{file} can be read by others: 'chmod 600 {file}'"
+    assert told == [f"the console: {why}; nobody is let in"]
+    replace(file, f"{old}\n")
+    assert door.sign("text") == signed
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "16 or more characters"),
+        ("short", "16 or more characters"),
+        ("two words of a token", "without spaces"),
+        ("x" * 10_000, "16 or more characters"),
+        ("ä" * 20, "it is no text"),
+    ],
+)
+def test_a_file_without_a_token_is_refused(file: Path, text: str, why: str) -> None:
+    replace(file, text)
+    with pytest.raises(ConfigError, match=why) as refused:
+        door_of(file)
+    assert refused.value.option == "token_file"
+    assert text[:5] not in str(refused.value) or not text
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    for each in (tmp_path / "missing", tmp_path, Path("\0")):
+        with pytest.raises(ConfigError, match=r"dafka keys token FILE|read by others"):
+            door_of(each)
+
+
+def test_a_token_follows_the_word_bearer() -> None:
+    assert bearer("Bearer x") == bearer("bearer  x ") == "x"
+    for other in ("", "Bearer", "Bearer ", "Basic x", "x"):
+        assert bearer(other) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here", "is_elsewhere"),
+    [
+        ("localhost:1", True, True),
+        ("LOCALHOST", True, True),
+        ("127.0.0.1:1", True, True),
+        ("[::1]:1", True, True),
+        ("10.0.0.1", False, True),
+        ("evil.example:1", False, False),
+        ("localhost.evil.example", False, False),
+        ("", False, False),
+        ("[", False, False),
+    ],
+)
+def test_others_point_no_name_of_theirs_here(host: str, is_here: bool, is_elsewhere: bool) -> None:
+    assert is_own_name(host, ("localhost",), is_local=True) is is_here
+    assert is_own_name(host, ("localhost",), is_local=False) is is_elsewhere

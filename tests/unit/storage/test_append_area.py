@@ -1,0 +1,87 @@
+"""Groups: what goes in comes out, is found, and nothing else is."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from dafka_core.model.timestamps import stamped_once
+from dafka_core.storage.append_area import HEADER, Group, GroupedBlock, pack_group
+from dafka_core.storage.block import ALIGNMENT
+from dafka_core.storage.block_builder import build_blocks
+
+LAST = 2**64 - 1
+
+
+def grouped(partition_id: int, first: int, *values: bytes) -> GroupedBlock:
+    (built,) = build_blocks(values, stamped_once(len(values), 1_000))
+    return GroupedBlock(partition_id, first, len(values), bytes(built.packed))
+
+
+BLOCKS = [
+    grouped(0, 0, b"first", b""),
+    grouped(3, 0, b""),
+    grouped(3, 1, *[b"x" * 251] * 4),
+    grouped(3, 7, b"after a gap"),
+    grouped(LAST, LAST - 2, b"1234", b"5678"),
+]
+
+
+def test_what_is_packed_is_read() -> None:
+    assert [block._replace(packed=bytes(block.packed)) for block in Group(pack_group(BLOCKS))] == (
+        BLOCKS
+    )
+
+
+def test_blocks_are_found_by_partition() -> None:
+    group = Group(pack_group(BLOCKS))
+    for partition_id in (0, 1, 3, 4, LAST):
+        expected = [block for block in BLOCKS if block.partition_id == partition_id]
+        assert group.of_partition(partition_id) == expected
+
+
+def test_blocks_lie_where_numbers_can_be_read_in_place() -> None:
+    packed = pack_group(BLOCKS)
+    for block in BLOCKS:
+        assert bytes(packed).find(block.packed) % ALIGNMENT == 0
+
+
+def test_a_directory_cut_short_or_changed_anywhere_is_refused() -> None:
+    packed = pack_group(BLOCKS)
+    for length in range(len(packed)):
+        with pytest.raises(ValueError, match=r"."):
+            Group(packed[:length])
+    for position in range(bytes(packed).index(b"DafB")):
+        changed = bytearray(packed)
+        changed[position] ^= 0x10
+        with pytest.raises(ValueError, match=r"."):
+            Group(changed)
+
+
+def test_blocks_of_another_group_in_their_place_are_refused() -> None:
+    """They used to be served: each has a checksum of its own, which says nothing of its place."""
+    ours, others = (
+        pack_group([grouped(1, 0, b"%d" % each), grouped(2, 0, b"%d" % (each + 1))])
+        for each in (1, 3)
+    )
+    at = bytes(ours).index(b"DafB")
+    ours[at:-8], group = others[at:-8], Group(ours)
+    reads: list[Callable[[], object]] = [
+        lambda: group.of_partition(1),
+        lambda: group.of_partition(2),
+        lambda: list(group),
+    ]
+    for read in reads:
+        with pytest.raises(ValueError, match=r"in the place of a block of partition id \d is ano"):
+            read()
+
+
+def test_a_group_of_another_format_names_both() -> None:
+    packed = pack_group(BLOCKS)
+    struct.pack_into("<H", packed, 4, 7)
+    with pytest.raises(ValueError, match=r"format 7.*format 1"):
+        Group(packed)
+    with pytest.raises(ValueError, match="too few"):
+        Group(bytes(HEADER.size - 1))

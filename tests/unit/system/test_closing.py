@@ -1,0 +1,147 @@
+"""Contexts that end with ``close``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from dafka_core.system.closing import Closing
+
+
+class Counted(Closing):
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_leaving_closes() -> None:
+    counted = Counted()
+    with counted as entered:
+        assert entered is counted
+        assert counted.closed == 0
+    assert counted.closed == 1
+
+
+def test_an_error_closes_and_goes_on() -> None:
+    counted = Counted()
+    with pytest.raises(ZeroDivisionError), counted:
+        _ = 1 // 0
+    assert counted.closed == 1
+
+
+def test_a_class_without_close_cannot_be_used() -> None:
+    class Open(Closing):
+        """It says nothing of its end."""
+
+    with pytest.raises(TypeError, match="abstract"):
+        Open()  # type: ignore[abstract]
+
+
+GREENLETS = """
+import _thread, queue, threading
+
+waiting = []
+
+def start_new_thread(function, arguments=(), named=None):
+    waiting.append((function, arguments))  # it runs when this thread yields: a wait in C does not
+    return len(waiting)
+
+def patch(module):
+    start_new_thread.__module__ = module
+    _thread.start_new_thread = start_new_thread
+    threading._start_new_thread = threading._start_joinable_thread = start_new_thread
+"""
+"""As gevent and eventlet do it."""
+
+QUEUES = """
+class SimpleQueue(queue.SimpleQueue):
+    pass
+
+SimpleQueue.__module__ = "gevent.queue"
+queue.SimpleQueue = SimpleQueue
+"""
+
+TRACED = """
+import _thread, threading
+original = _thread.start_new_thread
+
+def traced(*arguments):
+    return original(*arguments)
+
+_thread.start_new_thread = threading._start_new_thread = traced
+"""
+"""As debuggers do it."""
+
+NODES = {
+    "Producer": "Producer('t', tower=TOWER)",
+    "Consumer": "Consumer(tower=TOWER)",
+    "Reader": "Reader(tower=TOWER)",
+    "Tower": "Tower(sub_address='tcp://127.0.0.1:0', pub_address='tcp://127.0.0.1:0')",
+    "Store": "Store('/nowhere', tower=TOWER)",
+    "EmbeddedCluster": "EmbeddedCluster()",
+    "StoreClient": "StoreClient(StoreLocation('', ('grpc://127.0.0.1:1',)))",
+    "MetricsEndpoint": "MetricsEndpoint()",
+}
+
+MAKE = """
+from dafka_core import *
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.ops.endpoint import MetricsEndpoint
+TOWER = "127.0.0.1:1:1"
+try:
+    {made}
+except ConfigError as error:
+    print(error.option, error)
+"""
+
+
+def said(*pieces: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", "".join(pieces)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("module", ["gevent.thread", "eventlet.green.thread", "another"])
+def test_no_node_waits_for_a_greenlet(node: str, module: str) -> None:
+    refusal = said(GREENLETS, f"patch({module!r})", MAKE.format(made=NODES[node]))
+    assert refusal.startswith(f"threading module 'threading' = '{module}': is patched")
+    assert "monkey.patch_all(thread=False, queue=False)" in refusal
+
+
+def test_a_process_that_is_patched_later_makes_no_more_nodes() -> None:
+    later = MAKE.format(made="patch('gevent.thread'); " + NODES["Reader"])
+    assert said(GREENLETS, later).startswith("threading module 'threading' = 'gevent.thread'")
+
+
+def test_queues_of_greenlets_are_refused_too() -> None:
+    refusal = said("import queue", QUEUES, MAKE.format(made=NODES["Producer"]))
+    assert refusal.startswith("queue module 'queue' = 'gevent.queue': is patched")
+
+
+def test_the_command_line_says_so() -> None:
+    cli = "from dafka_core.cli import main\nmain(['status', '--tower', '127.0.0.1:1:1'])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{GREENLETS}\npatch('gevent.thread')\n{cli}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dafka: module 'threading' = 'gevent.thread': is patched")
+
+
+def test_real_threads_that_a_debugger_starts_are_taken() -> None:
+    tower = f"with {NODES['Tower']} as node: print('runs', node.is_open)"
+    assert said(TRACED, MAKE.format(made=tower)) == "runs True\n"
