@@ -74,19 +74,19 @@ __all__ = [
 
 _HOMES: Final = {
     "Consumer": "nodes.consumer",
-    "EmbeddedCluster": "embedded_cluster",
-    "MetricsEndpoint": "metrics.endpoint",
-    "PartitionInfo": "records",
+    "EmbeddedCluster": "testing.embedded_cluster",
+    "MetricsEndpoint": "ops.endpoint",
+    "PartitionInfo": "model.records",
     "Producer": "nodes.producer",
     "Reader": "nodes.reader",
-    "Record": "records",
-    "RecordBatch": "records",
+    "Record": "model.records",
+    "RecordBatch": "model.records",
     "Store": "nodes.store",
-    "StoreLimitError": "limit_options",
-    "TopicDeletedError": "deletions",
+    "StoreLimitError": "config.limit_options",
+    "TopicDeletedError": "model.deletions",
     "Tower": "nodes.tower",
-    "TransactionExistsError": "log_entries",
-    "serve_metrics": "metrics.endpoint",
+    "TransactionExistsError": "model.log_entries",
+    "serve_metrics": "ops.endpoint",
 }
 """Where what is not an error comes from."""
 

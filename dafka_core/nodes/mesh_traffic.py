@@ -16,7 +16,7 @@ from dafka_core.nodes.peers import Peers
 from dafka_core.protocol.authorization import may_write, records_refusal, refusal
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode
-from dafka_core.protocol.messages import BaseMessage, DirectRecordBatches
+from dafka_core.protocol.messages import DirectRecordBatches, Message
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.security.permissions import EVERYBODY, Permissions
 
@@ -127,7 +127,7 @@ class MeshTraffic:
             self.live_records += batch.count
             self.live_bytes += batch.values.size_bytes
 
-    def add_sent_message(self, message: BaseMessage) -> None:
+    def add_sent_message(self, message: Message) -> None:
         """Counts another message; the answer to a FETCH-BATCH has records, too."""
         self.sent[type(message).__name__] += 1
         if isinstance(message, DirectRecordBatches):
@@ -142,7 +142,7 @@ class MeshTraffic:
         self.add_received(batch)
         return True
 
-    def admitted(self, sender: Permissions, frames: list[bytes]) -> BaseMessage | None:
+    def admitted(self, sender: Permissions, frames: list[bytes]) -> Message | None:
         """The message that frames are; None if they are none, or none that the sender may send."""
         try:
             message = decode(frames)

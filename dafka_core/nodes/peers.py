@@ -35,7 +35,7 @@ from dafka_core.nodes.towers import REFUSED_S, Towers
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS, NodeBeacon, PeerTable, endpoint_of
 from dafka_core.protocol.limits import max_frame_bytes
-from dafka_core.protocol.messages import BaseMessage, DirectRecord, RecordMessage
+from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
 from dafka_core.protocol.record_limits import Announcement
 from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
@@ -162,7 +162,7 @@ class Neighbours:
         frame: bytes,
         descriptor: int,
         introduced: Announcement | None,
-        kind: type[BaseMessage] | None,
+        kind: type[Message] | None,
         topic: str,
     ) -> None:
         """Takes a subscription.

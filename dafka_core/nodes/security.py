@@ -22,7 +22,7 @@ from dafka_core.model.names import escape, quoted
 from dafka_core.nodes.process_limits import copied
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.codec import parse_subscription
-from dafka_core.protocol.messages import BaseMessage
+from dafka_core.protocol.messages import Message
 from dafka_core.protocol.record_limits import parse_announcement
 from dafka_core.security.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
 from dafka_core.security.key_files import AllowedKey, KeyPair, read_secret
@@ -355,7 +355,7 @@ class Security:
         else:
             self._say(f"{key} address", "%s", _is_anothers(owner, introduced.node))
 
-    def shown(self, message: BaseMessage) -> BaseMessage | None:
+    def shown(self, message: Message) -> Message | None:
         """What of an answer is for whoever is to have it; None if nothing."""
         if self.own is None or (requestor := getattr(message, "requestor", None)) is None:
             return message

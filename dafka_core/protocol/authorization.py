@@ -74,7 +74,7 @@ def _tells_history(who: Permissions, message: m.HistoryReply) -> bool:
     return who.is_own(message.store) and may_write(who, message.tp)
 
 
-_RULES: Final[Mapping[type[m.BaseMessage], tuple[_Check, str]]] = {
+_RULES: Final[Mapping[type[m.Message], tuple[_Check, str]]] = {
     **dict.fromkeys(
         (
             *(m.RecordMessage, m.DirectRecord, m.RecordBatchMessage, m.DirectRecordBatch),
@@ -103,7 +103,7 @@ _RULES: Final[Mapping[type[m.BaseMessage], tuple[_Check, str]]] = {
 _LIVE: Final = frozenset({m.RecordMessage, m.RecordBatchMessage, m.Head})
 
 
-def refusal(who: Permissions, message: m.BaseMessage) -> str:
+def refusal(who: Permissions, message: m.Message) -> str:
     """Why somebody may not send a message; empty if that is allowed."""
     check, what = _RULES[type(message)]
     return (
@@ -135,7 +135,7 @@ def granted(who: Permissions, frame: bytes) -> bytes | None:
     return frame[:1] + prefix + (b"\0" if topic else b"")
 
 
-def _may_follow(who: Permissions, kind: type[m.BaseMessage], topic: str) -> bool:
+def _may_follow(who: Permissions, kind: type[m.Message], topic: str) -> bool:
     if kind in _LIVE:
         return who.may_consume(topic)
     if kind is m.GetHeads:
@@ -143,7 +143,7 @@ def _may_follow(who: Permissions, kind: type[m.BaseMessage], topic: str) -> bool
     return who.is_own(topic)  # what is sent to one node, or is about a producer's own partition
 
 
-def shown(who: Permissions, message: m.BaseMessage) -> m.BaseMessage | None:
+def shown(who: Permissions, message: m.Message) -> m.Message | None:
     """What of an answer somebody may be told, who was let ask; None if nothing."""
     if isinstance(message, m.DirectHead) and not who.may_know(message.topic):
         return None

@@ -50,7 +50,7 @@ class _Command(NamedTuple):
     """One row of the table: which attribute is the topic, which fields follow in order."""
 
     id: bytes
-    message: type[m.BaseMessage]
+    message: type[m.Message]
     topic: str
     fields: str
     rfc46: str = ""
@@ -114,12 +114,12 @@ _FIELDS: Final = {
 }
 
 
-def subscription(message: type[m.BaseMessage], topic: str = "") -> bytes:
+def subscription(message: type[m.Message], topic: str = "") -> bytes:
     """What a SUB socket subscribes to.  ZeroMQ compares prefixes: compare the whole topic later."""
     return _COMMANDS[message].id + octets_of(topic)
 
 
-def parse_subscription(frame: bytes) -> tuple[bool, type[m.BaseMessage] | None, str]:
+def parse_subscription(frame: bytes) -> tuple[bool, type[m.Message] | None, str]:
     """What an XPUB socket reports of a subscriber: (subscribed?, command or None, topic)."""
     command = _BY_ID.get(frame[1]) if len(frame) > 1 else None
     # Our subscriptions end with the topic, others may include the delimiter after it.
@@ -127,7 +127,7 @@ def parse_subscription(frame: bytes) -> tuple[bool, type[m.BaseMessage] | None, 
     return frame[:1] == b"\x01", command and command.message, topic
 
 
-def encode(message: m.BaseMessage, layout: str = C_LAYOUT) -> list[bytes]:
+def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:
     """The message's frames."""
     command = _COMMANDS[type(message)]
     topic = octets_of(getattr(message, command.topic)) if command.topic else b""
@@ -186,7 +186,7 @@ def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
     return BatchNumbers(sequence, records, transaction_of(tuple(of)), epoch_of(epoch), runs)
 
 
-def decode(frames: Sequence[bytes]) -> m.BaseMessage:
+def decode(frames: Sequence[bytes]) -> m.Message:
     """The message that the frames are, in either layout.
 
     Raises:

@@ -113,7 +113,7 @@ class ConsumerRole:
         self._histories.pop(tp, None)
         self.scheduler.postpone(fetcher)
 
-    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Takes HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
         is_new = isinstance(message, m.HeadsReply) and not self.directory.greeted(message.store)
         messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
@@ -163,7 +163,7 @@ class ConsumerRole:
             fetcher.lose(batch)
         return self.scheduler.ask(now, fetcher, self.room)
 
-    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greets a store that subscribes to our hello, if it was the last to be introduced."""
         if kind is m.Fetch:
             self.scheduler.retry_unanswered(topic)

@@ -14,7 +14,7 @@ from dafka_core.model.log_entries import LogEntry, Met
 from dafka_core.model.records import KnownStore
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
-from dafka_core.protocol.messages import BaseMessage, StoreEndpoints, StoreHello, StoresKnown
+from dafka_core.protocol.messages import Message, StoreEndpoints, StoreHello, StoresKnown
 from dafka_core.protocol.role import Outgoing
 
 KEPT_S: Final = 600.0
@@ -103,7 +103,7 @@ class KnownStores:
             self._note(peer)
         self._peers.pop(peer, None)
 
-    def greeting(self, kind: type[BaseMessage], requestor: str) -> Outgoing | None:
+    def greeting(self, kind: type[Message], requestor: str) -> Outgoing | None:
         """What is said to who subscribes to it with its own address."""
         if not requestor or requestor == self.store:
             return None

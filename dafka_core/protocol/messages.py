@@ -88,7 +88,7 @@ def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class BaseMessage:
+class Message:
     """A message is checked when it is made, field by field and as a whole."""
 
     kinds: ClassVar[dict[str, f.FieldKind]]
@@ -111,7 +111,7 @@ class BaseMessage:
         """Raises ProtocolError unless the fields, each valid in itself, are valid together."""
 
 
-class OfPartition(BaseMessage):
+class OfPartition(Message):
     """A message about one partition."""
 
     __slots__ = ()
@@ -160,7 +160,7 @@ class Packed(OfPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(BaseMessage):
+class Reply(Message):
     """Extension: part ``part`` of ``parts``, from 0 on, of a store's answer to a query."""
 
     requestor: f.Address
@@ -259,7 +259,7 @@ class DirectHead(UpTo):
 
 
 @dataclass(frozen=True, slots=True)
-class GetHeads(BaseMessage):
+class GetHeads(Message):
     """GET-HEADS: asks for the heads of a topic's partitions.
 
     An empty topic asks for those of every topic, as C stores compare topics by prefix.
@@ -270,7 +270,7 @@ class GetHeads(BaseMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHello(BaseMessage):
+class ConsumerHello(Message):
     """CONSUMER-HELLO, from a consumer to one store: "all topic the consumer is subscribed to".
 
     The store is empty in what C nodes send to all stores.
@@ -282,7 +282,7 @@ class ConsumerHello(BaseMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreHello(BaseMessage):
+class StoreHello(Message):
     """STORE-HELLO, from a store to one consumer; to all of them, if it is empty, from C stores."""
 
     consumer: f.AnyAddress
@@ -320,7 +320,7 @@ class DirectRecordBatch(Packed):
 
 
 @dataclass(frozen=True, slots=True)
-class FetchBatch(BaseMessage):
+class FetchBatch(Message):
     """Extension: FETCHes of many partitions, to the store that has said that it has the records."""
 
     store: f.Address
@@ -334,7 +334,7 @@ class FetchBatch(BaseMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class DirectRecordBatches(BaseMessage):
+class DirectRecordBatches(Message):
     """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
 
     ``value`` is as that of a DIRECT-RECORD-BATCH with the records of all entries, in their order.
@@ -405,7 +405,7 @@ class DirectRecordBatches(BaseMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsQuery(BaseMessage):
+class HeadsQuery(Message):
     """Extension: asks stores for what they hold of some topics (all topics if there are none).
 
     Other than with GET-HEADS, the answer names the store, says where a partition begins, and
@@ -498,7 +498,7 @@ class RecordTooLarge(OfPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreEndpoints(BaseMessage):
+class StoreEndpoints(Message):
     """Extension: tells one requestor where a store's records can be read in bulk (Arrow Flight).
 
     ``locations`` are URIs as Flight has them; a requestor takes the first that it can reach.
@@ -510,7 +510,7 @@ class StoreEndpoints(BaseMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class StoresKnown(BaseMessage):
+class StoresKnown(Message):
     """Extension: tells one requestor which other stores a store knows, also those that are away."""
 
     requestor: f.Address

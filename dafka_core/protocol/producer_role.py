@@ -121,7 +121,7 @@ class ProducerRole:
         self.retained.append(batch)
         return [] if self.fenced_by else [OutgoingBatch(batch)]
 
-    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Takes ACK, FETCH and GET-HEADS."""
         match message:
             case m.EpochAck(partition=self.address, topic=self.topic):
@@ -158,7 +158,7 @@ class ProducerRole:
                 self._on_ack("", batch.end)
         return []
 
-    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """A new subscriber may have missed records: tells it at once how far the partition goes."""
         if self.directory is not None:
             return self.directory.on_subscribed(now, kind, topic)

@@ -76,7 +76,7 @@ class ReaderRole:
         if not reads:
             self.reads.pop(tp, None)
 
-    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Takes greetings and answers."""
         match message:
             case m.StoreHello() | m.HeadsReply(query=0):
@@ -98,7 +98,7 @@ class ReaderRole:
                 messages.extend(self._ask(now, read))
         return messages
 
-    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """A store that receives our messages from now on may have missed earlier FETCHes."""
         if kind in (m.Fetch, m.ConsumerHello):
             self._retry_unanswered()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dafka_core.model.records import RecordBatch
-from dafka_core.protocol.messages import BaseMessage
+from dafka_core.protocol.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class OutgoingBatch:
     requestor: str = ""
 
 
-Outgoing = BaseMessage | OutgoingBatch
+Outgoing = Message | OutgoingBatch
 
 
 class PeerNews(NamedTuple):
@@ -46,13 +46,13 @@ class Role(Protocol):
     def subscriptions(self) -> list[bytes]:
         """What to subscribe to from the start."""
 
-    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         """Takes a message that is no record.  ``peer`` has sent it; it is empty if not known."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Takes records that were sent to ``requestor``; it is empty for RECORD."""
 
-    def on_subscribed(self, now: float, kind: type[BaseMessage], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         """A peer has subscribed to ``kind`` and ``topic`` (empty: to all topics)."""
 
     def on_peer(self, now: float, news: PeerNews) -> None:

@@ -429,7 +429,7 @@ class StoreDirectory:
         """The question is of no interest any more."""
         self._questions.pop(question.query.query, None)
 
-    def on_message(self, now: float, message: m.BaseMessage) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.Message) -> list[Outgoing]:
         """Takes greetings and answers."""
         match message:
             case m.StoreHello():
@@ -463,7 +463,7 @@ class StoreDirectory:
                         question.add_head(PartitionInfo(*message.tp, 0, message.end))
         return []
 
-    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """A store that subscribes to our hello receives our messages from now on: asks it."""
         if kind is m.HistoryReply and topic:
             # Before its hello, also if its own greeting is lost.

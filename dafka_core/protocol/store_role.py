@@ -173,7 +173,7 @@ class StoreRole:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
         return store_requests.subscriptions(self.address)
 
-    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Takes heads, hellos and requests."""
         match message:
             case m.Head() | m.DirectHead():
@@ -276,7 +276,7 @@ class StoreRole:
         """The offset of the record that a partition takes next; more than is on disk yet."""
         return known.visible_end if (known := self.partitions.get(tp)) else self._lives_of(tp).end
 
-    def on_subscribed(self, now: float, kind: type[m.BaseMessage], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Greets requestors, and tells peers what they may have missed."""
         if (greeting := self.known.greeting(kind, topic)) is not None:
             return [greeting]

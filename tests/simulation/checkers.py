@@ -20,10 +20,10 @@ from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import (
     Ack,
-    BaseMessage,
     DirectRecordBatches,
     EpochAck,
     Head,
+    Message,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
@@ -182,7 +182,7 @@ class Checkers:
         ):
             self._world.fail(who, f"goes back to {start}, where nothing has changed")
 
-    def on_told(self, mesh: SimulatedMesh, message: BaseMessage | RecordBatch) -> None:
+    def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""
         if isinstance(mesh.role, ConsumerRole):
             for tp, latest in told_of(message):
@@ -221,7 +221,7 @@ class Checkers:
         if sorted(found) != sorted(rows) or disk.end(tp) < end:
             self._world.fail(who, f"{LOST} transaction {number} is not what was written")
 
-    def on_sent(self, mesh: SimulatedMesh, message: BaseMessage | OutgoingBatch) -> None:
+    def on_sent(self, mesh: SimulatedMesh, message: Message | OutgoingBatch) -> None:
         """No node sends what was never published, or acknowledges what is not on its disk."""
         match message:
             case OutgoingBatch(batch):

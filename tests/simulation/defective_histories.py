@@ -88,7 +88,7 @@ class FollowsAnything(FollowedHistory):
 class CountsAnyonesAcks(ProducerRole):
     """ACKs count by their offsets, whosever records they are about."""
 
-    def on_message(self, now: float, message: m.BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         if isinstance(message, m.EpochAck):
             message = message.plain
         return super().on_message(now, message, peer)

@@ -17,7 +17,6 @@ from dafka_core.protocol.fetch_scheduler import FairQueue, FetchScheduler
 from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import (
     Ack,
-    BaseMessage,
     DirectHead,
     DirectRecordBatch,
     EpochAck,
@@ -25,6 +24,7 @@ from dafka_core.protocol.messages import (
     GetHeads,
     Head,
     HeadsReply,
+    Message,
 )
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.producer_role import ProducerRole
@@ -77,7 +77,7 @@ class HangsOnRing(ProducerRole):
 
     hangs = False
 
-    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         reused = self.durable > CHUNK_COUNT and self.next_offset > 2 * CHUNK_COUNT
         if isinstance(message, Fetch) and reused and message.end >= self.next_offset:
             self.hangs = True
@@ -110,7 +110,7 @@ class ForgetsAtOnce(ProducerRole):
 class TellsOfMoreThanIsStored(ProducerRole):
     """Answers GET-HEADS with what it has published, stored or not."""
 
-    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         if isinstance(message, GetHeads) and message.topic == self.topic and self.next_offset:
             last = self.next_offset - 1
             return [DirectHead(message.requestor, self.topic, self.address, last)]
@@ -164,11 +164,11 @@ class AsksNobody(StoreRole):
     def on_tick(self, now: float) -> list[Outgoing]:
         return _without(super().on_tick(now), GetHeads)
 
-    def on_subscribed(self, now: float, kind: type[BaseMessage], topic: str) -> list[Outgoing]:
+    def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
         found = super().on_subscribed(now, kind, topic)
         return found if kind is Ack else _without(found, GetHeads, Head)
 
-    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         if isinstance(message, DirectHead):
             return []
         return _without(super().on_message(now, message, peer), GetHeads)
@@ -207,7 +207,7 @@ class TakesPrefixes(ConsumerRole):
 class LatestIsOneTooFew(ConsumerRole):
     """Takes the last record that a HEAD names for the next one."""
 
-    def on_message(self, now: float, message: BaseMessage, peer: str) -> list[Outgoing]:
+    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
         if isinstance(message, Head | DirectHead):
             tp = message.tp
             if tp not in self.fetchers:
@@ -269,7 +269,7 @@ class WaitsForGreetings(ReaderRole):
 
 
 class _GreetedOnly(StoreDirectory):
-    def on_message(self, now: float, message: BaseMessage) -> list[Outgoing]:
+    def on_message(self, now: float, message: Message) -> list[Outgoing]:
         if not isinstance(message, HeadsReply) or message.query == 0:
             return super().on_message(now, message)
         known = message.store in self.stores
@@ -300,9 +300,9 @@ class _StaleParse:
     """A frame that ends within a field is taken for what was received before."""
 
     def __init__(self) -> None:
-        self._last: BaseMessage | None = None
+        self._last: Message | None = None
 
-    def __call__(self, frames: Any) -> BaseMessage:
+    def __call__(self, frames: Any) -> Message:
         try:
             self._last = decode(frames)
         except ProtocolError:
@@ -311,5 +311,5 @@ class _StaleParse:
         return self._last
 
 
-def _without(messages: list[Outgoing], *kinds: type[BaseMessage]) -> list[Outgoing]:
+def _without(messages: list[Outgoing], *kinds: type[Message]) -> list[Outgoing]:
     return [message for message in messages if not isinstance(message, kinds)]

@@ -44,7 +44,7 @@ class Forger:
         self._chance = chance
         self.own = [peer.new_address() for _ in range(OWN_PARTITIONS)]
         self._ends: dict[TopicPartition, int] = {}
-        self._makers: tuple[Callable[[], m.BaseMessage | OutgoingBatch], ...] = (
+        self._makers: tuple[Callable[[], m.Message | OutgoingBatch], ...] = (
             *(self._records, self._records, self._direct_records, self._many_records),
             *(self._head, self._head, self._direct_head, self._too_large),
             *(self._ack, self._epoch_ack, self._history_query, self._history_reply),
@@ -135,46 +135,46 @@ class Forger:
 
     # -- messages --------------------------------------------------------------------------------
 
-    def _records(self) -> m.BaseMessage | OutgoingBatch:
+    def _records(self) -> m.Message | OutgoingBatch:
         batch = self._any_batch()
         if self._chance.random() < 0.3:
             return m.RecordMessage(*batch.tp, batch.offset, next(iter(batch.values)))
         return OutgoingBatch(batch)
 
-    def _direct_records(self) -> m.BaseMessage | OutgoingBatch:
+    def _direct_records(self) -> m.Message | OutgoingBatch:
         batch, to = self._any_batch(), self._node()
         if self._chance.random() < 0.3:
             return m.DirectRecord(to, *batch.tp, batch.offset, next(iter(batch.values)))
         return OutgoingBatch(batch, to)
 
-    def _many_records(self) -> m.BaseMessage:
+    def _many_records(self) -> m.Message:
         return m.DirectRecordBatches.of(self._node(), [self._any_batch(), self._any_batch()])
 
-    def _head(self) -> m.BaseMessage:
+    def _head(self) -> m.Message:
         return m.Head(*(tp := self._tp()), self._offset(tp))
 
-    def _direct_head(self) -> m.BaseMessage:
+    def _direct_head(self) -> m.Message:
         return m.DirectHead(self._node(), *(tp := self._tp()), self._offset(tp))
 
-    def _too_large(self) -> m.BaseMessage:
+    def _too_large(self) -> m.Message:
         tp = self._tp()
         return m.RecordTooLarge(self._node(), *tp, self._offset(tp), 2**30)
 
-    def _ack(self) -> m.BaseMessage:
+    def _ack(self) -> m.Message:
         tp, store = self._tp(), self._chance.choice(("", self._store()))
         return m.Ack(tp.partition, tp.topic, self._offset(tp), store)
 
-    def _epoch_ack(self) -> m.BaseMessage:
+    def _epoch_ack(self) -> m.Message:
         tp = self._tp()
         history = self._history(tp)
         life = history[-1].life if history else self._life()
         return m.EpochAck(tp.partition, tp.topic, self._offset(tp), self._store(), life)
 
-    def _history_query(self) -> m.BaseMessage:
+    def _history_query(self) -> m.Message:
         life = self._chance.choice((NO_LIFE, self._life()))
         return m.HistoryQuery(self._node(), self._chance.randint(0, 9), *self._tp(), life)
 
-    def _history_reply(self) -> m.BaseMessage:
+    def _history_reply(self) -> m.Message:
         tp = self._tp()
         to = self._chance.choice((tp.partition, self._node()))
         epoch = self._epoch(tp, 0)
@@ -184,52 +184,52 @@ class Forger:
         of = to, self._chance.choice((0, 1, 2)), self._store(), *tp
         return m.HistoryReply(*of, end, self._life(), history, stores)
 
-    def _fetch(self) -> m.BaseMessage:
+    def _fetch(self) -> m.Message:
         tp = self._tp()
         return m.Fetch(tp.partition, self._node(), tp.topic, self._offset(tp), MAX_FETCH_COUNT)
 
-    def _fetch_batch(self) -> m.BaseMessage:
+    def _fetch_batch(self) -> m.Message:
         entries = (
             PartitionInfo(*self._tp(), 0, MAX_FETCH_COUNT),
             PartitionInfo(*self._tp(), 5, 10),
         )
         return m.FetchBatch(self._store(), self._node(), entries)
 
-    def _get_heads(self) -> m.BaseMessage:
+    def _get_heads(self) -> m.Message:
         return m.GetHeads(self._chance.choice(("", self._topic())), self._node())
 
-    def _heads_query(self) -> m.BaseMessage:
+    def _heads_query(self) -> m.Message:
         topics = self._chance.choice(((), (self._topic(),)))
         return m.HeadsQuery(self._node(), self._chance.randint(0, 9), topics)
 
-    def _times_query(self) -> m.BaseMessage:
+    def _times_query(self) -> m.Message:
         of = self._node(), self._chance.randint(0, 9)
         return m.TimesQuery(*of, *self._tp(), 0, 10**6)
 
-    def _hello(self) -> m.BaseMessage:
+    def _hello(self) -> m.Message:
         return m.ConsumerHello(self._store(), self._node(), (self._topic(),))
 
-    def _store_hello(self) -> m.BaseMessage:
+    def _store_hello(self) -> m.Message:
         return m.StoreHello(self._chance.choice(("", self._node())), self._store())
 
-    def _heads_reply(self) -> m.BaseMessage:
+    def _heads_reply(self) -> m.Message:
         tp = self._tp()
         entries = (PartitionInfo(*tp, 0, self._offset(tp) + 1, self._life()),)
         return m.HeadsReply(self._node(), self._chance.randint(0, 9), self._store(), 0, 1, entries)
 
-    def _times_reply(self) -> m.BaseMessage:
+    def _times_reply(self) -> m.Message:
         of = self._node(), self._chance.randint(0, 9), self._store()
         return m.TimesReply(*of, 0, 1, ((0, 0), (10, 10)))
 
-    def _endpoints(self) -> m.BaseMessage:
+    def _endpoints(self) -> m.Message:
         return m.StoreEndpoints(self._node(), self._store(), ("grpc://127.0.0.1:1",))
 
-    def _known(self) -> m.BaseMessage:
+    def _known(self) -> m.Message:
         entries = tuple(KnownStore(store, "tcp://nowhere:1", 1, True) for store in self.own)
         return m.StoresKnown(self._node(), self._store(), entries)
 
 
-def frames_of(message: m.BaseMessage | OutgoingBatch) -> list[list[bytes]]:
+def frames_of(message: m.Message | OutgoingBatch) -> list[list[bytes]]:
     """The frames of a message; of records there may be several."""
     if not isinstance(message, OutgoingBatch):
         return [encode(message)]

@@ -20,10 +20,10 @@ from dafka_core.nodes.sockets import send_packed
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode, encode, parse_subscription
 from dafka_core.protocol.messages import (
-    BaseMessage,
     DirectRecord,
     DirectRecordBatches,
     EpochAck,
+    Message,
     RecordMessage,
 )
 from dafka_core.protocol.record_limits import RecordLimits, announcement
@@ -240,7 +240,7 @@ class SimulatedMesh:
     def _send_singles(self, message: OutgoingBatch) -> None:
         batch, single = message.batch, message.requestor
         for sequence, value in enumerate(batch.values, batch.offset):
-            record: BaseMessage = (
+            record: Message = (
                 DirectRecord(single, batch.topic, batch.partition, sequence, value)
                 if single
                 else RecordMessage(batch.topic, batch.partition, sequence, value)

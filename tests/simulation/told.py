@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.protocol.messages import BaseMessage, DirectHead, Head, HeadsReply
+from dafka_core.protocol.messages import DirectHead, Head, HeadsReply, Message
 
 
-def told_of(message: BaseMessage | RecordBatch) -> list[tuple[TopicPartition, int]]:
+def told_of(message: Message | RecordBatch) -> list[tuple[TopicPartition, int]]:
     """The partitions of which a message tells, and where the next record of each is."""
     match message:
         case RecordBatch():

@@ -15,7 +15,7 @@ from dafka_core.config.node_options import C_LAYOUT, parse_towers
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import NodeBeacon, decode_tower_beacon, encode_node_beacon
 from dafka_core.protocol.codec import decode, encode
-from dafka_core.protocol.messages import BaseMessage
+from dafka_core.protocol.messages import Message
 from dafka_core.security.key_files import KeyPair
 from dafka_core.security.permissions import address_prefix
 from dafka_core.testing import wait_until
@@ -87,7 +87,7 @@ class RawPeer:
             socket.curve_publickey, socket.curve_secretkey = self._key
             socket.curve_serverkey = server
 
-    def send(self, message: BaseMessage, layout: str = C_LAYOUT) -> None:
+    def send(self, message: Message, layout: str = C_LAYOUT) -> None:
         self.send_frames(encode(message, layout))
 
     def send_frames(self, frames: Sequence[bytes]) -> None:
@@ -175,7 +175,7 @@ def _received(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
         return found
 
 
-def _decoded(frames: list[bytes]) -> BaseMessage | None:
+def _decoded(frames: list[bytes]) -> Message | None:
     try:
         return decode(frames)
     except ProtocolError:

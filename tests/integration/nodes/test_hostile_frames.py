@@ -18,7 +18,6 @@ from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
 from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.messages import (
     Ack,
-    BaseMessage,
     ConsumerHello,
     DirectHead,
     DirectRecord,
@@ -28,6 +27,7 @@ from dafka_core.protocol.messages import (
     Head,
     HeadsQuery,
     HeadsReply,
+    Message,
     RecordBatchMessage,
     RecordMessage,
     StoreHello,
@@ -66,7 +66,7 @@ class Mesh:
         nodes = (self.store, self.producer, self.consumer, self.reader)
         return sum(node._mesh.invalid_count for node in nodes)
 
-    def everything(self) -> Iterator[BaseMessage]:
+    def everything(self) -> Iterator[Message]:
         """Every message that some node of these takes."""
         partition, topic = self.producer.address, "t"
         store, consumer, reader = self.store.address, self.consumer.address, self.reader.address

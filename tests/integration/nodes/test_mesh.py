@@ -20,11 +20,11 @@ from dafka_core.nodes.mesh import HostLookup, Subscribers
 from dafka_core.protocol.codec import decode, encode, subscription
 from dafka_core.protocol.messages import (
     Ack,
-    BaseMessage,
     DirectHead,
     DirectRecord,
     DirectRecordBatch,
     EpochAck,
+    Message,
 )
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
@@ -214,7 +214,7 @@ class Publisher:
         self.take(2)
         return socket
 
-    def connect_producer(self, *kinds: type[BaseMessage]) -> zmq.Socket[bytes]:
+    def connect_producer(self, *kinds: type[Message]) -> zmq.Socket[bytes]:
         """A connection of a producer, to which such acknowledgements are sent."""
         socket = self._context.socket(zmq.SUB)
         for kind in kinds:

@@ -88,12 +88,12 @@ def forbidden(node: Any) -> int:
     return int(mesh.traffic.refused(mesh.peers)["forbidden"])
 
 
-def until_forbidden(node: Any, mallory: RawPeer, *messages: m.BaseMessage) -> None:
+def until_forbidden(node: Any, mallory: RawPeer, *messages: m.Message) -> None:
     """Each of the messages is refused, and nothing else comes of it."""
     for message in messages:
         before = forbidden(node)
 
-        def is_refused(message: m.BaseMessage = message, before: int = before) -> bool:
+        def is_refused(message: m.Message = message, before: int = before) -> bool:
             mallory.send(message)  # again, since a subscription may be under way
             time.sleep(0.02)
             return forbidden(node) > before

@@ -25,7 +25,6 @@ from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
-    BaseMessage,
     ConsumerHello,
     DirectHead,
     DirectRecord,
@@ -36,6 +35,7 @@ from dafka_core.protocol.messages import (
     GetHeads,
     Head,
     HeadsReply,
+    Message,
     RecordMessage,
     TimesReply,
 )
@@ -97,7 +97,7 @@ def test_heads_are_told_a_message_full_at_a_time(
     tps = [TopicPartition(topic, f"P{i}") for topic in ("t", "u") for i in range(6)]
     for tp in tps:
         store.append_queue.put(RecordBatch.of(tp, 0, [b"value"])).result(PATIENCE_S)
-    asked: list[tuple[BaseMessage, list[TopicPartition]]] = [
+    asked: list[tuple[Message, list[TopicPartition]]] = [
         (GetHeads("t", peer.address), tps[:6]),
         (GetHeads("", peer.address), tps),
         (ConsumerHello(store.address, peer.address, ("u", "unknown", "t")), tps[6:] + tps[:6]),

@@ -19,9 +19,9 @@ from dafka_core.protocol.codec import decode, encode, encode_batch_prefix
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     AnyRecord,
-    BaseMessage,
     DirectRecord,
     DirectRecordBatch,
+    Message,
     RecordBatchMessage,
     RecordMessage,
     unpack_batch,
@@ -106,7 +106,7 @@ def packed_stretch(
     return messages
 
 
-def two_frames(message: BaseMessage, layout: str) -> list[Frames]:
+def two_frames(message: Message, layout: str) -> list[Frames]:
     frames = encode(message, layout)
     return [(frames[0], frames[-1])]
 
@@ -182,7 +182,7 @@ MIXES = st.lists(SINGLE | PACKED | INVALID, max_size=12).map(
 )
 
 
-def values_in(message: BaseMessage) -> tuple[list[bytes], Longs | None] | None:
+def values_in(message: Message) -> tuple[list[bytes], Longs | None] | None:
     """The records of a message, and their times; None if it is about something else."""
     match message:
         case RecordMessage() | DirectRecord():
@@ -200,7 +200,7 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
     invalid_count = 0
     for frames in messages:
         try:
-            message: BaseMessage | None = decode(frames)
+            message: Message | None = decode(frames)
         except ProtocolError:
             message = None
         found = None if message is None else values_in(message)

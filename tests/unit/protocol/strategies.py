@@ -11,7 +11,6 @@ from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Tran
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_LOCATIONS, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
-    BaseMessage,
     ConsumerHello,
     DirectHead,
     DirectRecord,
@@ -26,6 +25,7 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     HistoryQuery,
     HistoryReply,
+    Message,
     RecordBatchMessage,
     RecordMessage,
     RecordTooLarge,
@@ -208,7 +208,7 @@ LOCATIONS = st.lists(
     min_size=1,
     max_size=MAX_LOCATIONS,
 ).map(tuple)
-MESSAGES: st.SearchStrategy[BaseMessage] = st.one_of(
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(RecordMessage, names(), names(), SEQUENCES, VALUES),
     st.builds(DirectRecord, names(), names(), names(), SEQUENCES, VALUES),
     st.builds(Fetch, names(), names(), names(), SEQUENCES, st.integers(0, MAX_FETCH_COUNT)),

@@ -77,7 +77,7 @@ def test_every_message_has_a_rule() -> None:
 
 
 @pytest.mark.parametrize("message", WRITTEN)
-def test_records_and_heads_come_from_their_producer_or_a_store(message: m.BaseMessage) -> None:
+def test_records_and_heads_come_from_their_producer_or_a_store(message: m.Message) -> None:
     assert not refusal(OWNER, message)
     assert not refusal(KEEPER, message)
     for who in (THIEF, READER, ADMINISTRATOR):
@@ -87,7 +87,7 @@ def test_records_and_heads_come_from_their_producer_or_a_store(message: m.BaseMe
 
 
 @pytest.mark.parametrize("message", OF_STORES)
-def test_stores_alone_speak_for_stores(message: m.BaseMessage) -> None:
+def test_stores_alone_speak_for_stores(message: m.Message) -> None:
     assert not refusal(KEEPER, message)
     for who in (OWNER, THIEF, READER, ADMINISTRATOR):
         assert "may not speak for a store" in refusal(who, message)
@@ -97,14 +97,14 @@ def test_stores_alone_speak_for_stores(message: m.BaseMessage) -> None:
 
 
 @pytest.mark.parametrize("message", ASKED)
-def test_who_may_consume_asks_for_itself(message: m.BaseMessage) -> None:
+def test_who_may_consume_asks_for_itself(message: m.Message) -> None:
     assert not refusal(READER, message)
     assert "may not ask for it" in refusal(THIEF, message)
     assert refusal(OWNER, message)  # what it asks for would be sent to another one's address
 
 
 @pytest.mark.parametrize("message", OF_ANYBODY)
-def test_anybody_asks_what_there_is_for_himself(message: m.BaseMessage) -> None:
+def test_anybody_asks_what_there_is_for_himself(message: m.Message) -> None:
     assert not refusal(READER, message)
     assert not refusal(ADMINISTRATOR, message)
     assert refusal(OWNER, message)
@@ -159,7 +159,7 @@ def test_records_are_refused_by_name() -> None:
     ],
 )
 def test_each_is_sent_what_it_may_have(
-    who: Permissions, kind: type[m.BaseMessage], topic: str, expected: bool
+    who: Permissions, kind: type[m.Message], topic: str, expected: bool
 ) -> None:
     asked = subscription(kind, topic) if topic else subscription(kind)
     for delimiter in (b"", b"\0") if topic else (b"",):

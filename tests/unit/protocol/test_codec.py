@@ -246,7 +246,7 @@ def test_topic_and_subject_differ(frames: list[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_queries_have_no_topic(message: m.BaseMessage, layout: str) -> None:
+def test_queries_have_no_topic(message: m.Message, layout: str) -> None:
     frames = encode(message, layout)
     frames[0] = frames[0][:1] + b"t" + frames[0][1:]
     with pytest.raises(ProtocolError, match="this command has no topic"):
@@ -271,7 +271,7 @@ def test_acks_of_c_nodes_do_not_say_which_store() -> None:
 
 
 @pytest.mark.parametrize(("message", "id_"), COMMAND_IDS.items())
-def test_subscriptions(message: type[m.BaseMessage], id_: bytes) -> None:
+def test_subscriptions(message: type[m.Message], id_: bytes) -> None:
     assert subscription(message) == id_
     assert subscription(message, "tö\udcff") == id_ + "tö".encode() + b"\xff"
     for topic in ("", "tö\udcff"):
@@ -303,8 +303,8 @@ def test_headers_are_limited() -> None:
 def test_prefix_and_numbers_are_the_encoded_header(
     requestor: str, topic: str, partition: str, sequence: int, value: bytes
 ) -> None:
-    message: m.BaseMessage = m.RecordMessage(topic, partition, sequence, value)
-    batch: m.BaseMessage = m.RecordBatchMessage(topic, partition, sequence, 1, packed([value]))
+    message: m.Message = m.RecordMessage(topic, partition, sequence, value)
+    batch: m.Message = m.RecordBatchMessage(topic, partition, sequence, 1, packed([value]))
     if requestor:
         message = m.DirectRecord(requestor, topic, partition, sequence, value)
         batch = m.DirectRecordBatch(requestor, topic, partition, sequence, 1, packed([value]))
@@ -332,7 +332,7 @@ def test_the_numbers_of_a_header_come_back(
 
 @settings(max_examples=500, deadline=None)
 @given(MESSAGES, st.sampled_from(LAYOUTS))
-def test_any_message_survives(message: m.BaseMessage, layout: str) -> None:
+def test_any_message_survives(message: m.Message, layout: str) -> None:
     arrived = decode(encode(message, layout))
     if isinstance(message, m.Ack) and layout == C_LAYOUT:
         message = replace(message, store="")

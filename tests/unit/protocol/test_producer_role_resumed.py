@@ -11,7 +11,6 @@ from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import (
-    BaseMessage,
     ConsumerHello,
     EpochAck,
     Fetch,
@@ -20,6 +19,7 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     HistoryQuery,
     HistoryReply,
+    Message,
     RecordBatchMessage,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
@@ -165,7 +165,7 @@ def ack_of(life: EpochId, end: int) -> EpochAck:
     ],
     ids=["acknowledged", "promised", "begun"],
 )
-def test_a_newer_life_fences_the_producer(message: BaseMessage) -> None:
+def test_a_newer_life_fences_the_producer(message: Message) -> None:
     role = resumed()
     publish(role, 3)
     role.on_message(0.0, message, "S1")

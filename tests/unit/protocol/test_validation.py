@@ -84,7 +84,7 @@ BATCHES: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
     ],
 )
 def test_batches_that_cannot_be(
-    batch: m.BaseMessage, layout: str, sequence: int, count: int, value: bytes, why: str
+    batch: m.Message, layout: str, sequence: int, count: int, value: bytes, why: str
 ) -> None:
     frames = encode(batch, layout)
     numbers = sequence.to_bytes(8, "big") + count.to_bytes(4, "big")

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from dafka_core.config.node_options import C_LAYOUT, RFC46
 from dafka_core.protocol.messages import (
-    BaseMessage,
+    Message,
 )
 
 
 class Vector(NamedTuple):
     """A message, its frames, and the layout they are in."""
 
-    message: BaseMessage
+    message: Message
     frames: list[bytes]
     layout: str
 
@@ -23,9 +23,9 @@ class Vector(NamedTuple):
         return f"{self.layout}-{type(self.message).__name__}"
 
 
-def c(message: BaseMessage, *frames: str) -> Vector:
+def c(message: Message, *frames: str) -> Vector:
     return Vector(message, [bytes.fromhex(frame) for frame in frames], C_LAYOUT)
 
 
-def rfc46(message: BaseMessage, *frames: str) -> Vector:
+def rfc46(message: Message, *frames: str) -> Vector:
     return Vector(message, [bytes.fromhex(frame) for frame in frames], RFC46)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import dafka_console
 import dafka_core
+import dafka_kafka
 import dafka_spark
 from dafka_core.system.files import (
     OWNERS_ALONE,
@@ -23,7 +25,10 @@ from dafka_core.system.files import (
     replace_file,
 )
 
-PACKAGES = [Path(each).parent for each in (dafka_core.__file__, dafka_spark.__file__)]
+PACKAGES = [
+    Path(str(each.__file__)).parent
+    for each in (dafka_console, dafka_core, dafka_kafka, dafka_spark)
+]
 NAMES = ("rename", "renames", "hardlink_to", "fsync", "mkdir", "makedirs")
 NO_PATHS = ("control",)
 """Objects with a method ``replace`` of their own."""
@@ -164,7 +169,7 @@ def test_only_one_module_renames_syncs_and_makes_directories() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if _is_of_files(node, ast.unparse(node.func.value), node.func.attr)
     }
-    elsewhere = {call for call in found if call[0] != "durable_files.py"}
+    elsewhere = {call for call in found if call[0] != "files.py"}
     # In /tmp, for files that mean nothing after the machine has started again.
     assert elsewhere == {("known_stores.py", "directory.mkdir(_PRIVATE, exist_ok=True)")}
     assert {"os.fsync(descriptor)", "made.replace(path)"} <= {call for _, call in found}
