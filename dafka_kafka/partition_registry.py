@@ -1,6 +1,6 @@
 """Which number a partition of a topic has for Kafka clients: gateways agree on a list of them.
 
-The list is one Dafka partition (``number_table.py`` says what its records are).  A gateway that
+The list is one Dafka partition (``registry_table.py`` says what its records are).  A gateway that
 adds to it takes it over as any producer does (``protocol/takeover.py``): of two that do so at once,
 the older life is told that it is over, and tries again.  What a majority of the stores has counts,
 and nothing else: so no number is ever given twice, also where stores are lost.

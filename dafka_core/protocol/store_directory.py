@@ -9,7 +9,7 @@ Our stores also greet with an empty reply, which says that they answer queries (
 when that is nothing.  C stores are asked with GET-HEADS, whose answers have no end: they are
 complete when none has come for a while.
 
-An answer also waits for stores that have not introduced themselves yet (``expected_stores.py``).
+An answer also waits for stores that have not introduced themselves yet.
 """
 
 from __future__ import annotations

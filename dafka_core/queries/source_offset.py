@@ -12,9 +12,9 @@ of many partitions, or with a name that is no plain text, is version 2, in which
 
 ``partitions`` and ``records``, the sum of the positions, are for people.
 
-``lives`` is there where a partition's producer has lives (``dafka_core.model.epochs``):
-the newest one when the position was planned.  Who reads on there is told if a newer one has gone on without
-the records before it.
+``lives`` is there where a partition's producer has lives (``dafka_core.model.epochs``): the
+newest one when the position was planned.  Who reads on there is told if a newer one has gone on
+without the records before it.
 
 ``tasks`` is the rule by which the batch that ends here is cut into tasks: 2, for
 ``range_planner.plan_tasks``.

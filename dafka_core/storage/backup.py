@@ -1,7 +1,7 @@
 """A backup of a store: a directory with one file of LMDB's and a manifest, whole or not there.
 
     backup.mdb     the tables of a store's log (``log.py``); after an earlier backup only the blocks
-                   that are new since (``log_copy.py``)
+                   that are new since
     backup.json    what it is of, and the file's size and checksum (xxh3, 128 bits)
 
 It is made under another name, in the same place, and gets its own when all of it is on disk.  No

@@ -184,7 +184,7 @@ class Block:
         count: how many records it has.
         offsets: where each value begins in ``data``, and where the last one ends.
         times: pairs (record count, microseconds since the epoch UTC), of shape (n, 2).
-        codec: the number of its codec (``block_codec.py``) where it lies; 0 if it has none.
+        codec: the number of its codec where it lies; 0 if it has none.
         size_bytes: what it takes when it is opened.
         head: how the whole block begins where it lies: no other block of the log does.
     """

@@ -4,7 +4,7 @@
 partitions together: the oldest blocks go, as long as what remains has so many bytes at least.  So a
 small size never empties a topic, and what a topic takes is above its size by one block at most.
 
-The rules are in ``retention_rules.py``.  This module is pure: no database, no clock.
+The rules are in ``config/topic_rules.py``.  This module is pure: no database, no clock.
 """
 
 from __future__ import annotations
