@@ -50,7 +50,7 @@ from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.security.allowed_keys import check_produce
 
-_producer_resumed_log = logging.getLogger("dafka.producer")
+_log: Final = logging.getLogger("dafka.producer")
 
 
 def resume(mesh: Mesh, role: ProducerRole, options: ProducerOptions) -> None:
@@ -85,7 +85,7 @@ def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> No
                     found += _deletions(map(bytes, batch.values))
     except DafkaError as error:
         text = "%s: whether the topic was deleted cannot be found out, it goes on: %s"
-        _producer_resumed_log.warning(text, tp, error)
+        _log.warning(text, tp, error)
     of_it = [each for each in found if each.tp == tp and each.before >= end]
     if end and of_it:
         when = shown_time(max(each.at_us for each in of_it))
@@ -121,7 +121,7 @@ EXIT_FAILED: Final = 1
 _LAST: Final = -100
 """Of multiprocessing's finalizers: after those of its queues and pools, which may still publish."""
 
-_process_exit_log: Final = logging.getLogger("dafka")
+_exit_log: Final = logging.getLogger("dafka")
 
 
 class Ending(Protocol):
@@ -149,7 +149,7 @@ def end_at_exit(producer: Ending) -> None:
 
 def report_lost(error: DafkaError) -> None:
     """Says that records may be lost, where no caller is there to be told; the exit code says so."""
-    _process_exit_log.error("%s", error)
+    _exit_log.error("%s", error)
     _lost.set()
 
 
@@ -225,8 +225,6 @@ class Unacked:
 CHUNK_COUNT: Final = 10_000
 """``publish_many`` waits for room chunk by chunk: more records than ``max_unacked_records`` would
 never find room at once."""
-
-_log: Final = logging.getLogger("dafka.producer")
 
 
 class Producer(Node):

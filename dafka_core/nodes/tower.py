@@ -38,7 +38,7 @@ SILENT_S: Final = 10.0
 """A node of which nothing came for so long is not counted any more: twice and a half of what nodes
 wait for each other unless they are told otherwise."""
 
-_heard_nodes_log = logging.getLogger("dafka.tower")
+_log: Final = logging.getLogger("dafka.tower")
 
 
 class HeardNodes:
@@ -50,7 +50,7 @@ class HeardNodes:
     def note(self, now: float, node: str, endpoint: str) -> None:
         """A beacon of a node has come."""
         if node not in self._heard_at:
-            _heard_nodes_log.info(
+            _log.info(
                 "node %(node)s has come, at %(endpoint)s",
                 {"node": node, "endpoint": endpoint},
                 extra={"event": "node_came"},
@@ -70,9 +70,7 @@ class HeardNodes:
             if heard_at > now - SILENT_S and len(self._heard_at) <= MAX_PEERS:
                 break
             del self._heard_at[node]
-            _heard_nodes_log.info(
-                "node %(node)s is silent", {"node": node}, extra={"event": "node_went"}
-            )
+            _log.info("node %(node)s is silent", {"node": node}, extra={"event": "node_went"})
 
 
 MAX_BEACON_BYTES: Final = 4096
@@ -81,7 +79,6 @@ MAX_BEACON_BYTES: Final = 4096
 JOIN_INTERVAL_MS: Final = 1_000
 """How often a tower tells of itself and of those that it joins."""
 
-_log: Final = logging.getLogger("dafka.tower")
 
 _ADDRESS = re.compile(rf"(?a)tcp://(?P<host>\*|{HOST}):(?P<port>\d{{1,5}}|\*)")
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ANOTHER_NAME: Final = "asked for by a name that others may point here: use 127.0.0.1 or localhost"
 
-_visitors_log: Final = logging.getLogger("dafka.metrics")
+_log: Final = logging.getLogger("dafka.metrics")
 
 
 class Visitors:
@@ -68,9 +68,7 @@ class Visitors:
                 )
                 raise ConfigError("metrics", config.metrics, why)
             extra = {"event": "open_port"}
-            _visitors_log.warning(
-                "metrics at %s: whoever reaches them reads them", host, extra=extra
-            )
+            _log.warning("metrics at %s: whoever reaches them reads them", host, extra=extra)
 
     def refusal(self, environ: Mapping[str, Any]) -> tuple[HTTPStatus, str] | None:
         """Why a request is not answered, if it is not."""
@@ -106,8 +104,6 @@ _HEALTH: Final = MappingProxyType(
     {"/healthz": (is_alive, ("ok", "failed")), "/readyz": (is_ready, ("ready", "not ready"))}
 )
 _CHALLENGE: Final = (("WWW-Authenticate", "Bearer"),)
-
-_log = logging.getLogger("dafka.metrics")
 
 
 class MetricsEndpoint(ProcessBound):

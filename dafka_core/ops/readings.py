@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dafka_core.model.names import escape
-from dafka_core.nodes.disk_watch import OTHER as DISK_WATCH_OTHER
 from dafka_core.nodes.disk_watch import Disk, DiskWatch
 from dafka_core.ops import metric_declarations as d
 from dafka_core.ops.metric_declarations import Sample
@@ -181,7 +180,7 @@ class ShownTopics:
 
     def label(self, topic: str) -> str:
         """The topic's name for people, or ``OTHER``."""
-        return self._shown.get(topic, DISK_WATCH_OTHER)
+        return self._shown.get(topic, OTHER)
 
     def summed(
         self, counts: Iterable[tuple[str, tuple[int, int]]]
