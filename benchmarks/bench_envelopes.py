@@ -14,7 +14,7 @@ from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench, filled
 from benchmarks.stub_source import FORM, HEADERS, keys_and_headers
 from dafka_core import EmbeddedCluster
-from dafka_core.model.envelope import close_columns
+from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.values import Values
 
 FULL_READ = 5_000_000

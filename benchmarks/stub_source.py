@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dafka_core.model.envelope import HEADERS_TYPE
+from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_spark.schema import full
 
 FORM = "bench-stub"

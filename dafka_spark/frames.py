@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 -- as all of Spark's users call it
-
-from dafka_spark.errors import ColumnError
-from dafka_spark.schema import CORRUPT, ERROR, ERRORS, HEADERS
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -107,77 +100,3 @@ def _names(names: Iterable[str]) -> str:
     from dafka_core.model.names import escape  # noqa: PLC0415 -- the same
 
     return ",".join(escape(name).replace(",", r"\x2c") for name in names)
-
-
-PREFIX: Final = "dafka.error."
-"""Of the headers that a dead letter has more: ``topic``, ``partition``, ``offset`` and ``why``."""
-
-
-def split_dead_letters(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The good rows, and the others as dead letters that format ``dafka`` writes.
-
-    Write both in ``foreachBatch``, with ``txnAppId`` and ``txnVersion``: then each of them is in
-    its topic once.  A source cannot write dead letters itself: Spark reads a batch as often as it
-    likes.
-
-    Args:
-        rows: of format ``dafka``, read with option ``mode`` = ``PERMISSIVE``.
-
-    Returns:
-        The good rows, without the columns of bad ones; and columns ``key``, ``value`` and
-        ``headers`` of the bad ones, as they were, with headers that say where they come from.
-
-    Raises:
-        ColumnError: the rows have no such columns.
-    """
-    names = rows.columns
-    for name in (*ERRORS, "topic", "partition", "offset"):
-        if name not in names:
-            raise ColumnError(name, "is missing; read with option mode = PERMISSIVE")
-    why = {**{name: F.col(name) for name in ("topic", "partition", "offset")}, "why": F.col(ERROR)}
-    added = F.array(
-        *(
-            F.struct(
-                F.lit(PREFIX + name).alias("key"),
-                F.encode(column.cast("string"), "UTF-8").alias("value"),
-            )
-            for name, column in why.items()
-        )
-    )
-    headers = F.concat(F.coalesce(HEADERS, F.array()), added) if HEADERS in names else added
-    key = F.col("key") if "key" in names else F.lit(None).cast("binary")
-    bad = rows.where(F.col(ERROR).isNotNull())
-    letters = bad.select(key.alias("key"), F.col(CORRUPT).alias("value"), headers.alias(HEADERS))
-    return rows.where(F.col(ERROR).isNull()).drop(*ERRORS), letters
-
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-def in_session(session: SparkSession, function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function, such that it may write wherever it runs: ``pool.map(in_session(...), ...)``.
-
-    Spark looks for the format of a write in the session that is active in the thread, and PySpark
-    makes none active in a new one: a source in Python is ``DATA_SOURCE_NOT_FOUND`` there.  Sessions
-    of Spark Connect have no JVM to say it to: with one, this is the function itself.
-    """
-    if not hasattr(session, "_jsparkSession"):
-        return function
-
-    @wraps(function)
-    def active(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        jvm = session._jvm  # noqa: SLF001
-        assert jvm is not None
-        sessions = jvm.org.apache.spark.sql.classic.SparkSession
-        before = sessions.getActiveSession()
-        sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
-        try:
-            return function(*args, **kwargs)
-        finally:
-            if before.isDefined():
-                sessions.setActiveSession(before.get())
-            else:
-                sessions.clearActiveSession()
-
-    return active

@@ -26,7 +26,7 @@ from dafka_core.archive.record_files import SCHEMA
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.config.security_options import keys_of_environment
 from dafka_core.errors import ConfigError
-from dafka_core.model.envelope import close_columns
+from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.names import unescape
 from dafka_core.model.records import TopicPartition
 from dafka_spark.job_support import (

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from dafka_core.archive.layout import DAY_US, damaged, day_of, reading, translated
 from dafka_core.archive.manifest import ArchivedFile
-from dafka_core.model.envelope import HEADERS_TYPE, close_columns, opened_columns
+from dafka_core.model.envelope_columns import HEADERS_TYPE, close_columns, opened_columns
 from dafka_core.model.names import escape
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values

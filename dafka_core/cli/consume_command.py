@@ -299,7 +299,7 @@ def _checked(pattern: str) -> str:
 def _kept(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     import pyarrow.compute as pc
 
-    from dafka_core.model.envelope import VALUE, opened_columns
+    from dafka_core.model.envelope_columns import VALUE, opened_columns
     from dafka_core.model.matched_records import kept_by
 
     opened = opened_columns(batch.values, [VALUE]) if opens else None

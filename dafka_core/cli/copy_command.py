@@ -27,7 +27,7 @@ from dafka_core.cli.stored_records import Range, StoredRecords
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.model.envelope import HEADERS_TYPE
+from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import escape, quoted, text_of, unescape
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, opened_records

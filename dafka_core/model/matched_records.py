@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from dafka_core.model.envelope import opened_columns
+from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.names import escape
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values

@@ -426,7 +426,7 @@ def opened_lists(
     bare = values.to_list()
     if opens and len(values.starting_with(MAGIC)):
         # A node that comes upon no envelope shall not wait for Arrow to load.
-        from dafka_core.model.envelope import opened_columns  # noqa: PLC0415
+        from dafka_core.model.envelope_columns import opened_columns  # noqa: PLC0415
 
         if (columns := opened_columns(values)) is not None:
             rows = columns["headers"].to_pylist()

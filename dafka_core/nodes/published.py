@@ -106,7 +106,7 @@ def _by_column(values: Any, keys: Any, headers: Any, envelope: str) -> Values:
     # Who has arrays has loaded Arrow.
     import pyarrow as pa  # noqa: PLC0415
 
-    from dafka_core.model.envelope import HEADERS_TYPE, close_columns  # noqa: PLC0415
+    from dafka_core.model.envelope_columns import HEADERS_TYPE, close_columns  # noqa: PLC0415
 
     if headers is not None:
         if not isinstance(headers, pa.ListArray) or headers.type.value_type.num_fields != 2:

@@ -201,7 +201,7 @@ def _listening(where: HostPort, nodes: WatchedNodes, visitors: Visitors, listen:
     try:
         from prometheus_client import make_wsgi_app  # noqa: PLC0415 -- an extra
 
-        from dafka_core.ops.watched_nodes import registry_of  # noqa: PLC0415 -- it imports that
+        from dafka_core.ops.collector import registry_of  # noqa: PLC0415 -- it imports that
     except ImportError:
         why = "needs prometheus-client: pip install 'dafka-spark[metrics]'"
         raise ConfigError("metrics", listen, why) from None

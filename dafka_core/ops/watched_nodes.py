@@ -5,25 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from collections.abc import Callable, Iterable, Sequence
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Final, cast
-
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
+from typing import TYPE_CHECKING, Any
 
 from dafka_core.config.version import this_version
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.model.histograms import BOUNDS_S, Counted
 from dafka_core.ops import health, readings
 from dafka_core.ops import metric_declarations as d
 from dafka_core.ops.findings import Finding, Severity, problem
-from dafka_core.ops.metric_declarations import EVERY, TABLE, Metric, Sample
+from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.readings import StoreReadings
-from dafka_core.ops.store_extension import ExtensionNode, store_extensions
+from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.protocol.beacons import endpoint_of
 
 if TYPE_CHECKING:
@@ -133,63 +126,3 @@ class WatchedNodes:
             one = problem("start", why, "it opens its log and looks for a tower; its log says more")
             found.append((what, "", one))
         return found
-
-
-_FAMILIES: Final[dict[str, Any]] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-    "histogram": HistogramMetricFamily,
-}
-
-
-def registry_of(nodes: WatchedNodes) -> CollectorRegistry:
-    """What Prometheus' library serves: the nodes, and the process that they run in."""
-    registry = CollectorRegistry()
-    registry.register(NodesCollector(nodes))
-    ProcessCollector(registry=registry)
-    return registry
-
-
-class NodesCollector(Collector):
-    """Asks a process's nodes.  Every metric that their kinds have is there, if only by name."""
-
-    def __init__(self, nodes: WatchedNodes) -> None:
-        self._nodes = nodes
-
-    def describe(self) -> list[Family]:
-        """Every name that there may be: who asks for some only is told of these."""
-        declared = [each.metrics for each in store_extensions()]
-        declared += [each.metrics for each in self._nodes.nodes]
-        return [_family(metric, []) for metric in dict.fromkeys(chain(TABLE, *declared))]
-
-    def collect(self) -> Iterator[Family]:
-        """What they tell now."""
-        found: dict[Metric, list[tuple[list[str], Sample]]] = {}
-        kinds: set[str] = set()
-        nodes = self._nodes.nodes
-        for node in nodes:
-            kinds |= {node.kind, *EVERY}
-            for sample in node.samples():
-                labels = [node.kind, node.name, *sample.labels]
-                found.setdefault(sample.metric, []).append((labels, sample))
-        told = (metric for metric in TABLE if not kinds.isdisjoint(metric.of))
-        for metric in dict.fromkeys(chain(told, *(node.metrics for node in nodes))):
-            yield _family(metric, found.get(metric, []))
-
-
-def _family(metric: Metric, samples: list[tuple[list[str], Sample]]) -> Family:
-    name = metric.name.removesuffix("_total")
-    meaning = metric.meaning if not metric.unit else f"{metric.meaning} ({metric.unit})"
-    family: Any = _FAMILIES[metric.kind](name, meaning, labels=list(metric.all_labels))
-    for labels, sample in samples:
-        if isinstance(sample.value, Counted):
-            family.add_metric(labels, _buckets(sample.value), sample.value.sum_s)
-        else:
-            family.add_metric(labels, float(sample.value))
-    return cast("Family", family)
-
-
-def _buckets(counted: Counted) -> list[tuple[str, float]]:
-    """As Prometheus has them: each counts all that took no longer."""
-    names = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
-    return [*zip(names, accumulate(counted.counts), strict=True)]

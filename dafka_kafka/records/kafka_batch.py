@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dafka_core.model.envelope import close_columns
+from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.records import UNKNOWN_US
 from dafka_core.model.values import Longs, Values
 from dafka_kafka.records.compression import Codec

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dafka_core.model.envelope import KEY, VALUE, opened_columns
+from dafka_core.model.envelope_columns import KEY, VALUE, opened_columns
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Bytes
 from dafka_kafka.records.compression import (

@@ -28,8 +28,8 @@ from typing import Final
 import crc32c
 import numpy as np
 
-from dafka_core.model.envelope import HEADERS, KEY, VALUE, opened_columns
 from dafka_core.model.envelope import MAGIC as ENVELOPE
+from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, opened_columns
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Bytes, Longs, Values
 from dafka_kafka.records.compression import (

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dafka_core.model.envelope import (
+from dafka_core.model.envelope import MAX_LENGTHS_BYTES
+from dafka_core.model.envelope_columns import (
     HEADERS_TYPE,
     MAX_INT32,
-    MAX_LENGTHS_BYTES,
     Octets,
     Runs,
     as_binary,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from dafka_core.errors import ConfigError
-from dafka_core.model.envelope import close_columns
+from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.name_limits import parse_topic
 from dafka_core.model.names import octets_of, quoted, unescape
 from dafka_core.model.records import TopicPartition

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from dafka_core.model.envelope import HEADERS, KEY, VALUE, opened_columns
+from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, opened_columns
 from dafka_core.model.matched_records import KeptRecords, Records, kept
 from dafka_core.model.names import escape
 from dafka_core.model.records import UNKNOWN_US, RecordBatch

@@ -36,7 +36,7 @@ from dafka_core.flight.requests import (
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.model import deletions, packed_offset
-from dafka_core.model.envelope import HEADERS, KEY, VALUE, close_columns, opened_columns
+from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, close_columns, opened_columns
 from dafka_core.model.values import Values
 from dafka_core.model.where import Where
 from dafka_core.protocol import beacons, codec

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dafka_core import EmbeddedCluster
+from dafka_spark.dead_letters import split_dead_letters
 from dafka_spark.errors import ColumnError
-from dafka_spark.frames import split_dead_letters
 from tests.spark.topics import TIMEOUT_S, batch, produce, stream
 
 DDL = "id BIGINT, name STRING, tags ARRAY<STRING>, at STRUCT<x: DOUBLE, day: DATE, t TIMESTAMP>"

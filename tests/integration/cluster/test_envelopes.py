@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from dafka_core import Consumer, EmbeddedCluster, Producer
-from dafka_core.model.envelope import HEADERS_TYPE, closed
+from dafka_core.model.envelope import closed
+from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ApplicationError
 from dafka_spark.options import SourceOptions

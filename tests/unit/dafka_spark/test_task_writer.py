@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from dafka_core.errors import ConfigError, NotAcknowledgedError
-from dafka_core.model.envelope import HEADERS_TYPE, closed
+from dafka_core.model.envelope import closed
+from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.security.permissions import Permissions

@@ -12,7 +12,7 @@ from aiokafka.record.util import decode_varint, encode_varint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.model.envelope import before, put_varints
+from dafka_core.model.envelope_columns import before, put_varints
 from dafka_core.model.values import FEW
 from dafka_kafka.records import record_columns
 from dafka_kafka.records.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError

@@ -1,0 +1,508 @@
+"""Envelopes opened and closed by column: all records of a batch at once, none of them in Python.
+
+What is in an envelope lies one after the other, so the parts of all records of a batch are one
+Arrow array over the batch's own buffer, of which a column takes those that are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dafka_core.model.envelope import (
+    HAS_KEY,
+    HAS_VALUE,
+    LENGTHS_AT,
+    MAGIC,
+    MAX_VARINT_BYTES,
+    VERSION,
+    check_lengths,
+)
+from dafka_core.model.values import Longs, Values
+
+# What the heads of envelopes say, by column: where the parts lie that are in them.
+#
+# Most records of a topic have heads of one shape: each has a key or none has one, they have as
+# many headers, and lengths of as many octets. Then a length is a column, which takes half as long
+# as what goes for all heads: their octets one after the other.
+
+
+Octets = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+
+MAX_INT32: Final = np.iinfo(np.int32).max
+
+MAX_COLUMNS: Final = 64
+"""Octets of a head's lengths that are taken as columns: of a few records with more, each column
+would cost more than all that goes for any heads."""
+
+
+class Heads(NamedTuple):
+    """The parts of records: each one's value, or the head of its envelope and then what is in it.
+
+    Attributes:
+        rows: which records are in envelopes.
+        flags: theirs.
+        firsts: the place of each record's first part among those of all records.
+        starts: where each part begins in the buffer, and where the last one ends.
+        header_counts: of each record that is in an envelope.
+        names: the places of headers' names, each before its value's.
+        are_null: which headers' values are null.
+    """
+
+    rows: Longs
+    flags: Octets
+    firsts: Longs
+    starts: npt.NDArray[np.integer]
+    header_counts: Longs
+    names: Longs
+    are_null: Flags
+
+
+def heads_of(octets: Octets, ends: Longs, rows: Longs) -> Heads:
+    """What the heads of records say; ``rows`` are those that begin with the magic."""
+    alike = _of_one_shape(octets, ends) if len(rows) == len(ends) - 1 else None
+    return _of_any_shape(octets, ends, rows) if alike is None else alike
+
+
+def _of_one_shape(octets: Octets, ends: Longs) -> Heads | None:
+    """None if not all records are envelopes, or their heads have not all the same shape."""
+    starts, least = ends[:-1], int(np.diff(ends).min())
+    first = octets[: min(int(ends[1]), LENGTHS_AT + 1 + MAX_COLUMNS)].tobytes()
+    widths = _widths(first)
+    before_parts = LENGTHS_AT + 1 + sum(widths)
+    if not widths or least < before_parts or ends[-1] > MAX_INT32:
+        return None
+
+    def column(at: int) -> Octets:
+        return octets.take(starts + at)
+
+    flags = first[LENGTHS_AT - 1]
+    for at, octet in enumerate((VERSION, flags, sum(widths)), LENGTHS_AT - 2):
+        if (column(at) != octet).any():
+            return None
+    own = (flags & HAS_KEY) + flags // HAS_VALUE
+    each = len(widths) - own
+    if flags > HAS_KEY | HAS_VALUE or each < 0 or each % 2 or (flags == HAS_VALUE and not each):
+        return None
+    flat = np.empty(len(starts) * (1 + len(widths)) + 1, np.int32)
+    parts = flat[:-1].reshape(len(starts), -1)
+    are_null = np.empty((len(starts), each // 2), np.bool_)
+    parts[:, 0], flat[-1] = starts, ends[-1]
+    at, place = LENGTHS_AT + 1, starts + before_parts
+    for index, width in enumerate(widths):
+        numbers = _numbers([column(at + octet) for octet in range(width)])
+        if numbers is None:
+            return None
+        parts[:, 1 + index] = place
+        header, is_value = divmod(index - own, 2)
+        if header >= 0 and is_value:
+            are_null[:, header] = numbers == 0
+            numbers -= ~are_null[:, header]
+        at, place = at + width, place + numbers
+    if (place != ends[1:]).any():
+        return None
+    firsts = np.arange(0, len(flat) - 1, 1 + len(widths))
+    names = firsts[:, None] + np.arange(1 + own, 1 + len(widths), 2)
+    of_rows = np.full(len(starts), flags, np.uint8), firsts, flat, np.full(len(starts), each // 2)
+    return Heads(np.arange(len(starts)), *of_rows, names.ravel(), are_null.ravel())
+
+
+def _widths(content: bytes) -> list[int]:
+    """How many octets each length in a head has; none if they are no lengths, or too many."""
+    size = content[LENGTHS_AT] if len(content) > LENGTHS_AT else 0
+    packed = content[LENGTHS_AT + 1 :][:size] if size <= MAX_COLUMNS else b""
+    lasts = [at for at, octet in enumerate(packed) if octet < 0x80]
+    return np.diff([-1, *lasts]).tolist() if lasts[-1:] == [size - 1] else []
+
+
+def _numbers(columns: list[Octets]) -> Longs | None:
+    """The numbers of varints with an octet in each column; None if one has other octets."""
+    *others, last = columns
+    if len(others) >= MAX_VARINT_BYTES or last.max() > 0x7F or (others and last.min() == 0):
+        return None
+    numbers: Longs = last.astype(np.int64)
+    for column in reversed(others):
+        if column.min() < 0x80:
+            return None
+        numbers = numbers << 7 | column & 0x7F
+    return numbers
+
+
+def _of_any_shape(octets: Octets, ends: Longs, rows: Longs) -> Heads:
+    rows, flags, lengths = _fitting(octets, ends, rows)
+    parts = np.ones(len(ends) - 1, np.int64)
+    parts[rows] += lengths.runs.counts
+    # In the order of the buffer.
+    order = Runs(parts)
+    starts = np.empty(order.total + 1, np.int64)
+    starts[-1] = ends[-1]
+    starts[order.firsts] = ends[:-1]
+    places = lengths.runs.from_(order.firsts[rows] + 1)
+    starts[places] = lengths.starts
+    of_rows = flags, order.firsts, starts, lengths.headers.counts
+    return Heads(rows, *of_rows, places[lengths.names], lengths.are_null)
+
+
+class Runs:
+    """Numbers 0, 1, 2, … of things that belong to rows, so many to each row, in order.
+
+    Attributes:
+        counts: how many each row has.
+        firsts: the number of each row's first.
+        total: how many there are.
+    """
+
+    def __init__(self, counts: Longs) -> None:
+        self.counts = counts
+        ends = counts.cumsum()
+        self.firsts: Longs = ends - counts
+        self.total = int(ends[-1]) if len(ends) else 0
+        # Mostly all rows have as many; then what follows takes half as long.
+        self._each = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
+
+    def spread(self, of_rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """For each thing what its row has."""
+        return np.repeat(of_rows, self.counts if self._each is None else self._each)
+
+    def from_(self, starts: Longs, step: int = 1) -> Longs:
+        """Numbers that go up by a step from each row's start."""
+        if self._each is not None:
+            return (starts[:, None] + np.arange(self._each) * step).ravel()
+        return self.spread(starts - self.firsts * step) + np.arange(self.total) * step
+
+    def sums(self, of_things: Longs | Flags) -> Longs:
+        """For each row the sum of what its things have; of flags, how many are set."""
+        ends = before(of_things)
+        sums: Longs = ends[self.firsts + self.counts] - ends[self.firsts]
+        return sums
+
+
+def before(numbers: Longs | Flags) -> Longs:
+    """The sums of the numbers before each place, and of all of them."""
+    sums = np.zeros(len(numbers) + 1, np.int64)
+    numbers.cumsum(out=sums[1:])
+    return sums
+
+
+class _Lengths:
+    """The lengths in the heads of envelopes, decoded.
+
+    Attributes:
+        runs: which belong to which record.
+        headers: which headers do.
+        names: which of the lengths are those of headers' names; their values' come next.
+        are_null: which headers' values are null.
+        starts: where each part begins in the buffer.
+        fit: whether a record's lengths are as they must be, and its parts end where it ends.
+    """
+
+    def __init__(
+        self, octets: Octets, heads: Longs, bodies: Longs, stops: Longs, flags: Octets
+    ) -> None:
+        """The lengths of each record lie from ``heads`` to ``bodies``, its parts to ``stops``."""
+        packed_runs = Runs(bodies - heads)
+        packed = octets.take(packed_runs.from_(heads))
+        are_last = packed < 0x80
+        ends_at = (packed_runs.firsts + packed_runs.counts - 1)[packed_runs.counts > 0]
+        fit = np.ones(len(heads), np.bool_)
+        fit[packed_runs.counts > 0] = are_last[ends_at]
+        # One that does not end its last varint must have no bearing on the next record.
+        are_last[ends_at] = True
+        if are_last.all():
+            self.runs, numbers = packed_runs, packed.astype(np.int64)
+        else:
+            self.runs = Runs(packed_runs.sums(are_last))
+            numbers, are_canonical = _decoded(packed, np.flatnonzero(are_last))
+            fit &= self.runs.sums(are_canonical) == self.runs.counts
+        own = (flags & HAS_KEY != 0).astype(np.int64) + (flags & HAS_VALUE != 0)
+        in_headers = self.runs.counts - own
+        fit &= (in_headers >= 0) & (in_headers % 2 == 0)
+        self.headers = Runs((in_headers // 2).clip(min=0))
+        self.names = self.headers.from_(self.runs.firsts + own, step=2)
+        # A value alone is in an envelope only if it would be taken for one.
+        alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
+        fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
+        for at, octet in enumerate(MAGIC):
+            fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
+        if numbers.max(initial=0) > MAX_INT32:
+            # Their sum could go round, and come out right.
+            fit &= self.runs.sums(numbers <= MAX_INT32) == self.runs.counts
+        of_values = numbers[self.names + 1]
+        self.are_null: Flags = of_values == 0
+        numbers[self.names + 1] = of_values - ~self.are_null
+        sums = before(numbers)
+        of_row = sums[self.runs.firsts]
+        ends = sums[self.runs.firsts + self.runs.counts]
+        self.fit: Flags = fit & (ends - of_row == stops - bodies)
+        self.starts: Longs = sums[:-1] + self.runs.spread(bodies - of_row)
+
+
+def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
+    """The numbers of varints, each with its last octet at ``ends``, and which are right."""
+    firsts = np.concatenate(([0], ends[:-1] + 1))
+    widths = ends - firsts + 1
+    at = np.arange(len(packed)) - np.repeat(firsts, widths)
+    shifted = (packed & 0x7F).astype(np.int64) << 7 * at.clip(max=MAX_VARINT_BYTES)
+    are_canonical = (widths <= MAX_VARINT_BYTES) & ((widths == 1) | (packed[ends] != 0))
+    return np.add.reduceat(shifted, firsts), are_canonical
+
+
+def _fitting(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, _Lengths]:
+    rows = rows[ends[rows + 1] - ends[rows] > LENGTHS_AT]
+    starts = ends[rows]
+    flags = octets[starts + LENGTHS_AT - 1]
+    rows = rows[(octets[starts + LENGTHS_AT - 2] == VERSION) & (flags <= HAS_KEY | HAS_VALUE)]
+    while True:
+        starts, stops = ends[rows] + LENGTHS_AT, ends[rows + 1]
+        flags, size = octets[starts - 1], octets[starts].astype(np.int64)
+        heads = starts + 1
+        if size.max(initial=0) > 0x7F:
+            is_long = size > 0x7F
+            second = octets.take(heads, mode="clip").astype(np.int64)
+            size = np.where(is_long, size - 0x80 + (second << 7), size)
+            heads += is_long
+            # Not in the record, or one octet would have done, or two do not.
+            wrong = is_long & ((heads > stops) | (second == 0) | (second > 0x7F))
+        else:
+            wrong = np.zeros(len(rows), np.bool_)
+        wrong |= heads + size > stops
+        if not wrong.any():
+            lengths = _Lengths(octets, heads, heads + size, stops, flags)
+            wrong = ~lengths.fit
+            if not wrong.any():
+                return rows, flags, lengths
+        rows = rows[~wrong]
+
+
+KEY: Final = "key"
+VALUE: Final = "value"
+HEADERS: Final = "headers"
+"""The columns that are made of contents, and that contents are made of."""
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
+"""As Spark's Kafka connector has them."""
+
+PART_RECORDS: Final = 8_192
+"""Opened at a time: what is made in between stays in the processor's cache and in memory that the
+process has; of 50,000 it is so large that the system takes it back, and gives it anew."""
+
+_BOUNDS: Final = np.array([1 << 7, 1 << 14, 1 << 21, 1 << 28], np.int64)
+"""The first number that takes one octet more as a varint."""
+
+
+def opened_columns(
+    values: Values, names: Collection[str] = (KEY, VALUE, HEADERS)
+) -> dict[str, pa.Array] | None:
+    """What is in the envelopes: columns by their names; None where all records are bare values.
+
+    ``KEY`` and ``VALUE`` are of binary, ``HEADERS`` of ``HEADERS_TYPE``; each is null where a
+    record has none.
+    """
+    rows = values.starting_with(MAGIC)
+    if not len(rows):
+        return None
+    parts: dict[str, list[pa.Array]] = {name: [] for name in names}
+    count = 0
+    for start in range(0, len(values), PART_RECORDS):
+        first, stop = rows.searchsorted((start, start + PART_RECORDS))
+        part = _Opened(values[start : start + PART_RECORDS], rows[first:stop] - start)
+        count += len(part.rows)
+        for name, columns in parts.items():
+            columns.append(part.column(name))
+    # One column after the other gives its parts back.
+    return {name: pa.concat_arrays(parts.pop(name)) for name in names} if count else None
+
+
+class _Opened:
+    """What is in the envelopes of some records; ``rows`` are those that are in envelopes."""
+
+    def __init__(self, values: Values, rows: Longs) -> None:
+        """``rows`` are those that may be, as they begin with the magic."""
+        ends, data = values.columns()
+        self._heads = heads_of(np.frombuffer(data, np.uint8), ends, rows)
+        self._parts = _array(self._heads.starts, data)
+        self.rows = self._heads.rows
+
+    def column(self, name: str) -> pa.Array:
+        """One of the columns."""
+        if name == HEADERS:
+            return self._headers()
+        firsts, flags = self._heads.firsts, self._heads.flags
+        places = firsts.copy() if name == VALUE else np.full(len(firsts), -1)
+        has = flags & (HAS_VALUE if name == VALUE else HAS_KEY) != 0
+        at = 1 + (flags & HAS_KEY).astype(np.int64) if name == VALUE else 1
+        places[self.rows] = np.where(has, firsts[self.rows] + at, -1)
+        return self._taken(places)
+
+    def _headers(self) -> pa.ListArray:
+        heads = self._heads
+        counts = np.zeros(len(heads.firsts), np.int64)
+        counts[self.rows] = heads.header_counts
+        values = np.where(heads.are_null, -1, heads.names + 1)
+        pairs = pa.StructArray.from_arrays(
+            [texts(self._taken(heads.names)), self._taken(values)],
+            fields=list(HEADERS_TYPE.value_type),
+        )
+        ends = pa.array(before(counts), pa.int32())
+        return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
+
+    def _taken(self, places: Longs) -> pa.BinaryArray:
+        """Parts by their places; null for -1."""
+        null = places < 0
+        indices = pa.array(places, mask=null if null.any() else None)
+        taken = self._parts.take(indices)
+        return taken if taken.type == pa.binary() else taken.cast(pa.binary())
+
+
+def close_columns(
+    values: pa.Array, keys: pa.Array | None = None, headers: pa.Array | None = None
+) -> pa.Array:
+    """The contents of records, of binary without nulls: in envelopes those that need one.
+
+    Args:
+        values, keys: of binary or string, with nulls.
+        headers: lists of (name, value), of string and binary; null lists are empty ones.
+
+    Raises:
+        ValueError: a header has no name, or there are too many headers.
+    """
+    values = as_binary(values)
+    needed = ~valid(values)
+    needed[Values.from_arrow(values).starting_with(MAGIC)] = True
+    columns = [(values, HAS_VALUE)]
+    if keys is not None and keys.null_count < len(keys):
+        columns.insert(0, (as_binary(keys), HAS_KEY))
+        needed |= valid(keys)
+    counts = np.zeros(len(values), np.int64)
+    if headers is not None:
+        counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
+        needed |= counts > 0
+    if not needed.any():
+        return values
+    return _Closing(columns, Runs(counts), needed).closed(headers)
+
+
+class _Closing:
+    """Puts the contents of rows together from parts: columns of them, and which is where.
+
+    The parts of a row are the head of its envelope, if it needs one, then its key and its value, if
+    it has them, then each header's name and value.
+    """
+
+    def __init__(
+        self, columns: Sequence[tuple[pa.Array, int]], headers: Runs, needed: Flags
+    ) -> None:
+        """``columns`` are keys and values, each with its flag; ``needed`` says who needs a head."""
+        self._rows = np.flatnonzero(needed)
+        self._headers = headers
+        self._columns = [column for column, _ in columns]
+        present = [valid(column) for column in self._columns]
+        flags = np.sum([has * flag for has, (_, flag) in zip(present, columns, strict=True)], 0)
+        self._flags: Octets = flags[self._rows].astype(np.uint8)
+        self._parts = Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
+        firsts = self._parts.firsts
+        # The number of each part, where all are counted column after column.
+        self._order = np.empty(self._parts.total, np.int32)
+        self._order[firsts[self._rows]] = np.arange(len(self._rows))
+        self._have_lengths: Flags = self._parts.spread(needed)
+        self._have_lengths[firsts[self._rows]] = False
+        before, place = len(self._rows), firsts + needed
+        for has in present:
+            self._order[place[has]] = before + np.flatnonzero(has)
+            before, place = before + len(has), place + has
+        names = headers.from_(place, step=2)
+        self._order[names] = before + np.arange(headers.total)
+        self._order[names + 1] = before + headers.total + np.arange(headers.total)
+
+    def closed(self, headers: pa.Array | None) -> pa.Array:
+        """The contents; ``headers`` are those of all rows."""
+        lengths = [np.zeros(len(self._rows), np.int32), *map(_lengths_of, self._columns)]
+        if headers is not None and self._headers.total:
+            names, values = headers.flatten().flatten()
+            if names.null_count:
+                raise ValueError("a header's name is null")
+            self._columns += [as_binary(names), as_binary(values)]
+            lengths += [_lengths_of(names), _lengths_of(values) + valid(values)]
+        heads = self._heads(np.concatenate(lengths)[self._order[self._have_lengths]])
+        columns = [heads, *self._columns]
+        if any(column.type != pa.binary() for column in columns) or (
+            sum(column.nbytes for column in columns) > MAX_INT32
+        ):
+            columns = [column.cast(pa.large_binary()) for column in columns]
+        joined = pa.concat_arrays(columns).take(pa.array(self._order))
+        ends, data = Values.from_arrow(joined).columns()
+        return _array(ends[np.append(self._parts.firsts, self._parts.total)], data)
+
+    def _heads(self, numbers: Longs) -> pa.Array:
+        runs = Runs(self._parts.counts[self._rows] - 1)
+        widths: Longs = np.ones(len(numbers), np.int64)
+        if numbers.max(initial=0) >= _BOUNDS[0]:
+            widths += np.searchsorted(_BOUNDS, numbers, side="right")
+        sizes = runs.sums(widths)
+        check_lengths(int(sizes.max()))
+        size_widths: Longs = 1 + (sizes > 0x7F)
+        heads = Runs(LENGTHS_AT + size_widths + sizes)
+        octets = np.empty(heads.total, np.uint8)
+        for at, octet in enumerate((*MAGIC, VERSION)):
+            octets[heads.firsts + at] = octet
+        octets[heads.firsts + LENGTHS_AT - 1] = self._flags
+        put_varints(octets, heads.firsts + LENGTHS_AT, sizes, size_widths)
+        before = widths.cumsum() - widths
+        of_row = np.append(before, 0)[runs.firsts]
+        starts = heads.firsts + LENGTHS_AT + size_widths
+        put_varints(octets, before + runs.spread(starts - of_row), numbers, widths)
+        return _array(np.append(heads.firsts, heads.total), octets)
+
+
+def put_varints(octets: Octets, at: Longs, numbers: Longs, widths: Longs) -> None:
+    """Writes numbers as varints of these widths."""
+    octets[at] = numbers & 0x7F
+    for shift in range(1, int(widths.max(initial=1))):
+        longer = widths > shift
+        at, numbers, widths = at[longer], numbers[longer], widths[longer]
+        octets[at + shift - 1] |= 0x80
+        octets[at + shift] = numbers >> 7 * shift & 0x7F
+
+
+def _array(ends: npt.NDArray[np.integer], data: Any) -> pa.Array:
+    """The octets between ends as an array of binary, of large binary where it must be."""
+    is_large = int(ends[-1]) > MAX_INT32
+    kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
+    buffers = [None, pa.py_buffer(ends.astype(dtype, copy=False)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(ends) - 1, buffers, null_count=0)
+
+
+def as_binary(array: pa.Array) -> pa.Array:
+    """An array of binary or string, large or not, as one of binary; without a copy."""
+    is_large = str(array.type).startswith("large")
+    return array.cast(pa.large_binary() if is_large else pa.binary())
+
+
+def valid(array: pa.Array) -> Flags:
+    """Which elements are not null."""
+    if not array.null_count:
+        return np.ones(len(array), np.bool_)
+    valid: Flags = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _lengths_of(array: pa.Array) -> npt.NDArray[np.integer]:
+    """How long the elements are; 0 for nulls."""
+    lengths: npt.NDArray[np.integer] = pc.binary_length(array).fill_null(0).to_numpy()
+    return lengths
+
+
+def texts(octets: pa.Array) -> pa.Array:
+    """Octets as text; what is not UTF-8 is replaced, as Kafka's clients do."""
+    try:
+        return octets.cast(pa.utf8())
+    except pa.ArrowInvalid:
+        found = octets.dictionary_encode()
+        texts = [each.decode("utf-8", "replace") for each in found.dictionary.to_pylist()]
+        return pa.array(texts, pa.utf8()).take(found.indices)

@@ -1,0 +1,76 @@
+"""Nodes' numbers in the form of Prometheus' library: they are read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate, chain
+from typing import Any, Final, cast
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from dafka_core.model.histograms import BOUNDS_S, Counted
+from dafka_core.ops.metric_declarations import EVERY, TABLE, Metric, Sample
+from dafka_core.ops.store_extension import store_extensions
+from dafka_core.ops.watched_nodes import WatchedNodes
+
+_FAMILIES: Final[dict[str, Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def registry_of(nodes: WatchedNodes) -> CollectorRegistry:
+    """What Prometheus' library serves: the nodes, and the process that they run in."""
+    registry = CollectorRegistry()
+    registry.register(NodesCollector(nodes))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class NodesCollector(Collector):
+    """Asks a process's nodes.  Every metric that their kinds have is there, if only by name."""
+
+    def __init__(self, nodes: WatchedNodes) -> None:
+        self._nodes = nodes
+
+    def describe(self) -> list[Family]:
+        """Every name that there may be: who asks for some only is told of these."""
+        declared = [each.metrics for each in store_extensions()]
+        declared += [each.metrics for each in self._nodes.nodes]
+        return [_family(metric, []) for metric in dict.fromkeys(chain(TABLE, *declared))]
+
+    def collect(self) -> Iterator[Family]:
+        """What they tell now."""
+        found: dict[Metric, list[tuple[list[str], Sample]]] = {}
+        kinds: set[str] = set()
+        nodes = self._nodes.nodes
+        for node in nodes:
+            kinds |= {node.kind, *EVERY}
+            for sample in node.samples():
+                labels = [node.kind, node.name, *sample.labels]
+                found.setdefault(sample.metric, []).append((labels, sample))
+        told = (metric for metric in TABLE if not kinds.isdisjoint(metric.of))
+        for metric in dict.fromkeys(chain(told, *(node.metrics for node in nodes))):
+            yield _family(metric, found.get(metric, []))
+
+
+def _family(metric: Metric, samples: list[tuple[list[str], Sample]]) -> Family:
+    name = metric.name.removesuffix("_total")
+    meaning = metric.meaning if not metric.unit else f"{metric.meaning} ({metric.unit})"
+    family: Any = _FAMILIES[metric.kind](name, meaning, labels=list(metric.all_labels))
+    for labels, sample in samples:
+        if isinstance(sample.value, Counted):
+            family.add_metric(labels, _buckets(sample.value), sample.value.sum_s)
+        else:
+            family.add_metric(labels, float(sample.value))
+    return cast("Family", family)
+
+
+def _buckets(counted: Counted) -> list[tuple[str, float]]:
+    """As Prometheus has them: each counts all that took no longer."""
+    names = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
+    return [*zip(names, accumulate(counted.counts), strict=True)]

@@ -1,0 +1,259 @@
+"""Envelopes by column are those of single records, whatever lies beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dafka_core.model.envelope import HAS_KEY, MAGIC, MAX_LENGTHS_BYTES, closed
+from dafka_core.model.envelope_columns import (
+    HEADERS_TYPE,
+    MAX_COLUMNS,
+    Heads,
+    close_columns,
+    heads_of,
+    opened_columns,
+)
+from dafka_core.model.values import Values
+from tests.unit.model import envelopes
+
+unhurried = settings(deadline=None)
+VALUES_ONLY = envelopes.values_only()
+VECTORS = envelopes.vectors()
+
+
+def opened(contents: Sequence[bytes]) -> list[envelopes.Parts]:
+    """Through the columns, as part of a larger buffer."""
+    values = Values.from_arrow(pa.array([b"before", *contents, b"after"], pa.binary()))[1:-1]
+    found = opened_columns(values)
+    if found is None:
+        return [(None, value, ()) for value in contents]
+    columns = found["key"], found["value"], found["headers"]
+    assert columns[2].type == HEADERS_TYPE
+    for column in columns:
+        column.validate(full=True)
+    keys, values_, headers = (column.to_pylist() for column in columns)
+    pairs = [tuple((each["key"], each["value"]) for each in row or ()) for row in headers]
+    return list(zip(keys, values_, pairs, strict=True))
+
+
+def columns_of(parts: Sequence[envelopes.Parts]) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Values, keys and headers: slices of longer columns."""
+    padded = [(b"before", b"x", (("h", b"x"),)), *parts, (None, None, ())]
+    keys, values, headers = zip(*padded, strict=True)
+    made = (
+        pa.array(values, pa.binary()),
+        pa.array(keys, pa.binary()),
+        pa.array(headers, HEADERS_TYPE),
+    )
+    return tuple(column.slice(1, len(parts)) for column in made)
+
+
+@pytest.mark.parametrize(("parts", "content"), VECTORS)
+def test_the_vectors_of_the_page(parts: envelopes.Parts, content: bytes) -> None:
+    assert close_columns(*columns_of([parts])).to_pylist() == [content]
+    assert opened([content]) == [parts]
+
+
+@pytest.mark.parametrize(("parts", "content"), VECTORS)
+def test_a_part_of_an_envelope_is_a_value(parts: envelopes.Parts, content: bytes) -> None:
+    cuts = [content[:at] for at in range(len(content))]
+    more = [content + bytes([octet]) for octet in range(256)]
+    # All of them beside a whole one: none has a bearing on another.
+    beside = [*cuts, content, *more]
+    expected: list[envelopes.Parts] = [(None, value, ()) for value in beside]
+    expected[len(cuts)] = parts
+    assert opened(beside) == expected
+
+
+@pytest.mark.parametrize("content", VALUES_ONLY)
+def test_what_does_not_fit_is_a_value(content: bytes) -> None:
+    whole = VECTORS[3][1]
+    assert opened([content]) == [(None, content, ())]
+    # What comes next would make a magic of a value that ends too early.
+    assert opened([whole, content, b"DFK", whole])[1] == (None, content, ())
+
+
+@unhurried
+@given(records=st.lists(envelopes.PARTS, min_size=1, max_size=6))
+def test_what_is_closed_is_opened(records: list[envelopes.Parts]) -> None:
+    contents = close_columns(*columns_of(records)).to_pylist()
+    assert contents == [closed(value, key, headers) for key, value, headers in records]
+    assert opened(contents) == records
+
+
+@unhurried
+@given(
+    contents=st.lists(
+        envelopes.MISTAKABLE | st.sampled_from([content for _, content in VECTORS]), max_size=6
+    )
+)
+def test_any_octets_are_opened_as_the_page_says(contents: list[bytes]) -> None:
+    assert opened(contents) == [envelopes.opened(content) for content in contents]
+
+
+@unhurried
+@given(parts=envelopes.PARTS, at=st.integers(0, 400), octet=st.integers(0, 255))
+@example(parts=(b"k", b"v", ()), at=6, octet=0xFF)
+def test_a_changed_octet_is_read_as_the_page_says(
+    parts: envelopes.Parts, at: int, octet: int
+) -> None:
+    key, value, headers = parts
+    content = bytearray(closed(value, key, headers))
+    if at < len(content):
+        content[at] = octet
+    beside = VECTORS[4][1]
+    expected = [envelopes.opened(each) for each in (beside, bytes(content), beside)]
+    assert opened([beside, bytes(content), beside]) == expected
+
+
+@unhurried
+@given(value=envelopes.MISTAKABLE)
+def test_a_value_that_looks_like_an_envelope_stays_a_value(value: bytes) -> None:
+    contents = close_columns(pa.array([b"x", value], pa.binary())).to_pylist()
+    assert contents == [b"x", closed(value)]
+    assert opened(contents) == [(None, b"x", ()), (None, value, ())]
+
+
+def test_bare_values_are_neither_copied_nor_looked_at_for_long() -> None:
+    values = pa.array([b"one", b"", b"three"], pa.binary())
+    made = close_columns(values, pa.nulls(3, pa.binary()), pa.array([None, [], None], HEADERS_TYPE))
+    assert made.buffers()[2].address == values.buffers()[2].address
+    assert opened_columns(Values.from_arrow(values)) is None
+    assert opened_columns(Values()) is None
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.large_binary()], ids=str)
+def test_every_type_of_octets_is_closed(type_: pa.DataType) -> None:
+    values = pa.array(["a", None, "c"], type_)
+    contents = close_columns(values, pa.array([None, "k", "é"], type_)).to_pylist()
+    assert opened(contents) == [(None, b"a", ()), (b"k", None, ()), ("é".encode(), b"c", ())]
+
+
+def test_a_name_that_is_not_utf8_is_shown_with_replacements() -> None:
+    content = closed(b"v", headers=(("ab", b"1"), ("cd", b"2"))).replace(b"ab1", b"a\xff1")
+    assert opened([content]) == [(None, b"v", (("a\ufffd", b"1"), ("cd", b"2")))]
+
+
+def test_headers_that_cannot_be_are_refused() -> None:
+    nameless = pa.array([[{"key": None, "value": b"x"}]], HEADERS_TYPE)
+    with pytest.raises(ValueError, match="a header's name is null"):
+        close_columns(pa.array([b"v"]), None, nameless)
+    with pytest.raises(ValueError, match="a header's name is null"):
+        close_columns(pa.array([b"v"]), None, pa.array([[None]], HEADERS_TYPE))
+    many = pa.array([[("", None)] * MAX_LENGTHS_BYTES], HEADERS_TYPE)
+    with pytest.raises(ValueError, match="too many headers"):
+        close_columns(pa.array([b"v"]), None, many)
+
+
+def test_a_null_row_of_headers_may_have_some_behind_it() -> None:
+    pairs = pa.array([("a", b"1"), ("b", b"2")], HEADERS_TYPE.value_type)
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 2]), pairs, mask=pa.array([True, False]))
+    contents = close_columns(pa.array([b"v", b"w"]), None, headers.cast(HEADERS_TYPE)).to_pylist()
+    assert opened(contents) == [(None, b"v", ()), (None, b"w", (("b", b"2"),))]
+
+
+ENVELOPES = [(parts, content) for parts, content in VECTORS if content.startswith(MAGIC)]
+SHORT = st.binary(max_size=60)
+LONG = st.binary(min_size=130, max_size=300)
+
+
+@st.composite
+def of_one_shape(draw: st.DrawFn) -> list[envelopes.Parts]:
+    """Records with a key, or all without one; as many headers; lengths of as many octets."""
+    key, value = draw(st.sampled_from([None, SHORT, LONG])), draw(st.sampled_from([SHORT, LONG]))
+    headers = draw(st.lists(st.sampled_from([SHORT, LONG, None]), min_size=key is None, max_size=3))
+    name = st.text("abä", max_size=5)
+    one = st.tuples(
+        st.none() if key is None else key,
+        value,
+        st.tuples(*(st.tuples(name, st.none() if of is None else of) for of in headers)),
+    )
+    return draw(st.lists(one, min_size=1, max_size=5))
+
+
+def heads(contents: Sequence[bytes]) -> Heads:
+    values = Values.of([*contents])
+    ends, data = values.columns()
+    return heads_of(np.frombuffer(data, np.uint8), ends, values.starting_with(MAGIC))
+
+
+def by_column(found: Heads) -> bool:
+    """Whether they were taken so."""
+    return found.starts.dtype == np.int32
+
+
+def envelope_heads_opened(contents: Sequence[bytes]) -> list[envelopes.Parts]:
+    columns = opened_columns(Values.of([*contents]))
+    if columns is None:
+        return [(None, value, ()) for value in contents]
+    keys, values, headers = (columns[name].to_pylist() for name in ("key", "value", "headers"))
+    pairs = [tuple((each["key"], each["value"]) for each in row or ()) for row in headers]
+    return list(zip(keys, values, pairs, strict=True))
+
+
+@unhurried
+@given(records=of_one_shape())
+def test_heads_of_one_shape_say_what_any_heads_do(records: list[envelopes.Parts]) -> None:
+    contents = [closed(value, key, headers) for key, value, headers in records]
+    alike, any_ = heads(contents), heads([*contents, b"bare"])
+    assert by_column(alike)
+    assert not by_column(any_)
+    assert envelope_heads_opened(contents) == records
+    assert any_.starts.tolist() == [*alike.starts.tolist(), alike.starts[-1] + len(b"bare")]
+    assert any_.firsts.tolist()[:-1] == alike.firsts.tolist()
+    for name in ("rows", "flags", "header_counts", "names", "are_null"):
+        assert getattr(any_, name).tolist() == getattr(alike, name).tolist()
+
+
+@pytest.mark.parametrize(("parts", "content"), ENVELOPES)
+def test_what_is_no_envelope_is_none_beside_those_of_its_shape(
+    parts: envelopes.Parts, content: bytes
+) -> None:
+    others = [content[:at] for at in range(4, len(content))]
+    others += [content + bytes([octet]) for octet in range(256)]
+    for other in others:
+        beside = [content, other, content]
+        assert envelope_heads_opened(beside) == [parts, envelopes.opened(other), parts]
+        assert envelope_heads_opened(beside[1:]) == [envelopes.opened(other), parts]
+
+
+@unhurried
+@given(records=of_one_shape(), at=st.integers(4, 40), octet=st.integers(0, 255))
+@example(records=[(b"k", b"v", ())], at=6, octet=0xFF)
+@example(records=[(None, b"\xc1DFK", (("a", None),))], at=7, octet=0)
+def test_a_changed_octet_is_read_as_the_page_says_of_envelope_heads(
+    records: list[envelopes.Parts], at: int, octet: int
+) -> None:
+    contents = [closed(value, key, headers) for key, value, headers in records]
+    changed = bytearray(contents[-1])
+    changed[min(at, len(changed) - 1)] = octet
+    for beside in ([*contents, bytes(changed)], [bytes(changed), *contents], [bytes(changed)] * 2):
+        assert envelope_heads_opened(beside) == [envelopes.opened(each) for each in beside]
+
+
+@pytest.mark.parametrize("changed", [{4: 2}, {5: HAS_KEY}, {5: 7}, {6: 3}, {7: 0x82}, {8: 0x80}])
+def test_one_that_differs_is_taken_with_all_heads(changed: dict[int, int]) -> None:
+    content = closed(b"value", b"k1")
+    assert by_column(heads([content] * 3))
+    other = bytearray(content)
+    for at, octet in changed.items():
+        other[at] = octet
+    assert not by_column(heads([content, bytes(other), content]))
+    assert envelope_heads_opened([content, bytes(other)]) == [
+        (b"k1", b"value", ()),
+        (None, bytes(other), ()),
+    ]
+
+
+def test_many_headers_are_not_taken_by_column() -> None:
+    most = closed(b"", b"", (("", None),) * (MAX_COLUMNS // 2 - 1))
+    more = closed(b"", b"", (("", None),) * (MAX_COLUMNS // 2))
+    assert by_column(heads([most]))
+    assert not by_column(heads([more]))
+    assert envelope_heads_opened([more]) == [envelopes.opened(more)]
