@@ -21,7 +21,8 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.matched_records import kept
 from dafka_core.model.names import escape, printable, quoted, text_of
-from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicPartition, opened_records
+from dafka_core.model.opened_records import opened_records
+from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicPartition
 from dafka_core.model.where import Where
 
 MOST_RECORDS: Final = 200

@@ -30,7 +30,8 @@ from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import escape, quoted, text_of, unescape
-from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, opened_records
+from dafka_core.model.opened_records import opened_records
+from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch
 from dafka_core.model.suggestions import nearest_name, what_there_is
 from dafka_core.system.files import open_new
 

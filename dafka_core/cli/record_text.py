@@ -13,7 +13,8 @@ import numpy as np
 
 from dafka_core.model.envelope import Headers
 from dafka_core.model.names import escape, octets_of
-from dafka_core.model.records import UNKNOWN_US, Record, opened_lists
+from dafka_core.model.opened_records import opened_lists
+from dafka_core.model.records import UNKNOWN_US, Record
 
 if TYPE_CHECKING:
     from dafka_core.model.matched_records import Records

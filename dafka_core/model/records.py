@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from dafka_core.model.envelope import MAGIC, Headers
+from dafka_core.model.envelope import Headers
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, epoch_at, last_life
 from dafka_core.model.names import shown_partition
 from dafka_core.model.values import Longs, Values
@@ -411,25 +411,3 @@ def times_between(times: Longs, start: int, stop: int) -> Longs:
     ends = times[:, 0].cumsum()
     counts = np.diff(ends.clip(start, stop), prepend=start)
     return np.column_stack((counts, times[:, 1]))[counts > 0]
-
-
-def opened_records(batch: RecordBatch, *, opens: bool = True) -> Iterator[Record]:
-    """The records, in order; without ``opens`` their contents are values as they are."""
-    values, keys, headers = opened_lists(batch.values, opens=opens)
-    return records(batch, values, keys, headers)
-
-
-def opened_lists(
-    values: Values, *, opens: bool
-) -> tuple[Sequence[bytes | None], Iterable[bytes | None], Iterable[Headers]]:
-    """Values, keys and headers."""
-    bare = values.to_list()
-    if opens and len(values.starting_with(MAGIC)):
-        # A node that comes upon no envelope shall not wait for Arrow to load.
-        from dafka_core.model.envelope_columns import opened_columns  # noqa: PLC0415
-
-        if (columns := opened_columns(values)) is not None:
-            rows = columns["headers"].to_pylist()
-            headers = [tuple((each["key"], each["value"]) for each in row or ()) for row in rows]
-            return columns["value"].to_pylist(), columns["key"].to_pylist(), headers
-    return bare, repeat(None), repeat(())

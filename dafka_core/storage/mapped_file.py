@@ -119,8 +119,8 @@ def _on_fault(number: int, info: Any, _context: int | None) -> None:
     with contextlib.suppress(Exception):
         if number == signal.SIGABRT:
             for frame, _ in traceback.walk_stack(inspect.currentframe()):
-                directory = getattr(frame.f_locals.get("self"), "_directory", None)
-                if directory is not None:
+                directory = getattr(frame.f_locals.get("self"), "directory", None)
+                if isinstance(directory, Path):
                     _end(directory, f"LMDB cannot go on at a damaged page of {DATA_FILE}")
         span, shift, name = mapping_at(info[2])  # the address, in siginfo_t
         if number == signal.SIGBUS and name.endswith(".mdb"):

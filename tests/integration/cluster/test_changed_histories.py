@@ -124,7 +124,12 @@ def test_what_the_mesh_says_of_newer_lives_is_believed(one: Served) -> None:
     source.logs[A] = [b"%d" % offset for offset in range(120)]
     source.epoch = NEW
     stream = reader(source, fetch="mesh")
-    read = {"topics": {"t": {"A": 100}}, "start": {}, "lives": {"t": {"A": [*OLD.life]}}}
+    read = {
+        "topics": {"t": {"A": 100}},
+        "start": {},
+        "lives": {"t": {"A": [*OLD.life]}},
+        "tasks": 2,
+    }
     after = stream.latestOffset({**read, "version": 1}, ALL)
     with pytest.raises(HistoryReplacedError) as caught:
         list(rows(stream, {**read, "version": 1}, after))

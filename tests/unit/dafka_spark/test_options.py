@@ -413,6 +413,12 @@ def test_the_longest_delay() -> None:
         ({"maxBytePerTrigger": "1"}, "did you mean 'maxBytesPerTrigger'"),
     ],
 )  # fmt: skip
+def test_wrong_triggers(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(**given)
+    assert says in str(caught.value)
+
+
 def test_a_batch_query_says_that_they_mean_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """As Kafka's connector does: one function may make options for both."""
     given = {"maxOffsetsPerTrigger": "5", "maxTriggerDelay": "1s"}

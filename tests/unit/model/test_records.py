@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import EpochId
+from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import (
     SMALL_BYTES,
     SMALL_RECORDS,
@@ -24,7 +25,6 @@ from dafka_core.model.records import (
     Transaction,
     coalesce,
     concat,
-    opened_records,
     times_between,
 )
 from dafka_core.model.values import Longs, Values

@@ -1,0 +1,32 @@
+"""The records of a batch out of their envelopes, as an application receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+
+from dafka_core.model.envelope import MAGIC, Headers
+from dafka_core.model.records import Record, RecordBatch, records
+from dafka_core.model.values import Values
+
+
+def opened_records(batch: RecordBatch, *, opens: bool = True) -> Iterator[Record]:
+    """The records, in order; without ``opens`` their contents are values as they are."""
+    values, keys, headers = opened_lists(batch.values, opens=opens)
+    return records(batch, values, keys, headers)
+
+
+def opened_lists(
+    values: Values, *, opens: bool
+) -> tuple[Sequence[bytes | None], Iterable[bytes | None], Iterable[Headers]]:
+    """Values, keys and headers."""
+    bare = values.to_list()
+    if opens and len(values.starting_with(MAGIC)):
+        # A node that comes upon no envelope shall not wait for Arrow to load.
+        from dafka_core.model.envelope_columns import opened_columns  # noqa: PLC0415
+
+        if (columns := opened_columns(values)) is not None:
+            rows = columns["headers"].to_pylist()
+            headers = [tuple((each["key"], each["value"]) for each in row or ()) for row in rows]
+            return columns["value"].to_pylist(), columns["key"].to_pylist(), headers
+    return bare, repeat(None), repeat(())
