@@ -121,15 +121,17 @@ class NodeThread:
         self._ended = False
         self._changed = InterruptibleCondition()
         self._thread = threading.Thread(target=self._run_to_end, name=name, daemon=True)
+        self.started = False
+        """True once the thread may run: also if an exception has ended the wait for its start."""
 
     def start(self) -> None:
         """Starts the thread; only once."""
-        self._thread.start()
-
-    @property
-    def started(self) -> bool:
-        """Whether the thread was ever started."""
-        return self._thread.ident is not None
+        self.started = True
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no room for another thread
+            self.started = False
+            raise
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Waits for the thread's end; True if it has ended.  In the thread itself: False."""

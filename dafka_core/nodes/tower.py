@@ -98,16 +98,19 @@ class Tower(Node):
         config = TowerOptions.build(options)
         self._relay = _Relay(config)
         self._relay.is_announced = announce
+        self._thread = NodeThread("dafka-tower", self._relay.run)
         try:
             sub_host, self.sub_port = _bind(self._relay.xsub, "sub_address", config)
             _, self.pub_port = _bind(self._relay.xpub, "pub_address", config)
             self.host = self._relay.host = _reachable(sub_host, config)
             ports = beacons.TowerPorts(self.host, self.sub_port, self.pub_port)
             self._relay.join(config.join, ports)
-            self._thread = NodeThread("dafka-tower", self._relay.run)
             self._thread.start()
         except BaseException:
-            self._relay.destroy()
+            if self._thread.started:
+                self._end_thread()
+            else:
+                self._relay.destroy()
             raise
         self.tower = f"{self.host}:{self.sub_port}:{self.pub_port}"
         """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
@@ -155,13 +158,16 @@ class Tower(Node):
     def close(self) -> None:
         """Stops the tower; may be called twice.  Connections between nodes stay."""
         was_open, self._is_open = self._is_open, False
+        self._end_thread()
+        if was_open:
+            facts, extra = {"tower": self.tower}, {"event": "tower_stopped"}
+            _log.info("tower %(tower)s has stopped", facts, extra=extra)
+
+    def _end_thread(self) -> None:
         if not self._thread.join(0):
             with contextlib.suppress(zmq.ZMQError):
                 self._relay.stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()
-        if was_open:
-            facts, extra = {"tower": self.tower}, {"event": "tower_stopped"}
-            _log.info("tower %(tower)s has stopped", facts, extra=extra)
 
 
 class _Relay:
