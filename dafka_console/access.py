@@ -1,4 +1,4 @@
-"""Who may ask the console for what: nobody by another name, and no page of another site.
+"""Access to the console: tokens, logins, origins of requests, and connections.
 
 A page elsewhere can have its visitor's browser ask a server on the visitor's own machine, and with
 a name of its own that it points there (DNS rebinding) also read the answers.  So requests must name

@@ -1,4 +1,4 @@
-"""What browsers ask the console, and its answers as JSON."""
+"""The JSON API of the console for browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at a cluster in the background, once for all who want to see it."""
+"""The view of a cluster: it polls stores and queries in the background."""
 
 from __future__ import annotations
 

@@ -84,7 +84,6 @@ def top(
     """
     from dafka_console.cluster_view import ClusterView, located
     from dafka_console.top_view import SORTS, TopChoice
-    from dafka_core.flight.store_location import parse_locations
 
     if topic is not None:
         check_argument("topic", topic, check_topic)

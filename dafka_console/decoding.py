@@ -1,4 +1,4 @@
-"""What a record's value, key or header is, as text that people can read.
+"""Values, keys and headers as readable text: JSON, Avro, Arrow and hexadecimal.
 
 Values come from anybody: nothing here runs what is in them, and what is made of them is bounded.
 """

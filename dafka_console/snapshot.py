@@ -1,4 +1,4 @@
-"""A cluster at one moment: what everybody who looks at it is shown."""
+"""A cluster at one moment: its nodes, and its partitions as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error Dafka raises.  Each carries its facts as attributes and says what would be right."""
+"""All errors.  Each carries its facts as attributes and names the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has requests answered as far as their user may ask: the one place where that is decided."""
+"""Access checks of requests: the permissions each kind needs, and its refusal."""
 
 from __future__ import annotations
 

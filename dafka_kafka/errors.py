@@ -1,4 +1,4 @@
-"""The errors of Kafka's protocol with which the gateway answers."""
+"""Kafka's error codes, and the refusal of a request."""
 
 from __future__ import annotations
 

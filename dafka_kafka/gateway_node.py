@@ -1,4 +1,4 @@
-"""What each feature of a gateway is given, and what it is."""
+"""The parts of a gateway that all features share, and the budget of its connections."""
 
 from __future__ import annotations
 

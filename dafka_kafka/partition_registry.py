@@ -1,4 +1,4 @@
-"""Which number a partition of a topic has for Kafka clients: gateways agree on a list of them.
+"""The registry of partition numbers, which all gateways of a cluster agree on.
 
 The list is one Dafka partition (``registry_table.py`` says what its records are).  A gateway that
 adds to it takes it over as any producer does (``protocol/takeover.py``): of two that do so at once,

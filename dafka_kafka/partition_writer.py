@@ -1,4 +1,4 @@
-"""Writes what Kafka's producers send to one partition: in order, each batch once."""
+"""The writer of one partition: checks what producers send, in order, each batch once."""
 
 from __future__ import annotations
 

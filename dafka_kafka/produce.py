@@ -1,4 +1,4 @@
-"""Produce and InitProducerId: what Kafka's producers write.
+"""Produce and InitProducerId, and the rounds in which batches go to the store.
 
 Requests are pipelined: a connection's next one begins before the one before it is on disk.  What
 goes to one partition goes through its ``PartitionWriter``, in the order in which it came; a

@@ -1,4 +1,4 @@
-"""The numbers of topics' partitions, as the records of a list say them.
+"""The table of partition numbers, read from the registry's records.
 
 Kafka numbers a topic's partitions 0, 1, 2, ...; Dafka names them by producers' addresses.  The list
 of which is which only grows, but for topics that clients delete.  Its records are JSON objects, in

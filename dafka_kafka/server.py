@@ -1,4 +1,4 @@
-"""Listens for Kafka's clients, in a thread of its own with an event loop."""
+"""The listener for Kafka's clients, with TLS, in a thread with an event loop."""
 
 from __future__ import annotations
 

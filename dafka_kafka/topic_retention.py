@@ -1,4 +1,4 @@
-"""Kafka's ``retention.ms`` and ``retention.bytes`` of a topic, as a rule at every store.
+"""Kafka's ``retention.ms`` and ``retention.bytes``, as rules at every store.
 
 Such a rule is for one topic, and stands before all others.  ``retention.bytes`` is of the topic in
 each store, as all rules' sizes are, and not of each partition as with Kafka.

@@ -1,4 +1,4 @@
-"""Who may use a gateway: a file of names, of what proves a password, and of what each may do.
+"""Users of a gateway: names, password verifiers, roles and permissions, in a file.
 
 A line is ``NAME SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, in the form that PostgreSQL
 keeps passwords in (RFC 5803); a user has one for each mechanism.  No password can be had from it

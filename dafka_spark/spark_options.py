@@ -1,4 +1,4 @@
-"""What the options of reading and of writing have in common; each declares its own in ``options``.
+"""Options that reading and writing share, and those of Kafka's connector and of nodes.
 
 Spark lower-cases the keys it is given; they are matched in any case, and named as users write
 them (``fetchTimeoutMs``) in errors and in the documentation's tables.

@@ -1,4 +1,4 @@
-"""Where things are in an archive's directory, by names that follow from what they are.
+"""Names of directories and files in an archive, and the errors of an archive.
 
 ::
 

@@ -1,4 +1,4 @@
-"""``dafka checkpoint``: looks at the checkpoints of Spark's streaming queries, and changes them."""
+"""``dafka checkpoint``: show, change and verify checkpoints of streaming queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dafka status`` and ``dafka nodes``: who is there."""
+"""``dafka status``, ``nodes`` and ``doctor``: the nodes of a cluster, and its problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of typer that take what no flag says from the environment and from a file."""
+"""Settings of commands from the environment and from a file with profiles."""
 
 from __future__ import annotations
 

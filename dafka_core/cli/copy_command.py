@@ -1,4 +1,4 @@
-"""``dafka copy``: records from a topic or a file to another topic, cluster or file."""
+"""``dafka copy``: copy a topic or a file to another topic, cluster or file."""
 
 from __future__ import annotations
 

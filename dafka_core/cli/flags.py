@@ -1,4 +1,4 @@
-"""The commands' options, made from those that the nodes declare."""
+"""Flags of commands, made from the options that nodes declare, with ``--metrics``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dafka job``: programs for Spark that come with the package, listed and run.
+"""``dafka job`` and ``dafka notebooks``: the pipelines and notebooks of the package.
 
 They are scripts that come with ``dafka_spark``, of which this package knows only the name: it reads
 the docstring of each, and leaves the process to the one that is to run.

@@ -1,4 +1,4 @@
-"""``dafka store``: runs a store, or does something with its directory."""
+"""Commands that run nodes: ``dafka tower``, ``up``, and ``store`` with its subcommands."""
 
 from __future__ import annotations
 
@@ -321,8 +321,6 @@ def _check_gone(reader: Reader, missing: set[str], named: set[str], address: str
 
 def _named_in(log: Log) -> set[str]:
     """The stores that this one has met, and those that records of extensions name."""
-    from dafka_core.ops.store_extension import store_extensions
-
     named = {store for each in store_extensions() for store in each.named_stores(log)}
     return named | {each.store for each in log.met()}
 

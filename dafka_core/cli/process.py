@@ -1,4 +1,4 @@
-"""The life of a ``dafka`` process: signals, the end of its parent, and errors as exit codes."""
+"""The life of a ``dafka`` process: signals, exit codes, memory, and systemd's notifications."""
 
 from __future__ import annotations
 

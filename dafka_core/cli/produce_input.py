@@ -1,4 +1,4 @@
-"""What ``dafka produce`` reads, on its way to a producer."""
+"""The input of ``dafka produce``: lines, JSON, CSV or files, on their way to a producer."""
 
 from __future__ import annotations
 

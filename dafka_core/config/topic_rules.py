@@ -1,4 +1,4 @@
-"""Retention rules: for how long, or how much of, which topics a store keeps.
+"""Rules for topics, by pattern: which records a store keeps, and how it compresses cold blocks.
 
 A rule is ``PATTERN=LIMITS``: a shell pattern of topics' names, and an age, a size, or both::
 

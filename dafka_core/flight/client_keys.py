@@ -1,4 +1,4 @@
-"""How a client shows a store who it is, and knows that it is one: TLS, and a token made of its key.
+"""Authentication of Flight clients: TLS, a token made from the key, and options of gRPC.
 
 Without keys it says nothing of itself, and talks in the clear.
 """

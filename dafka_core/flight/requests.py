@@ -1,4 +1,4 @@
-"""What a Flight client asks (docs/flight.md): tickets, descriptors, criteria and actions.
+"""Requests of Flight clients (docs/flight.md): tickets, descriptors, criteria and actions.
 
 A field's type says what msgspec takes.  A member that is its default is left out, and is the
 default when it is left out.  An unknown member is refused, so that a misspelt one is not passed

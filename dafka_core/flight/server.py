@@ -1,4 +1,4 @@
-"""Arrow Flight in front of a store's log (docs/flight.md)."""
+"""The Arrow Flight server in front of a store's log, and its FlightInfos (docs/flight.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service's actions: one request, one answer or several, all of them JSON."""
+"""Actions of the Flight service: JSON requests and answers, and the watch for changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service's side of a get: a range of the log, or many, as a stream of batches."""
+"""The server side of a get: ranges of the log as a stream, with or without a condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a store shows by Flight who it is, and knows who asks: TLS, and tokens made of keys."""
+"""Authentication and authorization of the Flight service: TLS, tokens and permissions."""
 
 from __future__ import annotations
 

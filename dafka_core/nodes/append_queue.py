@@ -1,4 +1,4 @@
-"""What writers append, stage and commit at a store, until it is on disk."""
+"""The queue of appends, staged records and commits of a store, until they are on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumer as an application uses it."""
+"""The consumer of applications, and its queue of records."""
 
 from __future__ import annotations
 

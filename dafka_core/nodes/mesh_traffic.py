@@ -1,4 +1,4 @@
-"""What a node has received from its peers and sent to them, in plain numbers.
+"""Counters of the messages a node receives and sends, and of the frames it refuses.
 
 The loop's thread counts, other threads read.
 """

@@ -1,4 +1,4 @@
-"""A node's peers: its towers tell of them, and SUB sockets receive from them.
+"""The peers of a node: their connections in both directions, kinds and subscriptions.
 
 RFC 46, Interconnection Model: a node has a PUB and a SUB socket for its towers, and "a second
 ZeroMQ SUB socket", which it connects to the XPUB socket of every node that it discovers.

@@ -1,4 +1,4 @@
-"""Open files, of which each peer takes some: who has no room for a peer refuses all of it.
+"""Limits of the process: open files, which each peer uses, and memory.
 
 At the limit ZeroMQ neither connects nor accepts, and tries again without a word: a peer would hear
 this node and not be heard, or the other way round.  So while one more peer might not fit, the node

@@ -1,4 +1,4 @@
-"""The producer as an application uses it."""
+"""The producer of applications: publishing, resuming, and the end of its process."""
 
 from __future__ import annotations
 

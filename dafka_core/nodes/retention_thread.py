@@ -1,4 +1,4 @@
-"""Retention beside a store: a thread that gives up what rules say, and gives way to appends."""
+"""The retention thread of a store, and the queries whose unread records it protects."""
 
 from __future__ import annotations
 

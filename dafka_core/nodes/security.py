@@ -1,4 +1,4 @@
-"""Who a node lets in, and how it shows who it is: CURVE on ZeroMQ's sockets (RFC 25 and 26).
+"""CURVE on ZeroMQ's sockets (RFC 25 and 26): keys of peers, and claims to endpoints.
 
 Without keys nothing here does anything, and nodes talk in the clear, as C nodes do.
 """

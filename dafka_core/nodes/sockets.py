@@ -1,4 +1,4 @@
-"""Nodes' ZeroMQ sockets: opening them, receiving many messages at once, sending record batches.
+"""ZeroMQ sockets of nodes: opening, bursts of messages, record batches, rates of peers.
 
 In the layout of C nodes each record is a message of its own.  The two loops over such messages
 are the only ones here that cost Python time per record, so they do nothing but their work.

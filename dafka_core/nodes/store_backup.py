@@ -1,4 +1,4 @@
-"""Backups of a store, taken while it runs or when it does not, restored, and checked.
+"""Backups of a store, running or stopped: made, restored and checked, with saved links.
 
 A store that runs is asked over Arrow Flight: only its own process opens its directory.
 """

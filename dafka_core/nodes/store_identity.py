@@ -1,4 +1,4 @@
-"""Who a store is: its address, which lies beside its records, and where both were made.
+"""The identity of a store: its address beside its records, and its directory.
 
 A producer that waits for two stores must not count one twice because it was started again, so the
 address lasts as long as the directory.  And it must not take two stores for one: a copy of a

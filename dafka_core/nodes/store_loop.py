@@ -1,4 +1,4 @@
-"""What a store's loop does between its role and its log: records to the disk, answers from it.
+"""The loop of a store between role and log, and the thread that writes the log.
 
 It owns no socket and no thread, so the simulation runs it over a disk of its own.
 """

@@ -1,4 +1,4 @@
-"""The tower: introduces nodes to each other.  No record passes through it.
+"""The tower: it introduces nodes to each other.  No record passes through it.
 
 Nodes send beacons to its XSUB socket and hear those of all others from its XPUB socket, which
 greets each new subscriber with a welcome message.

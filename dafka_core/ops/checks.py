@@ -1,4 +1,4 @@
-"""What the facts about a cluster mean: each check is a function of them, and asks nobody."""
+"""Checks of a diagnosis: pure functions from facts to findings, also about security."""
 
 from __future__ import annotations
 

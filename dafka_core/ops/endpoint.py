@@ -1,4 +1,4 @@
-"""Serves ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP.
+"""The HTTP endpoint of ``/metrics``, ``/healthz`` and ``/readyz``, and access to it.
 
 Whoever asks gets an answer while nodes work: asking touches no loop of theirs, and takes none of
 their locks for longer than a number.

@@ -1,4 +1,4 @@
-"""Gathers the facts about a cluster, within a time limit."""
+"""Gathering of the facts about a cluster, and about each store, within a time limit."""
 
 from __future__ import annotations
 

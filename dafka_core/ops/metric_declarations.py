@@ -1,4 +1,4 @@
-"""Every number that nodes tell of themselves: its name, kind, unit, labels and meaning.
+"""Declarations of all metrics: name, kind, unit, labels and meaning.
 
 Each is declared here once; what is served and docs/metrics.md are made from these declarations.
 Names are ``dafka_NOUN_UNIT``, and counters end with ``_total``, as Prometheus' own rules have it

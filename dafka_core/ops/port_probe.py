@@ -1,4 +1,4 @@
-"""Who listens at a port: ZeroMQ, which connects for ever to whoever it may be, does not say.
+"""Probes of ports, and findings about towers: ZeroMQ does not report what listens at a port.
 
 The first octets that ZeroMQ's protocol (ZMTP 3, https://rfc.zeromq.org/spec/23/) sends at once tell
 it from others, and the command after them tells the kind of the socket: a tower has XSUB and XPUB.

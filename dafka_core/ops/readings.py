@@ -1,4 +1,4 @@
-"""What a store tells of itself."""
+"""Readings of the metrics of stores, other nodes and topics."""
 
 from __future__ import annotations
 

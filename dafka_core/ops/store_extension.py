@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -61,7 +61,7 @@ class ExtensionNode(Node):
         return ()
 
 
-class StoreExtension:
+class StoreExtension(ABC):
     """The description of an extension: its options, and how it starts.
 
     It is loaded for each command of ``dafka``: its module imports little.
@@ -87,11 +87,11 @@ class StoreExtension:
             for name, value in options.items():
                 raise ConfigError(name, value, self.unused or f"has no effect without --{flag}")
 
+    @abstractmethod
     def start(self, store: StoreHandle, options: Mapping[str, Any]) -> ExtensionNode:
         """Start the extension at a store, with the options that the user gave, as text."""
-        raise NotImplementedError
 
-    def retract(self, store: StoreHandle) -> None:
+    def retract(self, store: StoreHandle) -> None:  # noqa: B027 -- most announce nothing
         """Take back what a former run has announced at this store; the extension is off now."""
 
     def named_stores(self, log: Log) -> set[str]:

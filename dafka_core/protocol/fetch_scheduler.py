@@ -1,4 +1,4 @@
-"""Which of a role's partitions are asked for now, and of whom.
+"""The order in which a role fetches its partitions, and the peers it asks.
 
 A role may miss something in any number of partitions.  It asks for some at a time; the others wait
 for their turn.

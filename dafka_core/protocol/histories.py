@@ -1,4 +1,4 @@
-"""Whose records a store takes and acknowledges, and which of two histories is the partition's.
+"""Histories of a partition: the epochs a store accepts, and the one a reader follows.
 
     A store extends its own history only, or one that it has the whole of (``extend``).
     Of two that have parted, the one with the newer last life is the partition's: number first,

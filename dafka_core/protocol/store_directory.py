@@ -1,4 +1,4 @@
-"""Which stores there are, and asking all of them something.
+"""The directory of stores: discovery, and questions to all of them.
 
 Stores introduce themselves: a node that subscribes to STORE-HELLO is greeted by every store it
 reaches, and a store that reaches the node subscribes to the hello with its own address.  When both

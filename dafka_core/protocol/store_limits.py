@@ -1,4 +1,4 @@
-"""What a store takes at most: topics, partitions, and octets of one owner.
+"""Limits of a store: topics, partitions and bytes per owner, and the partitions they admit.
 
 A partition's owner is known by its address alone, which begins with digits of the owner's key
 (docs/security.md).  A partition that is on the disk is always gone on with, but for the octets of

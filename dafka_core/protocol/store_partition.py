@@ -1,4 +1,4 @@
-"""A partition as a store keeps it (docs/states.md)."""
+"""A partition as a store keeps it (docs/states.md), with or without a producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers ask a store, in which order it answers, and the answers from what its log holds."""
+"""Requests of peers to a store: their order, the answers, and committed transactions."""
 
 from __future__ import annotations
 

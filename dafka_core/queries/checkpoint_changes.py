@@ -1,4 +1,4 @@
-"""Has a query go on from an earlier batch, or begin again; a backup of its checkpoint comes first.
+"""Changes to the checkpoint of a query: rewind, reset and copy, after a backup.
 
 Spark keeps no lock, so whether the query runs cannot be known for sure: one whose checkpoint has
 changed a short while ago may run.

@@ -1,4 +1,4 @@
-"""Where small batches lie until there is enough of them for blocks of their own.
+"""The append area: groups of small batches, until there are enough for blocks.
 
 LMDB writes whole pages, and those on the way to them: a small value for each of many partitions
 costs a page each.  So what an append has of small batches becomes one value, a group

@@ -1,4 +1,4 @@
-"""A backup of a store: a directory with one file of LMDB's and a manifest, whole or not there.
+"""A backup of a store: one LMDB file and a manifest, complete or absent.
 
     backup.mdb     the tables of a store's log (``log.py``); after an earlier backup only the blocks
                    that are new since

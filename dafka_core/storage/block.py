@@ -1,4 +1,4 @@
-"""One block: many consecutive records of one partition, laid out as Arrow wants them.
+"""One block: consecutive records of one partition in Arrow's layout, and its codecs.
 
     header      magic, format version, codec, checksum, record count, number of timestamp runs
     runs        (record count, microseconds since the epoch UTC) as int64 pairs: when the

@@ -1,4 +1,4 @@
-"""Reads all of a log and says what of it is not as it was written.
+"""Checks of a log: its tables and blocks, and its records against their links.
 
 Each block is copied and checked, and every record that a partition's row tells of must be in one.
 A look at the log lasts for some blocks only, so that a store may run meanwhile: LMDB keeps the

@@ -1,4 +1,4 @@
-"""Signals by which a page of LMDB's files ends a process: it cannot be read, or is damaged.
+"""LMDB's mapped file: positions in it, and signals at pages that cannot be read.
 
 The system sends SIGBUS to the thread that touches a mapped page which the disk does not read, or
 behind the end of a file that was cut.  LMDB aborts where a damaged tree breaks what it asserts.

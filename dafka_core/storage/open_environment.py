@@ -1,4 +1,4 @@
-"""Opening a store's directory: what is not ours is refused, and so is a second writer."""
+"""Opening of a store's directory: the format, the file system, and the single writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a partition's blocks retention gives up, and who may keep them elsewhere first.
+"""The blocks of a partition that retention deletes, and the archiver that may copy them first.
 
 *Age*: a block goes when all its records are older.  *Size* is that of the topic in this store, all
 partitions together: the oldest blocks go, as long as what remains has so many bytes at least.  So a

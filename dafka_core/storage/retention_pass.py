@@ -1,4 +1,4 @@
-"""Retention of one log: what its rules say is found, and given up, a little at a time."""
+"""A retention pass over one log: it applies the rules in small steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log's tables inside one transaction of LMDB: rows of partitions, and blocks."""
+"""The log's tables inside one LMDB transaction: partitions, blocks, notes and epochs."""
 
 from __future__ import annotations
 

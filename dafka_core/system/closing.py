@@ -1,4 +1,4 @@
-"""Contexts that end with ``close``, and what becomes of them in a forked child."""
+"""Contexts that end with ``close``, forked children, and the check for patched threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and directories that survive a power cut: no other module renames a file or syncs one."""
+"""Files and directories that survive a power cut, and permissions of private files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups that this gateway coordinates: which they are, their time, what is kept of them."""
+"""The coordinator of consumer groups: their timers, and the log of their offsets."""
 
 from __future__ import annotations
 

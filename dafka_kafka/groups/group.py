@@ -1,4 +1,4 @@
-"""A consumer group: the classic protocol as Kafka's coordinator speaks it, without I/O.
+"""A consumer group: members, states and the classic protocol, without I/O.
 
 Time is an argument.  A request is given with a ticket; its answer comes out of ``take_answers``
 with the ticket, at once or when the group is ready for it.  What happens in which state is

@@ -1,4 +1,4 @@
-"""The requests of Kafka's clients about groups: who is in them, and who coordinates them."""
+"""The group APIs: membership, coordinators and committed offsets."""
 
 from __future__ import annotations
 

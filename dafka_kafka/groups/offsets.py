@@ -1,4 +1,4 @@
-"""How far groups have committed, from the records that gateways keep of it."""
+"""Committed offsets of groups, and the records that gateways keep of them."""
 
 from __future__ import annotations
 

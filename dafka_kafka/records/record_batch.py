@@ -1,4 +1,4 @@
-"""Kafka's record batch v2: what its clients have sent and read since Kafka 0.11.
+"""Kafka's record batch v2, as clients have sent and read it since Kafka 0.11.
 
     base offset         8 octets   of the first record
     length              4          of all that follows

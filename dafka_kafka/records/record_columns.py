@@ -1,4 +1,4 @@
-"""The records in a record batch, decoded and encoded by column: none of them in Python.
+"""Records of a batch, decoded and encoded by column, without a Python loop per record.
 
 A record is (numbers are varints, but for the attributes):
 

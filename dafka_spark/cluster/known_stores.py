@@ -1,4 +1,4 @@
-"""Where stores were when they were seen last, in a file of this machine's, and what they say.
+"""Stores as they were last seen, in a file of this machine, and their answers by Flight.
 
 Spark ends its Python workers after a minute without work: the next batch of a query begins in new
 ones, which know nothing.  This is how they find the stores, with a tower or without one.

@@ -1,4 +1,4 @@
-"""What a codec of values does, and how bad values are found among good ones."""
+"""The interface of codecs, the search for bad values, and optional packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task's rows: which partitions they go to, and through which writers.
+"""The writer of a task: it encodes rows and splits them into partitions.
 
 A partition's address must not be new in each micro-batch: it is made of what stays the same (the
 query, the topic, the task's number), and a writer goes on after the last record of its partition.

@@ -1,4 +1,4 @@
-"""The reader of batch queries."""
+"""The reader of batch queries, with the ranges that pushed filters leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data loss: the only module that classifies lost records, and decides what a query does then.
+"""Data loss: partitions that seem shorter than before, and the reaction of a query.
 
 Both sides of a query only gather facts: the driver compares what the stores have with how far the
 query has read (``regression_detector``), and a task asks each source for its records

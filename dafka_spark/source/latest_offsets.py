@@ -1,4 +1,4 @@
-"""What the stores hold, asked by the driver at every trigger.
+"""The latest offsets of all stores, asked by the driver at every trigger.
 
 The mesh tells which stores there are and where each can be read in bulk.  Those are asked by one
 Arrow Flight action each, all at the same time, which takes some milliseconds; stores that only the

@@ -1,4 +1,4 @@
-"""The reader of option ``metadata``: the driver asks the stores, and one task has the rows."""
+"""The reader of option ``metadata``: tables about topics, partitions and stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and partitions that a query names and no store has: misspelt, or not written to yet.
+"""Topics and partitions that no store has, and stores that are away, when a query begins.
 
 A query that ends would read nothing in silence: it fails, and so does one that names partitions.
 Other streaming queries wait for them, and say so once.

@@ -1,4 +1,4 @@
-"""Reports how far a streaming query is, to a topic, for whoever looks from outside.
+"""Progress reports of a streaming query, to a topic and to Spark.
 
 It does so beside the query, which never fails because of it, and waits for one report at the most:
 the last one of a query that ends by itself, since Spark ends the process then.

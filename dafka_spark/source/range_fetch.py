@@ -1,4 +1,4 @@
-"""Where a task gets its records from, and how it goes on elsewhere when that fails.
+"""Reads ranges from one source after the other, and proves that they are complete.
 
 A range comes with the stores that were seen to have some of it.  Option ``fetch`` says how these
 may be read: their files, where they are on this machine; by Arrow Flight; and, without any

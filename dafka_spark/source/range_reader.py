@@ -1,4 +1,4 @@
-"""What runs on executors: ranges of offsets in, Arrow record batches out.
+"""Reads ranges of offsets on executors, as Arrow record batches of typed columns.
 
 Values stay together from the store to Spark's batch: nothing here is done record by record in
 Python, and what is the same in every batch is made once.

@@ -1,4 +1,4 @@
-"""The sources of records: the files of stores on this machine; Arrow Flight; the mesh."""
+"""Sources of records: local files of stores, Arrow Flight, the mesh and the archive."""
 
 from __future__ import annotations
 

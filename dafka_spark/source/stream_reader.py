@@ -1,4 +1,4 @@
-"""The reader of streaming queries: it says where batches end, plans them and reads them.
+"""The reader of streaming queries: ends of batches, plans, and waits for news.
 
 Spark makes one for the query's life, on the driver, for offsets and plans, and another one for
 each batch, which it copies to the executors, for ``read``.  Neither connects before it must.

@@ -1,4 +1,4 @@
-"""The offsets of times: each store says which of its records were published then, or later.
+"""Offsets at given times, from stores and from archives.
 
 A partition's timestamps never go back (docs/guarantees.md), so one offset parts what was published
 before a time from all the rest.  Each store is asked once for all partitions of which it is the
