@@ -213,7 +213,8 @@ def test_the_store_dies_for_good_and_another_goes_on(
     picked = pick_store(SinkOptions.of({"tower": sinks.tower, "topic": topic})).store
     sinks.kill_store(sinks.stores.index(picked))
     gate.open()
-    with pytest.raises(StreamingQueryException, match="are not acknowledged"):
+    # A task that had not begun to write yet finds no store with the rows of the others.
+    with pytest.raises(StreamingQueryException, match=r"not acknowledged|it alone had rows"):
         finish(query)
     send(changed(frame, gate), sinks, checkpoint, topic=topic, acks="all")
     whole = sorted(map(str, range(3000)))
