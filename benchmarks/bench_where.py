@@ -20,7 +20,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values
 from dafka_core.storage import Log
-from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
+from dafka_core.storage.block import MAX_BLOCK_RECORDS
 from dafka_core.storage.storage_errors import DATA_FILE
 
 FULL_RECORDS = 30_000_000

@@ -17,7 +17,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
-from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.storage_errors import DATA_FILE
 
 SIZES_BYTES = (100, 1_000)

@@ -19,11 +19,10 @@ from dafka_console.snapshot import Snapshot
 from dafka_core.errors import DafkaError, InvalidRequestError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope_columns import opened_columns
-from dafka_core.model.matched_records import kept
 from dafka_core.model.names import escape, printable, quoted, text_of
 from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch, TopicPartition
-from dafka_core.model.where import Where
+from dafka_core.model.where import Where, kept
 
 MOST_RECORDS: Final = 200
 """Of one page."""

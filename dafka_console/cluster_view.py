@@ -20,7 +20,7 @@ from dafka_console.snapshot import (
     Snapshot,
     StoreState,
 )
-from dafka_core.config.security_options import KeyFiles, keys_in
+from dafka_core.config.node_options import KeyFiles, keys_in
 from dafka_core.errors import (
     ClosedError,
     DafkaError,
@@ -29,8 +29,7 @@ from dafka_core.errors import (
     NoStoreError,
     NotAllowedError,
 )
-from dafka_core.flight.json_messages import HeadsSince, PartitionFacts, SpaceUsed
-from dafka_core.flight.requests import Peers, PeersRequest
+from dafka_core.flight.requests import HeadsSince, PartitionFacts, Peers, PeersRequest, SpaceUsed
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation

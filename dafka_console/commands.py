@@ -19,9 +19,8 @@ from dafka_core.cli.configuration import ConfiguredTyper
 from dafka_core.cli.flags import ExitWithParent, of_table, with_options
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.cli.process import Stopped, serve_until_stopped, stop_when_input_ends
-from dafka_core.config.node_options import ReaderOptions
+from dafka_core.config.node_options import ReaderOptions, keys_in
 from dafka_core.config.options import check_argument
-from dafka_core.config.security_options import keys_in
 from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.flight.store_location import parse_locations
 from dafka_core.model.name_limits import check_topic

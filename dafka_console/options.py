@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.config.host_port import host_port
-from dafka_core.config.node_options import HOST
+from dafka_core.config.node_options import HOST, host_port
 from dafka_core.config.options import Options, option
 
 DEFAULT_PORT: Final = 8046

@@ -14,8 +14,7 @@ from dafka_console.api import Api
 from dafka_console.cluster_view import ClusterView
 from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_console.producing import Producers
-from dafka_core.config.host_port import host_port
-from dafka_core.config.security_options import SecurityOptions
+from dafka_core.config.node_options import SecurityOptions, host_port
 from dafka_core.errors import ConfigError, NodeFailedError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.addresses import is_loopback

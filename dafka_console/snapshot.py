@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
+from dafka_core.flight.requests import PartitionFacts, SpaceUsed
 from dafka_core.model.records import (
     KnownStore,
     Neighbour,

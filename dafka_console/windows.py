@@ -16,8 +16,8 @@ import numpy.typing as npt
 from dafka_console.snapshot import NO_FLIGHT, Snapshot, TopicColumns
 from dafka_core.config.topic_rules import FOREVER, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import InvalidRequestError
+from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import INTERNAL, escape
-from dafka_core.model.suggestions import nearest_name
 
 MOST_ROWS: Final = 500
 """Of one answer: several screens."""

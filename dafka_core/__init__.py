@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from dafka_core.config.limit_options import StoreLimitError
+    from dafka_core.config.node_options import StoreLimitError
     from dafka_core.errors import (
         BackPressureError,
         ClosedError,
@@ -82,8 +82,8 @@ _HOMES: Final = {
     "Record": "model.records",
     "RecordBatch": "model.records",
     "Store": "nodes.store",
-    "StoreLimitError": "config.limit_options",
-    "TopicDeletedError": "model.deletions",
+    "StoreLimitError": "config.node_options",
+    "TopicDeletedError": "model.log_entries",
     "Tower": "nodes.tower",
     "TransactionExistsError": "model.log_entries",
     "serve_metrics": "ops.endpoint",

@@ -19,8 +19,8 @@ from dafka_core.cli.list_commands import AsJson, Timeout, Uris, shown
 from dafka_core.cli.node_commands import run_store
 from dafka_core.config.node_options import ReaderOptions, StoreOptions
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, printable, quoted, unescape
-from dafka_core.model.suggestions import what_there_is
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, Permissions
 from dafka_core.system.files import replace_file

@@ -1,9 +1,9 @@
 """The registry of partition numbers, which all gateways of a cluster agree on.
 
 The list is one Dafka partition (``registry_table.py`` says what its records are).  A gateway that
-adds to it takes it over as any producer does (``protocol/takeover.py``): of two that do so at once,
-the older life is told that it is over, and tries again.  What a majority of the stores has counts,
-and nothing else: so no number is ever given twice, also where stores are lost.
+adds to it takes it over as any producer does (``protocol/producer_role.py``): of two that do so at
+once, the older life is told that it is over, and tries again.  What a majority of the stores has
+counts, and nothing else: so no number is ever given twice, also where stores are lost.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dafka_core.config.limit_options import StoreLimitError
+from dafka_core.config.node_options import StoreLimitError
 from dafka_core.errors import DafkaError, InvalidRequestError, OffsetConflictError
 from dafka_core.model.log_entries import Notes
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.model.values import Longs, Values
-from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.errors import CorruptRecordsError, KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.producer_states import (
     ProducerKey,
@@ -29,10 +29,8 @@ from dafka_kafka.producer_states import (
     notes_of,
 )
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.decoding import decode_batches
-from dafka_kafka.records.errors import CorruptRecordsError
 from dafka_kafka.records.kafka_batch import KafkaBatch, contents_of, times_of
-from dafka_kafka.records.record_batch import MAGIC, OpenedBatch, open_record_batch
+from dafka_kafka.records.record_batch import MAGIC, OpenedBatch, decode_batches, open_record_batch
 from dafka_kafka.records.record_columns import decode_together
 from dafka_kafka.registry_table import NumberedPartition
 

@@ -43,9 +43,9 @@ from dafka_kafka.partition_writer import (
     Written,
     produced_together,
 )
-from dafka_kafka.produce_layout import PartitionAnswer, encoded_answers
 from dafka_kafka.producer_states import NOTES, ProducerStates
 from dafka_kafka.registry_table import NumberedPartition
+from dafka_kafka.requests import PartitionAnswer, encoded_answers
 
 # Rounds in which what Kafka's producers send is decoded and given to the store.
 #

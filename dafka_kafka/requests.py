@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import printable
@@ -16,9 +16,91 @@ from dafka_kafka.access import RULES, Access
 from dafka_kafka.api_versions import VERSIONS, Api, api_versions
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Handler
-from dafka_kafka.limits import Limits
-from dafka_kafka.produce_layout import check_partitions
+from dafka_kafka.options import Limits
 from dafka_kafka.sasl import BEFORE, Sasl
+
+_LENGTH: Final = struct.Struct(">h")
+_COUNT: Final = struct.Struct(">i")
+_PARTITION: Final = struct.Struct(">ii")
+_ACKS_AND_TIMEOUT_BYTES: Final = 6
+_FIRST_WITH_TRANSACTIONS: Final = 3
+
+_ANSWER: Final = struct.Struct(">ihqqq")
+_ANSWER_BYTES: Final = (14, 14, 22, 22, 22, 30, 30, 30, 30)
+"""As many of its octets as each version has: two, three or all of its last three numbers."""
+
+_FIRST_WITH_THROTTLING: Final = 1
+_FIRST_WITH_REASONS: Final = 8
+
+
+class PartitionAnswer(NamedTuple):
+    """What has become of the records for one partition: their first offset, or an error."""
+
+    topic: str
+    number: int
+    error: int
+    base_offset: int
+    why: str | None = None
+
+
+def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
+    """The body of a response to a Produce request of version 0 to 8."""
+    topics: dict[str, list[PartitionAnswer]] = {}
+    for each in answers:
+        topics.setdefault(each.topic, []).append(each)
+    pieces = [_COUNT.pack(len(topics))]
+    for topic, parts in topics.items():
+        pieces += _text(topic), _COUNT.pack(len(parts))
+        for each in parts:
+            # Neither the time of an append nor where the log begins.
+            fields = _ANSWER.pack(each.number, each.error, each.base_offset, -1, -1)
+            pieces.append(fields[: _ANSWER_BYTES[version]])
+            if version >= _FIRST_WITH_REASONS:
+                why = _LENGTH.pack(-1) if each.why is None else _text(each.why)
+                pieces += _COUNT.pack(0), why
+    if version >= _FIRST_WITH_THROTTLING:
+        pieces.append(_COUNT.pack(0))
+    return b"".join(pieces)
+
+
+def _text(text: str) -> bytes:
+    octets = text.encode()
+    return _LENGTH.pack(len(octets)) + octets
+
+
+def check_partitions(octets: memoryview, at: int, version: int, limit: int) -> None:
+    """Checks a Produce request of version 0 to 8, whose body begins at octet ``at``.
+
+    Raises:
+        ProtocolError: it has more than ``limit`` topics and partitions, or is cut short.
+    """
+    count = 0
+    try:
+        if version >= _FIRST_WITH_TRANSACTIONS:
+            at = _after_text(octets, at)
+        at += _ACKS_AND_TIMEOUT_BYTES
+        (topics,) = _COUNT.unpack_from(octets, at)
+        at += _COUNT.size
+        for _ in range(topics):
+            at = _after_text(octets, at)
+            (partitions,) = _COUNT.unpack_from(octets, at)
+            at += _COUNT.size
+            count += 1 + max(partitions, 0)
+            if count > limit:
+                raise ProtocolError(f"a request with records for more than {limit} partitions")
+            for _ in range(partitions):
+                _, size_bytes = _PARTITION.unpack_from(octets, at)
+                at += _PARTITION.size + max(size_bytes, 0)
+    except struct.error:
+        at = len(octets) + 1
+    if at > len(octets):
+        raise ProtocolError("a request with records that is cut short")
+
+
+def _after_text(octets: memoryview, at: int) -> int:
+    length: int = _LENGTH.unpack_from(octets, at)[0]
+    return at + _LENGTH.size + max(length, 0)
+
 
 _log: Final = logging.getLogger("dafka.kafka")
 

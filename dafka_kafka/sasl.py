@@ -13,7 +13,7 @@ from scramp import ScramException, ScramMechanism
 from scramp.core import ScramServer
 
 from dafka_core.errors import ProtocolError
-from dafka_core.security.guesses import MOST_WRONG
+from dafka_core.security.throttles import MOST_WRONG
 from dafka_kafka.api_versions import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import Client, Handler

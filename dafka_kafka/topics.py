@@ -16,11 +16,16 @@ from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
 from dafka_kafka.api_versions import Api
 from dafka_kafka.configs import (
+    ANSWER_S,
     RETENTION,
     Source,
+    changed,
     changed_configs,
+    check_all_there,
+    parsed,
     refused_config,
     set_retention,
+    tell_others,
     topic_configs,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
@@ -31,7 +36,6 @@ from dafka_kafka.schemas import (
     DeleteRecordsResponse,
     DeleteTopicsResponse,
 )
-from dafka_kafka.topic_retention import ANSWER_S, changed, check_all_there, parsed, tell_others
 
 MAX_NAME_BYTES: Final = 249
 """Kafka's limit."""

@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, printable, unescape
 from dafka_core.protocol.limits import RecentNames
-from dafka_core.security.guesses import Guesses
 from dafka_core.security.permissions import (
     ADMIN,
     ALL_TOPICS,
@@ -33,6 +32,7 @@ from dafka_core.security.permissions import (
     parse_patterns,
     parse_roles,
 )
+from dafka_core.security.throttles import Guesses
 from dafka_core.system.files import others_can_read
 from dafka_kafka.errors import KafkaError
 

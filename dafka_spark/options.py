@@ -28,7 +28,14 @@ from dafka_spark.formats import codecs
 from dafka_spark.formats.codec import Codec
 from dafka_spark.formats.codecs import BYTES, FORMATS, PROTOBUF, TYPED
 from dafka_spark.metadata import KINDS
-from dafka_spark.option_values import UNLIMITED, UNLIMITED_BYTES, parse_size, parse_word
+from dafka_spark.option_values import (
+    EVERY_TOPIC,
+    UNLIMITED,
+    UNLIMITED_BYTES,
+    TopicSelection,
+    parse_size,
+    parse_word,
+)
 from dafka_spark.positions import (
     AT_EARLIEST,
     AT_LATEST,
@@ -41,7 +48,6 @@ from dafka_spark.positions import (
     parse_timestamp,
 )
 from dafka_spark.spark_options import SparkOptions, camel
-from dafka_spark.topic_selection import EVERY_TOPIC, TopicSelection
 
 
 def parse_where(value: Any) -> Where:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dafka_core.model.name_limits import parse_partition, parse_topic
+from dafka_core.model.name_limits import nearest_name, parse_partition, parse_topic
 from dafka_core.model.names import escape
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.suggestions import nearest_name
 from dafka_spark.option_values import json_object
 
 EARLIEST: Final = "earliest"

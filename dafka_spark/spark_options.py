@@ -13,13 +13,12 @@ from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, Self
 
 from dafka_core.config import node_options as nodes
-from dafka_core.config.node_options import NodeOptions
+from dafka_core.config.node_options import KeyFiles, NodeOptions, keys_in, keys_of_environment
 from dafka_core.config.options import DEFAULT_TOWER, Options, option, unknown
-from dafka_core.config.security_options import KeyFiles, keys_in, keys_of_environment
 from dafka_core.errors import HIDDEN, ConfigError
 from dafka_core.flight.store_location import parse_locations
 from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
-from dafka_core.model.suggestions import nearest_name
+from dafka_core.model.name_limits import nearest_name
 from dafka_core.security.allowed_keys import own_permissions
 from dafka_core.security.permissions import Permissions
 from dafka_spark import option_values as values

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, escape, quoted
-from dafka_core.model.suggestions import what_there_is
 from dafka_spark.job_support import (
     JobError,
     JobParser,

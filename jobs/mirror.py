@@ -23,8 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core import Producer, Reader
 from dafka_core.archive.record_files import SCHEMA
-from dafka_core.config.node_options import NodeOptions
-from dafka_core.config.security_options import keys_of_environment
+from dafka_core.config.node_options import NodeOptions, keys_of_environment
 from dafka_core.errors import ConfigError
 from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.names import unescape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.config.security_options import KeyFiles
+from dafka_core.config.node_options import KeyFiles
 from dafka_core.security.key_files import PUBLIC
 from tests.integration.nodes.locked import Keys
 

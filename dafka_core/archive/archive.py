@@ -7,9 +7,8 @@ from pathlib import Path
 
 from dafka_core.archive import layout
 from dafka_core.archive.layout import ArchiveError, translated
-from dafka_core.archive.manifest import ArchivedFile, Manifest, manifests
+from dafka_core.archive.manifest import ArchivedFile, Manifest, manifests, path_of, staged_path
 from dafka_core.archive.record_files import first_from, read_records
-from dafka_core.archive.staging import path_of, staged_path
 from dafka_core.errors import DataLossError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 

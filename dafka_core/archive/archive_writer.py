@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dafka_core.archive.layout import ArchiveError, make_archive
-from dafka_core.archive.manifest import MAX_COMMIT_FILES, ArchivedFile, Manifest
+from dafka_core.archive.manifest import MAX_COMMIT_FILES, ArchivedFile, Manifest, Staging, recover
 from dafka_core.archive.record_files import RecordFile, by_day, first_and_last_us
-from dafka_core.archive.staging import Staging, recover
 from dafka_core.errors import DafkaError, HistoryChangedError
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import RecordBatch, TopicPartition, coalesce

@@ -14,8 +14,7 @@ from dafka_core.cli.archive_command import archive
 from dafka_core.cli.bundle_command import bundle
 from dafka_core.cli.checkpoint_commands import verify
 from dafka_core.cli.cluster_commands import doctor, nodes, status
-from dafka_core.cli.config_command import config
-from dafka_core.cli.configuration import ConfiguredTyper
+from dafka_core.cli.configuration import ConfiguredTyper, config
 from dafka_core.cli.consume_command import consume
 from dafka_core.cli.copy_command import copy
 from dafka_core.cli.flags import with_options
@@ -30,13 +29,13 @@ from dafka_core.config.node_options import (
     NodeOptions,
     ProducerOptions,
     ReaderOptions,
+    SecurityOptions,
     StoreOptions,
     TowerOptions,
 )
-from dafka_core.config.security_options import SecurityOptions
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
-from dafka_core.system.plugins import plugins
+from dafka_core.system.distribution import plugins
 
 EXTENSIONS: Final = tuple(each.options for each in store_extensions())
 

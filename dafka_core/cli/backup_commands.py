@@ -11,7 +11,7 @@ import typer
 from dafka_core.cli import output
 from dafka_core.cli.flags import WithResult
 from dafka_core.cli.list_commands import AsJson
-from dafka_core.config.security_options import KeyFiles, keys_in
+from dafka_core.config.node_options import KeyFiles, keys_in
 
 if TYPE_CHECKING:
     from dafka_core.storage.log_check import Damage

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import WithResult
+from dafka_core.cli.flags import WithResult, parse_time_us
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
-from dafka_core.cli.positions import parse_time_us
 from dafka_core.errors import DafkaError
 
 if TYPE_CHECKING:
@@ -108,8 +107,7 @@ def copy(path: Path, to: Target, *, as_json: WithResult = False) -> None:
     Only one of the two may go on: a sink of format dafka refuses what the other one writes under
     the same numbers. 'fork' makes a query of its own.
     """
-    from dafka_core.queries.checkpoint import Checkpoint
-    from dafka_core.queries.checkpoint_changes import copied
+    from dafka_core.queries.checkpoint import Checkpoint, copied
 
     made = copied(Checkpoint.read(path), to)
     output.say("let only one of the two go on; 'dafka checkpoint fork' makes another query")
@@ -122,11 +120,11 @@ def fork(path: Path, to: Target, *, as_json: WithResult = False) -> None:
     A sink of format dafka writes its rows to partitions of its own: let it write to another topic,
     or rows are there twice.
     """
-    from dafka_core.queries import checkpoint_changes
+    from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
 
     found = Checkpoint.read(path)
-    made = checkpoint_changes.fork(found, to)
+    made = checkpoint.fork(found, to)
     what = f"what it writes is written by the first query, {found.query_id}, too"
     output.say(f"{what}: from batch {made.next_batch} on; let it write to another topic")
     _done(made, as_json=as_json)
@@ -158,17 +156,17 @@ def rewind(
     What the query has written since stays where it is. A sink of format dafka takes no other rows
     under the numbers of batches it has: for that, rewind a fork.
     """
-    from dafka_core.queries import checkpoint_changes
+    from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
 
     if (to_batch is None) == (to_time is None):
         raise typer.BadParameter("must be given, or --to-time", param_hint="'--to-batch'")
     found = Checkpoint.read(path)
     if to_time is not None:
-        to_batch = checkpoint_changes.last_until(found, _time_ms(to_time))
+        to_batch = checkpoint.last_until(found, _time_ms(to_time))
     assert to_batch is not None
     last = found.last.number
-    backup = checkpoint_changes.rewind(found, to_batch, is_stopped=stopped)
+    backup = checkpoint.rewind(found, to_batch, is_stopped=stopped)
     output.say(f"it went on to batch {last} before: all of that is in {backup}")
     output.say(
         "a sink of format dafka refuses other rows under the numbers of batches that it has: "
@@ -182,10 +180,10 @@ def reset(path: Path, *, stopped: Stopped = False, as_json: WithResult = False) 
 
     All there was is moved to a backup. What the query has written stays where it is.
     """
-    from dafka_core.queries import checkpoint_changes
+    from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
 
-    backup = checkpoint_changes.reset(Checkpoint.read(path), is_stopped=stopped)
+    backup = checkpoint.reset(Checkpoint.read(path), is_stopped=stopped)
     said = f"{path} is empty: a query begins anew there, under a new id; before: {backup}"
     output.done(said, as_json=as_json, checkpoint=str(path), backup=str(backup))
 

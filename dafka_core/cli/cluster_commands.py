@@ -17,7 +17,7 @@ from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import unescape
 
 if TYPE_CHECKING:
-    from dafka_core.ops.facts import Facts
+    from dafka_core.ops.checks import Facts
 
 
 OK, SILENT, AWAY, WRONG = "ok", "silent", "away", "wrong"

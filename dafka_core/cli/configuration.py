@@ -1,4 +1,4 @@
-"""Settings of commands from the environment and from a file with profiles."""
+"""Settings of commands from the environment and a file with profiles, and ``dafka config``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from dafka_core.cli import output
 from dafka_core.cli.flags import SETTINGS
+from dafka_core.cli.list_commands import AsJson
 from dafka_core.config.options import Options, unknown
-from dafka_core.errors import ConfigError
+from dafka_core.errors import HIDDEN, ConfigError, is_secret
+from dafka_core.model.name_limits import nearest_name, what_there_is
 from dafka_core.model.names import escape
-from dafka_core.model.suggestions import nearest_name, what_there_is
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
 
@@ -338,3 +339,68 @@ def _drop_unused(ctx: Any, told: dict[str, str]) -> None:
         for row in table.table():
             if told.get(row.name, FLAG) not in (FLAG, DEFAULT):
                 ctx.params[row.name], told[row.name] = None, DEFAULT
+
+
+_COLUMNS: Final = ("command", "option", "value", "from")
+
+
+def config(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COMMAND [FLAGS]]",
+            show_default=False,
+            help="A command, to list its options alone, as they are with these flags.",
+        ),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show each option's value, and where it comes from: flag, environment, file or default.
+
+    Without a command it lists what all commands are told, and then what the file says to some.
+    """
+    found = read_of(ctx)
+    rows = [*_of_command(ctx, words)] if words else [*_of_all(found)]
+    if found.path is not None:
+        chosen = f", profile {found.profile}" if found.profile else ""
+        output.say(f"configuration file {found.path}{chosen}")
+    output.table(_COLUMNS, rows, as_json=as_json)
+
+
+def _of_all(found: Any) -> Iterator[tuple[str, ...]]:
+    for name, table in sorted(SETTINGS.items()):
+        default = next(row.default for row in table.table() if row.name == name)
+        yield _row("", name, found.find(name) or Found(default, DEFAULT))
+    for command, name, each in found.of_commands():
+        yield _row(command, name, each)
+
+
+def _of_command(ctx: typer.Context, words: list[str]) -> Iterator[tuple[str, ...]]:
+    there_are = commands(ctx)
+    count = max(
+        (n for n in range(1, len(words) + 1) if " ".join(words[:n]) in there_are), default=0
+    )
+    if not count:
+        near = what_there_is(words[0], {*there_are}, "commands")
+        raise typer.BadParameter(f"there is no command {words[0]!r} ({near})")
+    name = " ".join(words[:count])
+    command = there_are[name]
+    for parameter in command.params:
+        parameter.required = False
+    parent = ctx.find_root()
+    of_command = command.make_context(name, words[count:], parent=parent)
+    rows = {row.name: row for table in SETTINGS.values() for row in table.table()}
+    for option, each in sorted(origins(of_command).items()):
+        at = each._replace(value=rows[option].default) if each.origin == DEFAULT else each
+        yield _row(name, option, at)
+
+
+def _row(command: str, name: str, found: Found) -> tuple[str, ...]:
+    value = found.value
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
+    return command, name, HIDDEN if is_secret(name) else str(value), found.origin

@@ -1,35 +1,338 @@
-"""``dafka consume``: records on the screen, and in shell pipes."""
+"""``dafka consume``: records of the mesh and of stores, in bulk or as they come, as text."""
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
+import numpy as np
 import typer
 
-from dafka_core.cli import output, record_text, stored_records
-from dafka_core.cli.flags import Topic, of_table, unwatched, watching
+from dafka_core.cli import output, store_clients
+from dafka_core.cli.flags import (
+    EARLIEST,
+    LATEST,
+    Position,
+    Topic,
+    of_table,
+    parse_time_us,
+    unwatched,
+    watching,
+)
 from dafka_core.cli.list_commands import Timeout, Uris
-from dafka_core.cli.positions import EARLIEST, LATEST, Position, parse_time_us
 from dafka_core.cli.process import Stopped
-from dafka_core.cli.stored_records import Range, StoredRecords
-from dafka_core.config.node_options import ConsumerOptions
+from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
 from dafka_core.config.options import check_argument
-from dafka_core.errors import ClosedError, ConfigError, NodeFailedError, NoStoreError
-from dafka_core.model.envelope import NONE
-from dafka_core.model.name_limits import check_topic
-from dafka_core.model.names import escape, quoted, unescape
-from dafka_core.model.records import RecordBatch, times_between
-from dafka_core.model.suggestions import what_there_is
+from dafka_core.errors import (
+    ClosedError,
+    ConfigError,
+    DataLossError,
+    InvalidRequestError,
+    NodeFailedError,
+    NoStoreError,
+    StoreUnreachableError,
+)
+from dafka_core.model.envelope import NONE, Headers
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.name_limits import check_topic, what_there_is
+from dafka_core.model.names import escape, octets_of, quoted, unescape
+from dafka_core.model.opened_records import opened_lists
+from dafka_core.model.records import (
+    UNKNOWN_US,
+    PartitionInfo,
+    Record,
+    RecordBatch,
+    TopicPartition,
+    merge_heads,
+    times_between,
+)
 
 if TYPE_CHECKING:
-    from dafka_core import Consumer
-    from dafka_core.model.matched_records import Records
+    from dafka_core import Consumer, Reader
+    from dafka_core.flight.store_client import StoreClient
+    from dafka_core.model.where import Records
+
+
+_BATCH: Final[Mapping[str, Any]] = {"max_records": 50_000, "max_bytes": 8 << 20}
+
+
+class _Holder(NamedTuple):
+    client: StoreClient
+    info: PartitionInfo
+
+
+@dataclass(frozen=True)
+class Range:
+    """Records of a partition to be read: offsets ``start`` up to ``end`` (exclusive)."""
+
+    info: PartitionInfo
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return max(self.end - self.start, 0)
+
+
+class StoredRecords:
+    """What stores have, and the records of it.
+
+    Args:
+        clients: of the stores that serve Arrow Flight.
+        reader: for stores that do not, and where no client has the records; None without a mesh.
+        timeout_s: how long to wait for each answer.
+    """
+
+    def __init__(
+        self, clients: Sequence[StoreClient], reader: Reader | None, timeout_s: float
+    ) -> None:
+        self._clients = clients
+        self._reader = reader
+        self._timeout_s = timeout_s
+        self._holders: dict[TopicPartition, list[_Holder]] = defaultdict(list)
+
+    @property
+    def stores(self) -> set[str]:
+        """The addresses of the stores."""
+        others = () if self._reader is None else self._reader.stores()
+        return {*others, *(client.location.store for client in self._clients)}
+
+    def partitions(self, topics: Collection[str] | None) -> list[PartitionInfo]:
+        """What the stores have of these topics, or of all, together.
+
+        Raises:
+            StoreUnreachableError: none answers; others that do not are named.
+        """
+        self._holders.clear()
+        failures: list[StoreUnreachableError] = []
+        for client in self._clients:
+            try:
+                found = client.heads(topics, timeout_s=self._timeout_s)
+            except StoreUnreachableError as error:
+                failures.append(error)
+                continue
+            for info in found:
+                self._holders[info.tp].append(_Holder(client, info))
+        if failures and len(failures) == len(self._clients) and self._reader is None:
+            raise failures[0]
+        for failure in failures:
+            output.complain(f"{failure}: what only it has is missing")
+        infos = [holder.info for each in self._holders.values() for holder in each]
+        if self._reader is not None:
+            infos += self._reader.partitions(topics, timeout_s=self._timeout_s)
+        return [*merge_heads(infos).values()]
+
+    def of_topic(self, topic: str, chosen: Collection[str] = ()) -> list[PartitionInfo]:
+        """A topic's partitions, or those that are chosen.
+
+        Raises:
+            DafkaError: no store has the topic, or one of these; says which there are.
+        """
+        found = self.partitions([topic])
+        return store_clients.chosen(found, topic, chosen, lambda: self.partitions(None))
+
+    def offsets_at(self, infos: Iterable[PartitionInfo], time_us: int) -> dict[TopicPartition, int]:
+        """Of each partition the first offset of that time or later; its end if there is none."""
+        infos = [*infos]
+        found: dict[TopicPartition, list[int]] = defaultdict(list)
+        for client in self._clients:
+            asked = [i.tp for i in infos if any(h.client is client for h in self._holders[i.tp])]
+            times = [(*tp, time_us) for tp in asked]
+            offsets = client.offset_for_times(times, timeout_s=self._timeout_s) if times else []
+            for tp, offset in zip(asked, offsets, strict=True):
+                if offset is not None:
+                    found[tp].append(offset)
+        for info in infos:
+            if self._reader is not None and not self._holders[info.tp]:
+                tp, start, end = info.tp, info.earliest, info.end
+                written = self._reader.times(tp, start, end, timeout_s=self._timeout_s)
+                found[tp] += [offset for offset, at_us in written if at_us >= time_us][:1]
+        return {each.tp: min(found[each.tp], default=each.end) for each in infos}
+
+    def read(self, wanted: Range) -> Iterator[RecordBatch]:
+        """The records of a range, in order and complete, with their timestamps.
+
+        Raises:
+            DataLossError: stores have not got all of them any more.
+            StoreUnreachableError: the stores that have them do not answer.
+        """
+        tp, offset, failure = wanted.info.tp, wanted.start, None
+        life = None if wanted.info.life == NO_LIFE else wanted.info.life
+        left = sorted(self._holders[tp], key=lambda each: -each.info.end)
+        while offset < wanted.end:
+            fitting = (each for each in left if each.info.earliest <= offset < each.info.end)
+            if (holder := next(fitting, None)) is None:
+                break
+            left.remove(holder)
+            client, info = holder
+            end = min(info.end, wanted.end)
+            try:
+                for batch in client.read(
+                    tp, offset, end, life=life, times=True, timeout_s=self._timeout_s, **_BATCH
+                ):
+                    offset = batch.end
+                    yield batch
+            except (StoreUnreachableError, DataLossError, InvalidRequestError) as error:
+                failure = error
+        if offset < wanted.end and self._reader is not None:
+            yield from self._over_mesh(self._reader, tp, offset, wanted.end)
+        elif offset < wanted.end:
+            why = f"no store has all up to {wanted.end}"
+            raise failure or DataLossError(*tp, offset, None, why)
+
+    def _over_mesh(
+        self, reader: Reader, tp: TopicPartition, start: int, end: int
+    ) -> Iterator[RecordBatch]:
+        written = reader.times(tp, start, end, timeout_s=self._timeout_s)
+        table = np.array([(0, UNKNOWN_US), *written], np.int64)
+        counts = np.diff(table[:, 0].clip(start, end), append=end)
+        times = np.column_stack((counts, table[:, 1]))
+        for batch in reader.read(tp, start, end, timeout_s=self._timeout_s):
+            of_batch = times_between(times, batch.offset - start, batch.end - start)
+            yield replace(batch, times=of_batch)
+
+
+@contextmanager
+def open_stored_records(
+    timeout_s: float, uris: str, options: Mapping[str, Any]
+) -> Iterator[StoredRecords]:
+    """The stores' records, as long as the context lasts; raises as ``store_clients.clients``."""
+    with ExitStack() as stack:
+        reader: Reader | None = None
+        if uris:
+            clients = store_clients.clients(timeout_s, uris, options)
+        else:
+            from dafka_core import Reader
+
+            reader = stack.enter_context(Reader(**of_table(ReaderOptions, options)))
+            clients, reader = store_clients.clients_of(reader, timeout_s)
+        for client in clients:
+            stack.enter_context(client)
+        yield StoredRecords(clients, reader, timeout_s)
+
+
+LETTERS: Final[dict[str, tuple[str, Callable[[Record], bytes]]]] = {
+    "t": ("topic", lambda each: octets_of(escape(each.topic))),
+    "p": ("partition", lambda each: octets_of(escape(each.partition))),
+    "o": ("offset", lambda each: b"%d" % each.offset),
+    "T": ("timestamp, in milliseconds since 1970 UTC", lambda each: _ms(each.timestamp_us)),
+    "k": ("key", lambda each: each.key or b""),
+    "v": ("value", lambda each: each.value or b""),
+    "s": ("value, as %v", lambda each: each.value or b""),
+    "K": ("length of the key; -1 without one", lambda each: _length(each.key)),
+    "S": ("length of the value; -1 of null", lambda each: _length(each.value)),
+    "h": ("headers, as NAME=VALUE,...", lambda each: _headers(each.headers)),
+    "%": ("a percent sign", lambda _: b"%"),
+}
+"""What stands for what in a format; the letters are kcat's, and v beside them."""
+
+_ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+_PARTS: Final = re.compile(r"%(.?)|\\(x[0-9A-Fa-f]{2}|.?)|([^%\\]+)", re.DOTALL)
+
+
+def opened_rows(batch: Records, *, opens: bool = True) -> Iterator[Record]:
+    """The records, in order; without ``opens`` their contents are values as they are."""
+    values, keys, headers = opened_lists(batch.values, opens=opens)
+    times: Any = repeat(None)
+    if batch.times is not None:
+        stamps = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
+        times = (None if each == UNKNOWN_US else each for each in stamps)
+    offsets = map(batch.offset_of, range(batch.count))
+    place = (repeat(batch.topic), repeat(batch.partition), offsets)
+    return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
+
+
+def lines(batch: Records, *, opens: bool = True) -> bytes:
+    """Values, each with a newline behind it; of null it is the newline alone."""
+    values, *_ = opened_lists(batch.values, opens=opens)
+    return b"\n".join([*(value or b"" for value in values), b""])
+
+
+def json_lines(batch: Records, *, opens: bool = True) -> bytes:
+    """Objects with what is known of each record, one on a line."""
+    made = []
+    place = {"topic": escape(batch.topic), "partition": escape(batch.partition)}
+    for record in opened_rows(batch, opens=opens):
+        fields: dict[str, Any] = {**place, "offset": record.offset}
+        if record.timestamp is not None:
+            fields["timestamp"] = record.timestamp.isoformat()
+        if record.key is not None:
+            fields |= _shown("key", record.key)
+        fields |= _shown("value", record.value)
+        if record.headers:
+            fields["headers"] = [{"name": n, **_shown("value", of)} for n, of in record.headers]
+        made.append(json.dumps(fields) + "\n")
+    return "".join(made).encode()
+
+
+def formatted(text: str) -> Callable[..., bytes]:
+    r"""What makes text by a format: ``%t %o %v``; a newline is added if it ends in no escape.
+
+    Raises:
+        ValueError: a letter, or an escape, is none.
+    """
+    parts: list[bytes | Callable[[Record], bytes]] = []
+    for match in _PARTS.finditer(text):
+        letter, escaped, plain = match.groups()
+        if plain is not None:
+            parts.append(octets_of(plain))
+        elif letter is not None:
+            if letter not in LETTERS:
+                raise ValueError(
+                    f"%{letter} is none of {', '.join(f'%{each}' for each in LETTERS)}"
+                )
+            parts.append(LETTERS[letter][1])
+        elif len(escaped) == 3:
+            parts.append(bytes.fromhex(escaped[1:]))
+        elif escaped in _ESCAPES:
+            parts.append(_ESCAPES[escaped])
+        else:
+            raise ValueError(rf"\{escaped} is none of \n, \t, \r, \0, \\ and \xff")
+    if not re.search(r"\\(x..|.)$", text):
+        parts.append(b"\n")
+
+    def made(batch: Records, *, opens: bool = True) -> bytes:
+        return b"".join(
+            part if isinstance(part, bytes) else part(record)
+            for record in opened_rows(batch, opens=opens)
+            for part in parts
+        )
+
+    return made
+
+
+def _ms(time_us: int | None) -> bytes:
+    return b"-1" if time_us is None else b"%d" % (time_us // 1_000)
+
+
+def _length(octets: bytes | None) -> bytes:
+    return b"-1" if octets is None else b"%d" % len(octets)
+
+
+def _headers(headers: Headers) -> bytes:
+    return b",".join(octets_of(name) + b"=" + (value or b"") for name, value in headers)
+
+
+def _shown(name: str, octets: bytes | None) -> dict[str, str | None]:
+    """Text; or null, and the octets in base64 where they are no text."""
+    if octets is None:
+        return {name: None}
+    try:
+        return {name: octets.decode()}
+    except UnicodeDecodeError:
+        return {name: None, f"{name}_base64": base64.b64encode(octets).decode()}
+
 
 LOOK_S: Final = 10.0
 """How long to look for a store that has a topic."""
@@ -40,7 +343,7 @@ _JSON_HELP: Final = (
 )
 _FORMAT_HELP: Final = (
     "What to print of each record: "
-    + ", ".join(f"%{letter} {what}" for letter, (what, _) in record_text.LETTERS.items())
+    + ", ".join(f"%{letter} {what}" for letter, (what, _) in LETTERS.items())
     + r"; \\n, \\t, \\0, \\x1f. A newline is added unless it ends in an escape."
 )
 
@@ -215,7 +518,7 @@ def consume(
         raise typer.BadParameter(why, param_hint="'--stores'")
     check_argument("topic", topic, check_topic)  # at once, not when a tower is found
     if wanted.ends:
-        with stored_records.opened(timeout_s, uris, unwatched(options)) as stored:
+        with open_stored_records(timeout_s, uris, unwatched(options)) as stored:
             ranges = wanted.ranges(stored, topic)
             total = sum(each.count for each in ranges)
             with output.progress(total, "records", is_shown=not output.is_screen()) as advance:
@@ -242,7 +545,7 @@ def _follow(
 
     start: Any = wanted.start.base
     if not wanted.is_simple:
-        with stored_records.opened(timeout_s, "", options) as stored:
+        with open_stored_records(timeout_s, "", options) as stored:
             ranges = wanted.ranges(stored, topic)
             others = [] if not wanted.partitions else stored.of_topic(topic)
         start = {each.partition: each.end for each in others}
@@ -278,10 +581,10 @@ def parsed(flag: str, parse: Callable[[str], Any], text: str | None) -> Any:
 
 def _text(form: str | None, as_json: bool) -> Callable[..., bytes]:
     if form is None:
-        return record_text.json_lines if as_json else record_text.lines
+        return json_lines if as_json else lines
     if as_json:
         raise typer.BadParameter("is given with --json", param_hint="'--format'")
-    made: Callable[..., bytes] = parsed("--format", record_text.formatted, form)
+    made: Callable[..., bytes] = parsed("--format", formatted, form)
     return made
 
 
@@ -300,7 +603,7 @@ def _kept(pattern: str, batch: RecordBatch, *, opens: bool) -> Records:
     import pyarrow.compute as pc
 
     from dafka_core.model.envelope_columns import VALUE, opened_columns
-    from dafka_core.model.matched_records import kept_by
+    from dafka_core.model.where import kept_by
 
     opened = opened_columns(batch.values, [VALUE]) if opens else None
     values = batch.values.to_arrow() if opened is None else opened[VALUE]

@@ -16,23 +16,29 @@ import pyarrow.parquet as pq
 import typer
 
 from dafka_core.archive.record_files import SCHEMA, columns_of
-from dafka_core.cli import output, stored_records
-from dafka_core.cli.consume_command import Offset, Partitions, Since, Until, Wanted
+from dafka_core.cli import consume_command, output
+from dafka_core.cli.consume_command import (
+    Offset,
+    Partitions,
+    Range,
+    Since,
+    StoredRecords,
+    Until,
+    Wanted,
+    json_lines,
+)
 from dafka_core.cli.flags import WithResult, of_table
 from dafka_core.cli.list_commands import Timeout, Uris
 from dafka_core.cli.process import Stopped
-from dafka_core.cli.produce_input import Published, decoder, opened
-from dafka_core.cli.record_text import json_lines
-from dafka_core.cli.stored_records import Range, StoredRecords
+from dafka_core.cli.produce_command import Published, decoder, opened
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.envelope_columns import HEADERS_TYPE
-from dafka_core.model.name_limits import check_topic
+from dafka_core.model.name_limits import check_topic, nearest_name, what_there_is
 from dafka_core.model.names import escape, quoted, text_of, unescape
 from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch
-from dafka_core.model.suggestions import nearest_name, what_there_is
 from dafka_core.system.files import open_new
 
 PARQUET, JSON, CSV = "parquet", "json", "csv"
@@ -280,7 +286,7 @@ def copy(
         _file_to_topic(came_from, topics[0], given, as_json=as_json)
         return
     wanted = Wanted.of(offset, since, until, partition, ends=True)
-    with stored_records.opened(timeout_s, uris, options) as stored:
+    with consume_command.open_stored_records(timeout_s, uris, options) as stored:
         if goes_to.kind:
             _topic_to_file(stored, wanted, topics[0], goes_to, overwrite=overwrite, as_json=as_json)
             return

@@ -21,8 +21,8 @@ from dafka_core.cli import output
 from dafka_core.cli.list_commands import AsJson
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted
-from dafka_core.model.suggestions import what_there_is
 from dafka_core.system.files import make_directory, open_new
 
 _PACKAGE: Final = "dafka_spark"

@@ -16,13 +16,12 @@ from dafka_core.cli.flags import Topic
 from dafka_core.config.options import MOST, check_argument
 from dafka_core.errors import DafkaError
 from dafka_core.model.log_entries import Discard
-from dafka_core.model.name_limits import check_topic
+from dafka_core.model.name_limits import check_topic, what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, quoted, unescape
 from dafka_core.model.records import PartitionInfo, StagedPartition
-from dafka_core.model.suggestions import what_there_is
 
 if TYPE_CHECKING:
-    from dafka_core.flight.json_messages import PartitionFacts
+    from dafka_core.flight.requests import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
 
 MOST_DISCARDS: Final = 1_000
@@ -139,7 +138,7 @@ def _held(
     uris: str,
     options: dict[str, Any],
 ) -> list[Held]:
-    from dafka_core.flight.json_messages import furthest_facts
+    from dafka_core.flight.requests import furthest_facts
 
     with store_clients.holdings(topic, timeout_s, uris, options, min_stores) as (infos, asked):
         said = store_clients.facts(asked, topic, timeout_s) if infos else []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output
+from dafka_core.cli.consume_command import json_lines
 from dafka_core.cli.flags import (
     Directory,
     ExitWithParent,
@@ -21,12 +22,11 @@ from dafka_core.cli.flags import (
 )
 from dafka_core.cli.list_commands import AsJson, Timeout
 from dafka_core.cli.process import serve_until_stopped, stop_when_input_ends
-from dafka_core.cli.record_text import json_lines
 from dafka_core.config.node_options import StoreOptions, TowerOptions
 from dafka_core.errors import DafkaError
+from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import escape
 from dafka_core.model.records import PartitionInfo
-from dafka_core.model.suggestions import nearest_name
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.store_extension import ExtensionNode, store_extensions
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from dafka_core.cli import output, stored_records
+from dafka_core.cli import consume_command, output
+from dafka_core.cli.consume_command import Range
 from dafka_core.cli.flags import Topic, of_table
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
-from dafka_core.cli.stored_records import Range
 from dafka_core.config.node_options import ConsumerOptions
 
 _COLUMNS: Final = ("what", "records", "bytes", "seconds", "records_per_s", "mb_per_s")
@@ -87,7 +87,7 @@ def store(
 ) -> None:
     """Read all that stores have of a topic in bulk, as Spark and 'consume --exit-at-end' do."""
     count = size = 0
-    with stored_records.opened(timeout_s, uris, options) as stored:
+    with consume_command.open_stored_records(timeout_s, uris, options) as stored:
         infos = stored.of_topic(topic)
         total = sum(each.end - each.earliest for each in infos)
         started_s = time.monotonic()
@@ -101,7 +101,7 @@ def store(
 
 
 def _all(topic: str, timeout_s: float, uris: str, options: Mapping[str, Any]) -> list[Range]:
-    with stored_records.opened(timeout_s, uris, options) as stored:
+    with consume_command.open_stored_records(timeout_s, uris, options) as stored:
         return [Range(each, each.earliest, each.end) for each in stored.of_topic(topic)]
 
 

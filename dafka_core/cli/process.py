@@ -1,28 +1,151 @@
-"""The life of a ``dafka`` process: signals, exit codes, memory, and systemd's notifications."""
+"""The life of a ``dafka`` process: signals, exit codes, memory, systemd, and standard streams."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import re
+import select
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from errno import EBADF
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
-from dafka_core.cli import logs, output, streams
+from dafka_core.cli import output
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.model.suggestions import nearest_name
+from dafka_core.model.name_limits import nearest_name
 from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.system.closing import check_threads
 
 if TYPE_CHECKING:
     import typer
+    from _typeshed import ReadableBuffer
+
+
+# The process's standard streams, whatever its parent has made of them.
+#
+# A stream may be closed, its disk full or its reader gone.  Nothing of that is lost in silence, but
+# for the words on standard error when nobody takes them: the exit code tells then.
+
+
+_INPUT, _OUTPUT, _ERRORS = range(3)
+
+_AS_CLOSED: Final = {_INPUT: os.O_WRONLY, _OUTPUT: os.O_RDONLY, _ERRORS: os.O_WRONLY}
+"""How a closed stream's number is taken: reading from it and writing results to it still fail."""
+
+
+class OutputClosedError(Exception):
+    """The process that read standard output has closed it."""
+
+
+@dataclass(eq=False)
+class StreamError(DafkaError):
+    """A standard stream that cannot be used."""
+
+    sentence = "standard {stream} cannot be {used}: {why}"
+    stream: str
+    used: str
+    why: str
+
+
+def settle() -> None:
+    """Takes the numbers of closed streams, and has Python write through what watches failures.
+
+    Must come before anything else opens a file, which would get a closed stream's number: a
+    command would then take its own sockets for its input.
+    """
+    for number, mode in _AS_CLOSED.items():
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # gets the lowest number that is free: this one
+    results = io.BufferedWriter(_Output(_OUTPUT, "w", closefd=False))
+    before: TextIO | None = sys.stdout  # None if it was closed when Python started
+    sys.stdout = io.TextIOWrapper(
+        results,
+        before.encoding if before else "utf-8",
+        before.errors if before else None,
+        line_buffering=results.isatty(),
+    )
+    # Without a buffer: a signal that ends a write would have it written again.
+    sys.stderr = io.TextIOWrapper(
+        _Errors(_ERRORS, "w", closefd=False),
+        sys.stdout.encoding,
+        "backslashreplace",
+        write_through=True,
+    )
+
+
+def wait_for_input() -> None:
+    """Waits until some of standard input can be read, or its end."""
+    select.select([_INPUT], [], [])
+
+
+def read_input(most_bytes: int, wait: Callable[[], None] = wait_for_input) -> bytes:
+    """Up to ``most_bytes`` of standard input, as soon as there are any; empty at its end.
+
+    Raises:
+        StreamError: it is closed, or cannot be read.
+    """
+    while True:
+        try:
+            if most_bytes:
+                wait()
+            return os.read(_INPUT, most_bytes)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            raise StreamError("input", "read", _why(error)) from None
+
+
+class _Output(io.FileIO):
+    """Standard output: no write is cut short, and the first that fails is the last."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            while (written := super().write(data)) is None:  # it does not block, and is full
+                select.select([], [self], [])
+        except BaseException as error:
+            # Also when a signal has ended the wait for a slow reader: the interpreter, which
+            # writes what is left when it ends, must not wait again.
+            self._drop()
+            if isinstance(error, BrokenPipeError):
+                raise OutputClosedError from None
+            if isinstance(error, OSError):
+                raise StreamError("output", "written", _why(error)) from None
+            raise
+        return written
+
+    def _drop(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+class _Errors(io.FileIO):
+    """Standard error: what cannot be written is nowhere else to be said."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        left = memoryview(data)
+        with contextlib.suppress(OSError):
+            while left:
+                written = super().write(left)
+                if written is None:
+                    select.select([], [self], [])
+                left = left[written or 0 :]
+        return memoryview(data).nbytes
+
+
+def _why(error: OSError) -> str:
+    return "it is closed" if error.errno == EBADF else str(error.strerror)
 
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -158,8 +281,8 @@ def run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) ->
     ``load_app`` is called where signals and errors are handled already: importing the commands
     takes a while.
     """
-    streams.settle()
-    logs.begin()
+    settle()
+    output.begin()
     keep_freed_memory()
     raise_limit()  # each peer takes some descriptors
     try:
@@ -168,7 +291,7 @@ def run(arguments: Sequence[str] | None, load_app: Callable[[], typer.Typer]) ->
         return _run(arguments, load_app)
     except Stopped as stopped:
         return EXIT_SIGNAL + stopped.number
-    except streams.OutputClosedError:
+    except OutputClosedError:
         return EXIT_OK  # the reader has had enough, as in "dafka consume t | head"
     except DafkaError as error:
         output.complain(str(error))

@@ -1,32 +1,487 @@
-"""``dafka produce``: records by hand, and from shell pipes."""
+"""``dafka produce``: lines, JSON, CSV or files, on their way to a producer."""
 
 from __future__ import annotations
 
+import base64
+import csv
+import json
 import os
-from contextlib import suppress
+import select
+import signal
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from math import inf
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol
 
+import msgspec
 import typer
 
-from dafka_core.cli import output
+from dafka_core.cli import output, process
 from dafka_core.cli.flags import Topic, WithResult, of_table, parse_address, watching
-from dafka_core.cli.process import Stopped
-from dafka_core.cli.produce_input import (
-    CSV,
-    FILE,
-    INPUTS,
-    LINES,
-    STANDARD,
-    Published,
-    decoder,
-    opened,
-)
+from dafka_core.cli.process import Stopped, handle_stop_signals, held_signals
 from dafka_core.config.node_options import ProducerOptions
-from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.model.envelope import AUTO, Header
-from dafka_core.model.names import escape, octets_of
-from dafka_core.model.suggestions import what_there_is
+from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
+from dafka_core.model.envelope import AUTO, Header, Headers
+from dafka_core.model.name_limits import what_there_is
+from dafka_core.model.names import escape, octets_of, quoted, text_of
+
+if TYPE_CHECKING:
+    from dafka_core import Producer
+
+
+LINES, JSON, CSV, FILE = INPUTS = ("lines", "json", "csv", "file")
+
+MAX_ROW_BYTES: Final = 128 << 20
+"""Of CSV; a longer one is rather a quotation mark that nothing closes."""
+
+_QUOTE: Final = b'"'
+
+
+@dataclass(eq=False)
+class BadInputError(DafkaError):
+    """A line of an input that is no record; the lines before it are published."""
+
+    sentence = (
+        "line {number} of {source} is no record: {why}; it and what follows it are not published"
+    )
+    source: str
+    number: int
+    why: str
+
+
+class Columns(NamedTuple):
+    """Records to be published: as many keys and headers as values, or None of all."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers] | None = None
+
+    def part(self, start: int, stop: int) -> Columns:
+        """The records from one to another (exclusive), counted from 0."""
+        keys = None if self.keys is None else self.keys[start:stop]
+        return Columns(
+            self.values[start:stop],
+            keys,
+            None if self.headers is None else self.headers[start:stop],
+        )
+
+
+class Record(NamedTuple):
+    """One of them."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+
+
+class Decoder(Protocol):
+    """Makes records of lines, as they come."""
+
+    @property
+    def line(self) -> int:
+        """The number of the line that was looked at last, from 1."""
+
+    def decode(self, lines: list[bytes]) -> Columns:
+        """The records that are complete; PartlyError for a line that is none."""
+
+    def end(self) -> None:
+        """Raises ValueError if the last one is not complete."""
+
+
+class LineRecords:
+    """Each line is a value; with a ``separator`` what is before the first one is its key."""
+
+    def __init__(self, key: bytes | None, headers: Headers, separator: bytes = b"") -> None:
+        self._key = key
+        self._headers = headers
+        self._separator = separator
+        self.line = 0
+
+    def decode(self, lines: list[bytes]) -> Columns:
+        """See ``Decoder``."""
+        self.line += len(lines)
+        headers = [self._headers] * len(lines) if self._headers else None
+        if self._separator:
+            pairs = [line.partition(self._separator) for line in lines]
+            keys = [key if found else self._key for key, found, _ in pairs]
+            values = [value if found else line for line, found, value in pairs]
+            return Columns(values, keys, headers)
+        return Columns(lines, None if self._key is None else [self._key] * len(lines), headers)
+
+    def end(self) -> None:
+        """See ``Decoder``."""
+
+
+class _Parsed:
+    """What decoders of single records share: where one is wrong, those before it still count."""
+
+    def __init__(self, key: bytes | None, headers: Headers) -> None:
+        self.line = 0
+        self._key = key
+        self._headers = headers
+
+    def _columns(self, records: Iterable[Record]) -> Columns:
+        values, keys, headers = [], [], []
+        try:
+            for value, key, pairs in records:
+                values.append(value)
+                keys.append(self._key if key is None else key)
+                headers.append((*self._headers, *pairs))
+        except ValueError as error:
+            raise PartlyError(Columns(values, keys, headers), str(error)) from None
+        return Columns(values, keys, headers)
+
+
+class PartlyError(ValueError):
+    """A line that is no record; ``before`` has those of the same call that are."""
+
+    def __init__(self, before: Columns, why: str) -> None:
+        super().__init__(why)
+        self.before = before
+
+
+class JsonRecords(_Parsed):
+    """Each line is an object, as ``dafka consume --json`` prints them."""
+
+    def decode(self, lines: list[bytes]) -> Columns:
+        """See ``Decoder``."""
+        return self._columns(self._records(lines))
+
+    def end(self) -> None:
+        """See ``Decoder``."""
+
+    def _records(self, lines: Iterable[bytes]) -> Iterator[Record]:
+        for line in lines:
+            self.line += 1
+            yield _of_json(line)
+
+
+class CsvRecords(_Parsed):
+    """The first line has the columns' names, and each row is a record.
+
+    Column ``value`` is its value and ``key`` its key; a row without a column ``value`` is a JSON
+    object of its columns.  ``key_column`` is the one that has keys.
+    """
+
+    def __init__(self, key: bytes | None, headers: Headers, key_column: str | None) -> None:
+        super().__init__(key, headers)
+        self._key_column = key_column
+        self._names: list[str] = []
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._is_open = False
+        csv.field_size_limit(MAX_ROW_BYTES)
+
+    def decode(self, lines: list[bytes]) -> Columns:
+        """See ``Decoder``."""
+        return self._columns(self._records(lines))
+
+    def end(self) -> None:
+        """See ``Decoder``."""
+        if self._pending:
+            raise ValueError("a quotation mark is not closed")
+
+    def _records(self, lines: Iterable[bytes]) -> Iterator[Record]:
+        for line in lines:
+            self.line += 1
+            self._pending.append(line)
+            self._pending_bytes += len(line)
+            self._is_open ^= line.count(_QUOTE) % 2 == 1  # a quoted text may have newlines in it
+            if not self._is_open:
+                row = text_of(b"\n".join(self._pending))
+                self._pending, self._pending_bytes = [], 0
+                yield from self._of_row(row)
+            elif self._pending_bytes > MAX_ROW_BYTES:
+                self.end()
+
+    def _of_row(self, text: str) -> Iterator[Record]:
+        try:
+            row = next(csv.reader([text.removesuffix("\r")], strict=True), [])
+        except csv.Error as error:
+            raise ValueError(str(error)) from None
+        if not row:
+            return
+        if not self._names:
+            self._begin([each.removeprefix("\ufeff") for each in row])
+            return
+        if len(row) != len(self._names):
+            raise ValueError(f"it has {len(row)} columns, and there are {len(self._names)}")
+        fields = dict(zip(self._names, row, strict=True))
+        key = fields.get(self._key_column or ("key" if "value" in fields else ""))
+        value = fields.get("value")
+        if value is None:
+            value = json.dumps(fields, ensure_ascii=False)
+        yield Record(octets_of(value), None if key is None else octets_of(key), ())
+
+    def _begin(self, names: list[str]) -> None:
+        if self._key_column is not None and self._key_column not in names:
+            near = what_there_is(self._key_column, names, "columns")
+            raise ValueError(f"there is no column {quoted(self._key_column)} ({near})")
+        self._names = names
+
+
+_HEADERS: Final = "headers must be a list of objects with name and value"
+
+
+def _of_json(line: bytes) -> Record:
+    try:
+        fields = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(fields, dict):
+        raise ValueError("it is no JSON object")
+    if "value" not in fields and "value_base64" not in fields:
+        raise ValueError("it has neither value nor value_base64")
+    pairs = fields.get("headers") or []
+    if isinstance(pairs, dict):
+        pairs = [{"name": name, "value": value} for name, value in pairs.items()]
+    if not isinstance(pairs, list):
+        raise ValueError(_HEADERS)
+    headers = tuple(_header(each) for each in pairs)
+    return Record(_octets(fields, "value"), _octets(fields, "key"), headers)
+
+
+def _header(pair: Any) -> tuple[str, bytes | None]:
+    if not isinstance(pair, dict) or not isinstance(pair.get("name"), str):
+        raise ValueError(_HEADERS)
+    return pair["name"], _octets(pair, "value")
+
+
+def _octets(fields: dict[str, Any], name: str) -> bytes | None:
+    value, encoded = fields.get(name), fields.get(f"{name}_base64")
+    if value is None and isinstance(encoded, str):
+        return base64.b64decode(encoded, validate=True)
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    return msgspec.json.encode(value)
+
+
+def decoder(
+    kind: str, key: bytes | None, headers: Headers, separator: bytes, key_column: str | None
+) -> Callable[[], Decoder]:
+    """What makes a decoder for each input; ``kind`` is one of ``INPUTS``, but ``file``."""
+    if kind == JSON:
+        return lambda: JsonRecords(key, headers)
+    if kind == CSV:
+        return lambda: CsvRecords(key, headers, key_column)
+    return lambda: LineRecords(key, headers, separator)
+
+
+INPUT_CHUNK_BYTES: Final = 1 << 20
+"""The most that is read at once; whole lines are published as soon as they have come."""
+
+STANDARD: Final = "-"
+"""Standard input, among files."""
+
+_TURNS_PER_S: Final = 20
+"""How often records are published at a given rate, where it lets so many at a time."""
+
+LetIn = Callable[[Callable[[], None]], None]
+"""Waits, and lets signals come."""
+
+
+@dataclass(eq=False)
+class LineTooLongError(DafkaError):
+    """A line of the input that cannot be a record; the lines before it are published.
+
+    ``node`` takes no more than ``limit_bytes``.
+    """
+
+    sentence = (
+        "line {number} of {source} is longer than the {limit_bytes} bytes that {node} takes at "
+        "most (its option max_record_bytes); it and what follows it are not published"
+    )
+    source: str
+    number: int
+    limit_bytes: int
+    node: str
+
+
+class Source(NamedTuple):
+    """A file, or standard input: its name for people, and its descriptor."""
+
+    name: str
+    number: int
+
+    def chunks(self, let_in: LetIn) -> Iterator[bytes]:
+        """Its octets, as they come."""
+        if self.number == 0:
+            read = partial(
+                process.read_input, INPUT_CHUNK_BYTES, lambda: let_in(process.wait_for_input)
+            )
+        else:
+            read = partial(self._read, let_in)
+        while chunk := read():
+            yield chunk
+
+    def _read(self, let_in: LetIn) -> bytes:
+        let_in(self._wait)
+        return os.read(self.number, INPUT_CHUNK_BYTES)
+
+    def _wait(self) -> None:
+        select.select([self.number], [], [])
+
+
+@contextmanager
+def opened(names: Sequence[str]) -> Iterator[list[Source]]:
+    """Files to read, all of them open.
+
+    Raises:
+        ConfigError: one of them cannot be read.
+        StreamError: standard input cannot be.
+    """
+    with ExitStack() as stack:
+        sources = []
+        for name in names:
+            if name == STANDARD:
+                process.read_input(0)
+                sources.append(Source("the input", 0))
+                continue
+            try:
+                number = os.open(name, os.O_RDONLY)
+                stack.callback(os.close, number)
+                os.read(number, 0)  # fails for a directory
+            except OSError as error:
+                raise ConfigError("file", name, f"cannot be read: {error.strerror}") from None
+            sources.append(Source(quoted(name), number))
+        yield sources
+
+
+class Published:
+    """The records of some sources, as they are published.
+
+    Args:
+        producer: takes them.
+        rate: how many a second at most; None for as many as it takes.
+    """
+
+    def __init__(self, producer: Producer, rate: float | None = None) -> None:
+        self.count = 0
+        """How many were read, and can be published."""
+        self.advance: Callable[[int], None] = lambda _: None
+        """Is told of those that are published."""
+        self._producer = producer
+        self._rate = rate
+        self._started_s = time.monotonic()
+        self._waiting = 0
+        self._let_in: LetIn = lambda wait: None
+
+    def all_of(
+        self,
+        sources: Sequence[Source],
+        decoders: Callable[[], Decoder] | None,
+        key: bytes | None,
+        headers: Headers,
+    ) -> DafkaError | None:
+        """Publishes sources to their end, to Ctrl-C, or to what cannot be read or published.
+
+        Without ``decoders`` each of them is one record, with this key and headers.  Returns what
+        cannot be published.  A signal comes while it waits for input, or for its rate, never
+        between reading a line and publishing it.
+        """
+        try:
+            with held_signals() as signals:
+                self._let_in = signals.let_in
+                for source in sources:
+                    if decoders is None:
+                        self._publish_file(source, key, headers)
+                    else:
+                        self._publish_lines(source, decoders())
+        except (RecordTooLargeError, LineTooLongError, BadInputError, process.StreamError) as error:
+            return error
+        except Stopped as stopped:
+            if stopped.again:
+                raise
+            if self._waiting:
+                output.say(f"{self._waiting} records that were read are not published")
+            # A second Ctrl-C does not wait, and says what is lost.
+            handle_stop_signals({signal.SIGINT})
+        return None
+
+    def _publish_file(self, source: Source, key: bytes | None, headers: Headers) -> None:
+        pieces, size = [], 0
+        for chunk in source.chunks(self._let_in):
+            pieces.append(chunk)
+            size += len(chunk)
+            limit_bytes, node = self._producer.limit
+            if size > limit_bytes:
+                raise LineTooLongError(source.name, 1, limit_bytes, node)
+        keys = None if key is None else [key]
+        self._publish(Columns([b"".join(pieces)], keys, [headers] if headers else None))
+
+    def _publish_lines(self, source: Source, decoder: Decoder) -> None:
+        with closing(self.read(source)) as found:
+            for lines in found:
+                try:
+                    columns = decoder.decode(lines)
+                except PartlyError as error:
+                    self._publish(error.before)
+                    raise BadInputError(source.name, decoder.line, str(error)) from None
+                self._publish(columns)
+        try:
+            decoder.end()
+        except ValueError as error:
+            raise BadInputError(source.name, decoder.line, str(error)) from None
+
+    def _publish(self, columns: Columns) -> None:
+        count = len(columns.values)
+        if self._rate is None:
+            self._publish_at_once(columns)
+            return
+        step = max(int(self._rate / _TURNS_PER_S), 1)
+        for start in range(0, count, step):
+            self._waiting = count - start
+            due_s = self._started_s + self.count / self._rate
+            self._let_in(partial(time.sleep, max(due_s - time.monotonic(), 0.0)))
+            self._publish_at_once(columns.part(start, start + step))
+        self._waiting = 0
+
+    def _publish_at_once(self, columns: Columns) -> None:
+        if not columns.values:
+            return
+        self.count += len(columns.values)
+        try:
+            self._producer.publish_many(*columns)
+            self.advance(len(columns.values))
+        except RecordTooLargeError as error:
+            # A store has come just now: too late for a line that is published, or for one of these.
+            self.count -= len(columns.values)
+            self._publish_at_once(
+                columns.part(0, max(error.offset - self._producer.next_offset, 0))
+            )
+            raise
+
+    def read(self, source: Source) -> Generator[list[bytes], None, None]:
+        """The lines, without their newlines, as many at a time as have come.
+
+        Raises:
+            LineTooLongError: a line is too long; it is not read to its end.
+        """
+        pieces: list[bytes] = []
+        number = 1
+        for chunk in source.chunks(self._let_in):
+            limit_bytes, node = self._producer.limit
+            head, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                lines = head.split(b"\n")
+                lines[0] = b"".join([*pieces, lines[0]])
+                pieces = []
+                fitting = lines
+                if max(map(len, lines)) > limit_bytes:
+                    fitting = lines[: [len(line) > limit_bytes for line in lines].index(True)]
+                number += len(fitting)
+                yield fitting
+                if len(fitting) < len(lines):
+                    raise LineTooLongError(source.name, number, limit_bytes, node)
+            pieces.append(rest)
+            if sum(map(len, pieces)) > limit_bytes:
+                raise LineTooLongError(source.name, number, limit_bytes, node)
+        if last := b"".join(pieces):
+            yield [last]
+
 
 Files = Annotated[
     list[str] | None,
@@ -47,7 +502,7 @@ Key = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="The key of all records.", show_default=False),
 ]
-Headers = Annotated[
+HeaderFlags = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
@@ -92,7 +547,7 @@ def produce(
     *,
     address: Address = None,
     key: Key = None,
-    header: Headers = None,
+    header: HeaderFlags = None,
     kind: Kind = LINES,
     separator: Separator = None,
     key_column: KeyColumn = None,
@@ -106,7 +561,7 @@ def produce(
     value of an envelope.
     """
     from dafka_core import Producer
-    from dafka_core.nodes.published import content_of
+    from dafka_core.nodes.producer import content_of
 
     parts = None if key is None else octets_of(key), tuple(map(parse_header, header or ()))
     # What cannot be done fails at once.

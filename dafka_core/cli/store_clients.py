@@ -11,15 +11,15 @@ import typer
 
 from dafka_core.cli import output
 from dafka_core.config.missing_stores import check_min_stores, parse_min_stores, warning
-from dafka_core.config.security_options import KeyFiles, keys_in
+from dafka_core.config.node_options import KeyFiles, keys_in
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError, StoreUnreachableError
+from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import quoted
 from dafka_core.model.records import KnownStore, PartitionInfo, merge_heads
-from dafka_core.model.suggestions import what_there_is
 
 if TYPE_CHECKING:
     from dafka_core import Reader
-    from dafka_core.flight.json_messages import PartitionFacts
+    from dafka_core.flight.requests import PartitionFacts
     from dafka_core.flight.store_client import StoreClient
 
 ANY_TOPIC: Final = "-"

@@ -1,4 +1,4 @@
-"""The options of each kind of node."""
+"""The options of each kind of node, with its limits, its security and its addresses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import ipaddress
 import os
 import re
 import sys
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, NamedTuple
 
-from dafka_core.config.limit_options import (
-    LIVE_BATCH_BYTES,
-    MAX_RECORD_BYTES,
-    MAX_VALUE_BYTES,
-    PeerLimitOptions,
-    StoreLimitOptions,
+from dafka_core.config.options import (
+    DEFAULT_PUB_PORT,
+    DEFAULT_SUB_PORT,
+    DEFAULT_TOWER,
+    Options,
+    option,
+    parse_bool,
 )
-from dafka_core.config.options import DEFAULT_PUB_PORT, DEFAULT_SUB_PORT, DEFAULT_TOWER, option
-from dafka_core.config.security_options import SecurityOptions
 from dafka_core.config.topic_rules import (
     COMPRESSION,
     RULES,
@@ -27,9 +27,169 @@ from dafka_core.config.topic_rules import (
     checked_compression,
     checked_rules,
 )
-from dafka_core.errors import ConfigError
+from dafka_core.errors import ConfigError, PartitionError
 from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.model.log_entries import STAGED_HOURS
+
+MAX_VALUE_BYTES: Final = 256 << 20
+"""The default for the largest record that a node takes (``max_record_bytes``)."""
+
+MAX_RECORD_BYTES: Final = 2**31 - 1
+"""The most that ``max_record_bytes`` may be: Arrow's type for records has signed 32-bit offsets."""
+
+LIVE_BATCH_BYTES: Final = 32 << 10
+"""The most that a producer packs into one message (or one record, if that is larger).  PUB sockets
+count messages: this times the high-water mark is how much waits for a peer that does not read."""
+
+
+@dataclass(eq=False)
+class StoreLimitError(PartitionError):
+    """Records that a store does not take by a limit of its own; ``owner`` is whose they are."""
+
+    sentence = (
+        "the store takes no records of it, by its option {option} = {limit} (owner {owner}): have "
+        "retention or a deletion make room there, or raise the option"
+    )
+    owner: str
+    option: str
+    limit: int
+
+
+@dataclass(frozen=True)
+class PeerLimitOptions(Options):
+    """What a node takes of each peer."""
+
+    max_peer_rate_bytes: int = option(
+        0,
+        "what is received of one peer per second, on the average of some seconds: one that sends "
+        "more waits, and the others do not. 0: no limit",
+        unit="bytes/s",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
+class StoreLimitOptions(Options):
+    """What a store keeps at most.  Of each, 0 means without a limit."""
+
+    max_partitions: int = option(
+        1_000_000,
+        "partitions that the store takes, of all topics; some 1 KB of memory each",
+        unit="partitions",
+        minimum=1,
+    )
+    max_topics: int = option(
+        100_000,
+        "topics that the store takes; more are mostly a program that makes up names. 0: no limit",
+        unit="topics",
+        minimum=0,
+    )
+    max_partitions_per_topic: int = option(
+        0,
+        "partitions of one topic that the store takes: each producer that was started without an "
+        "address has made one. 0: no limit but the others",
+        unit="partitions",
+        minimum=0,
+    )
+    max_partitions_per_key: int = option(
+        50_000,
+        "partitions of one key's owner that the store takes, so that nobody uses up "
+        "max_partitions and max_topics; without keys, of one address. 0: no limit",
+        unit="partitions",
+        minimum=0,
+    )
+    max_key_bytes: int = option(
+        0,
+        "what the records of one key's owner may take on the store's disk, so that nobody fills "
+        "it; without keys, those of one address, which is one partition of each topic. 0: no limit",
+        unit="bytes",
+        minimum=0,
+    )
+
+    @property
+    def store_limits(self) -> Mapping[str, int]:
+        """These limits by their names."""
+        return {each.name: getattr(self, each.name) for each in fields(StoreLimitOptions)}
+
+
+KEY_ENVIRONMENT: Final = "DAFKA_"
+"""Before the name of an option, in capitals: where commands and Spark's driver find their key."""
+
+INSECURE_ENVIRONMENT: Final = "DAFKA_INSECURE"
+
+
+class KeyFiles(NamedTuple):
+    """Where a node's own secret key is, and the keys that it trusts; both empty for none."""
+
+    secret_key_file: str = ""
+    allowed_keys: str = ""
+
+
+NO_KEYS: Final = KeyFiles()
+
+
+def keys_in(options: Mapping[str, Any]) -> KeyFiles:
+    """Those among options that may not have been checked yet."""
+    return KeyFiles(*(str(options.get(name) or "") for name in KeyFiles._fields))
+
+
+def keys_of_environment() -> dict[str, str]:
+    """The options that the environment has of them."""
+    names = {name: os.environ.get(KEY_ENVIRONMENT + name.upper()) for name in KeyFiles._fields}
+    return {name: value for name, value in names.items() if value}
+
+
+@dataclass(frozen=True)
+class SecurityOptions(Options):
+    """What every node takes that binds or connects."""
+
+    secret_key_file: str = option(
+        "",
+        "this node's secret key, as `dafka keys new` makes it: with it nodes talk encrypted, "
+        "and to owners of allowed keys only (docs/security.md). Or env:NAME, an environment "
+        "variable that holds the key itself. Needs allowed_keys",
+        kind="FILE",
+    )
+    allowed_keys: str = option(
+        "",
+        "a directory with the public keys, NAME.key, of the towers and nodes that are let in; it "
+        "is looked at each second",
+        kind="DIR",
+    )
+
+    insecure: bool = option(
+        False,
+        "bind to addresses that other machines reach where no keys are asked for: whoever reaches "
+        "them reads and writes everything. The same as DAFKA_INSECURE=true in the environment",
+    )
+
+    def __post_init__(self) -> None:
+        if self.secret_key_file and not self.allowed_keys:
+            why = "must name the directory of keys that are let in, since secret_key_file is set"
+            raise ConfigError("allowed_keys", self.allowed_keys, why)
+        if self.allowed_keys and not self.secret_key_file:
+            why = "needs this node's own key as well: set option secret_key_file"
+            raise ConfigError("allowed_keys", self.allowed_keys, why)
+
+    @property
+    def keys(self) -> KeyFiles:
+        """The two files together."""
+        return KeyFiles(self.secret_key_file, self.allowed_keys)
+
+    @property
+    def may_be_open(self) -> bool:
+        """Whether ports without keys may be other machines' to reach.
+
+        Raises:
+            ConfigError: the environment says neither.
+        """
+        said = os.environ.get(INSECURE_ENVIRONMENT) or "false"
+        try:
+            return parse_bool(said) or self.insecure
+        except ValueError as error:
+            name, what = INSECURE_ENVIRONMENT, "environment variable"
+            raise ConfigError(name, said, str(error), what) from None
+
 
 TOWER_ENVIRONMENT = "DAFKA_TOWER"
 _ONE_CLUSTER: Final = "Set it before the session starts, or name the tower with option 'tower'"
@@ -422,3 +582,26 @@ class TowerOptions(SecurityOptions):
         kind=TOWERS,
         parse=parse_towers,
     )
+
+
+_ADDRESS: Final = re.compile(rf"(?a)(?P<host>{HOST})(?::(?P<port>\d{{1,5}}))?")
+
+
+class HostPort(NamedTuple):
+    """A host and a port; an IPv6 address is without its brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def host_port(text: str, default_port: int) -> HostPort:
+    """Parse ``HOST[:PORT]``; raise ValueError for any other text."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"] or 0) >= 65_536:
+        example = f"127.0.0.1:{default_port}"
+        raise ValueError(f"must be HOST:PORT, as {example}; port 0 lets the system choose")
+    port = default_port if match["port"] is None else int(match["port"])
+    return HostPort(match["host"].strip("[]"), port)

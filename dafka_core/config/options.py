@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from dafka_core.errors import ConfigError, ProtocolError
+from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import escape
-from dafka_core.model.suggestions import nearest_name
 
 DEFAULT_TOWER = "127.0.0.1:5556:5557"
 DEFAULT_SUB_PORT = 5556

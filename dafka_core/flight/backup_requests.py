@@ -13,8 +13,8 @@ import pyarrow as pa
 from msgspec import Meta
 
 from dafka_core.flight import limits
-from dafka_core.flight.client_get import Chunks
 from dafka_core.flight.requests import ActionRequest, Request
+from dafka_core.flight.store_client import Chunks
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.backup import FACTS, Entry, Known

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dafka_core.model.matched_records import Records
 from dafka_core.model.names import escape
 from dafka_core.model.values import Longs, Values
+from dafka_core.model.where import Records
 
 VALUE, OFFSET, TIMESTAMP, TOPIC, PARTITION = "value", "offset", "timestamp", "topic", "partition"
 DEFAULT_COLUMNS: Final = (VALUE, OFFSET, TIMESTAMP)

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.config.limit_options import StoreLimitError
+from dafka_core.config.node_options import StoreLimitError
 from dafka_core.errors import (
     DafkaError,
     DataLossError,

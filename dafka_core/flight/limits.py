@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
 from dafka_core.model.where import MAX_CHARACTERS
-from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 
 MAX_REQUEST_BYTES: Final = 8_192
 """A ticket, descriptor or criteria: two names of 255 octets, each octet escaped, and the rest."""

@@ -21,8 +21,7 @@ from dafka_core.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from dafka_core.flight.json_messages import LeaseGranted
-from dafka_core.flight.requests import AskedRange, GetRequest, Part
+from dafka_core.flight.requests import AskedRange, GetRequest, LeaseGranted, Part
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import SESSION_FILE, StoreLocation
 from dafka_core.model.epochs import EpochId

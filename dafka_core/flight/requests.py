@@ -1,15 +1,15 @@
-"""Requests of Flight clients (docs/flight.md): tickets, descriptors, criteria and actions.
+"""Requests of Flight clients (docs/flight.md), and the answers of stores.
 
 A field's type says what msgspec takes.  A member that is its default is left out, and is the
-default when it is left out.  An unknown member is refused, so that a misspelt one is not passed
-over.
+default when it is left out.  An unknown member of a request is refused, so that a misspelt one is
+not passed over; clients pass over members of an answer that they do not know.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
@@ -20,11 +20,21 @@ from msgspec.structs import replace
 from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
-from dafka_core.model.json_message import JsonMessage, nearest, short
+from dafka_core.flight.limits import MAX_LEASED_BLOCKS
+from dafka_core.model.json_message import JsonMessage, Natural, nearest, short
 from dafka_core.model.name_limits import check_address, check_topic
-from dafka_core.model.records import NO_VERSION, Neighbour, RecordBatch, TopicPartition
+from dafka_core.model.records import (
+    NO_VERSION,
+    Neighbour,
+    PartitionInfo,
+    RecordBatch,
+    StagedPartition,
+    TopicPartition,
+    TransactionState,
+)
 from dafka_core.model.values import Longs
 from dafka_core.protocol.limits import MAX_SEQUENCE
+from dafka_core.storage.leases import MAX_LEASES
 
 MAX_OFFSET: Final = MAX_SEQUENCE + 1
 """The highest ``end`` there can be."""
@@ -606,3 +616,138 @@ class Peers(JsonMessage, frozen=True):
     """The nodes that a store hears of."""
 
     peers: tuple[Neighbour, ...]
+
+
+# A store's answers over Arrow Flight.
+#
+# Clients pass over members of an answer that they do not know.
+
+
+Slot = Annotated[int, Meta(ge=0, lt=MAX_LEASES)]
+BlockBytes = Annotated[int, Meta(ge=1, le=2**31)]
+"""A reader makes room for a block; one may be little more than the largest record."""
+
+
+class Heads(JsonMessage, frozen=True):
+    """What the store holds of some partitions."""
+
+    heads: tuple[PartitionInfo, ...]
+
+
+class HeadsSince(JsonMessage, frozen=True):
+    """What of some topics has changed; all that the store holds of them if ``complete``.
+
+    ``cursor`` stands for this moment in the next request.
+    """
+
+    cursor: str
+    complete: bool
+    heads: tuple[PartitionInfo, ...]
+
+
+class Staged(JsonMessage, frozen=True):
+    """What is staged in some partitions."""
+
+    staged: tuple[StagedPartition, ...]
+
+
+class Offsets(JsonMessage, frozen=True):
+    """The offset for each time that was asked for; None where nothing was stored then or later."""
+
+    offsets: tuple[int | None, ...]
+    now_us: int
+    """The store's clock."""
+    clock_doubt: str = ""
+    """Why the store does not go by it, if it does not."""
+
+
+Sizes = tuple[Annotated[int, Meta(ge=0)], ...]
+"""About how many bytes a record takes in each part of a range; the parts are of one size."""
+
+
+class RecordSizes(JsonMessage, frozen=True):
+    """Those of each range that was asked for; None of one of which the store holds nothing."""
+
+    sizes: tuple[Sizes | None, ...]
+
+
+class TransactionStates(JsonMessage, frozen=True):
+    """How far the partitions that were asked for are."""
+
+    transactions: tuple[TransactionState, ...]
+
+
+class Digests(JsonMessage, frozen=True):
+    """The row digest of each range that was asked for."""
+
+    digests: tuple[str, ...]
+
+
+class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
+    """Blocks to be read from the store's file: first offset, position and size of each.
+
+    ``lease`` is in the slot of that number of file ``leases`` until the store ends it.
+    """
+
+    lease: str = ""
+    slot: Slot = 0
+    blocks: Annotated[
+        tuple[tuple[Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
+    ] = ()
+
+
+class LeasesGranted(JsonMessage, frozen=True):
+    """Blocks of the first ``ranges`` of many: number of the range, and as ``LeaseGranted``."""
+
+    lease: str
+    slot: Slot
+    ranges: Annotated[int, Meta(ge=1)]
+    blocks: Annotated[
+        tuple[tuple[Natural, Natural, Natural, BlockBytes], ...], Meta(max_length=MAX_LEASED_BLOCKS)
+    ]
+
+
+class SpaceUsed(JsonMessage, frozen=True):
+    """What a store's file takes, how much of that is free, and the leases that readers have."""
+
+    file_bytes: int
+    free_bytes: int
+    leases: int
+    oldest_lease_s: float
+
+
+class Done(JsonMessage, frozen=True):
+    """A commit or a discard is on disk."""
+
+
+class PartitionFacts(JsonMessage, frozen=True):
+    """What a partition takes and when it was written: the metadata of its FlightInfo."""
+
+    topic: str
+    partition: str
+    earliest: Natural
+    end: Natural
+    records: Natural
+    bytes: Natural
+    first_time_us: int | None
+    last_time_us: int | None
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+def furthest_facts(
+    facts: Iterable[PartitionFacts],
+) -> dict[TopicPartition, PartitionFacts]:
+    """Of each partition what that store says which has it furthest, and most of it."""
+    ranked = sorted(facts, key=lambda each: (each.end, each.records))
+    return {each.tp: each for each in ranked}
+
+
+class DurableEnd(JsonMessage, frozen=True, omit_defaults=True):
+    """Up to where a partition is on disk; with ``failed`` the store takes no more of the put."""
+
+    end: int
+    failed: bool = False

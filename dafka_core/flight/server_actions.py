@@ -12,39 +12,37 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import DataLossError, InvalidRequestError
 from dafka_core.flight.backup_requests import CheckRequest, LinksRequest
 from dafka_core.flight.flight_errors import BUSY, UnavailableError
-from dafka_core.flight.json_messages import (
-    Digests,
-    Done,
-    DurableEnd,
-    Heads,
-    HeadsSince,
-    LeaseGranted,
-    LeasesGranted,
-    Offsets,
-    RecordSizes,
-    SpaceUsed,
-    Staged,
-    TransactionStates,
-)
 from dafka_core.flight.limits import HEADS_PER_RESULT, MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
 from dafka_core.flight.requests import (
     ActionRequest,
     CommitRequest,
     DescribeRequest,
+    Digests,
     DigestsRequest,
     DiscardRequest,
+    Done,
+    DurableEnd,
     ForgetRequest,
+    Heads,
     HeadsRequest,
+    HeadsSince,
+    LeaseGranted,
     LeaseManyRequest,
     LeaseRequest,
+    LeasesGranted,
+    Offsets,
     OffsetsRequest,
     Peers,
     PeersRequest,
+    RecordSizes,
     SizesRequest,
     SpaceRequest,
+    SpaceUsed,
+    Staged,
     StagedRequest,
     StoresRequest,
     TransactionsRequest,
+    TransactionStates,
     WaitRequest,
     WatchRequest,
 )
@@ -56,9 +54,8 @@ from dafka_core.flight.retention_actions import (
     Trimmed,
     TrimRequest,
 )
-from dafka_core.flight.server_backup import check_log, links
 from dafka_core.flight.server_context import ServerContext
-from dafka_core.flight.server_get import check_held, check_history
+from dafka_core.flight.server_get import check_held, check_history, check_log, links
 from dafka_core.flight.server_keys import Caller
 from dafka_core.model.json_message import JsonMessage, nearest, short
 from dafka_core.model.log_entries import Discard

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pyarrow import flight
 
-from dafka_core.config.security_options import KeyFiles
+from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import ConfigError, NotAllowedError
 from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, LinksRequest
 from dafka_core.flight.flight_errors import REFUSED, UnavailableError, refusal
@@ -45,8 +45,8 @@ from dafka_core.model.names import escape, quoted
 from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import HEADER, SCHEME, TlsPair, has_expired, tls_pair
 from dafka_core.security.key_files import read_secret
-from dafka_core.security.log_throttle import SaidLately
 from dafka_core.security.permissions import ADMIN, EVERYBODY, STORE, TOWER, Permissions, refused
+from dafka_core.security.throttles import SaidLately
 
 # Who may ask a store for what over Arrow Flight: each kind of request is in one table.
 #

@@ -1,46 +1,66 @@
-"""One store, asked over Arrow Flight."""
+"""The client of one store over Arrow Flight: actions, gets, puts and authentication."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Final, TypeVar
+from functools import lru_cache, partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NoReturn, TypeVar
 
+import pyarrow as pa
 from msgspec.structs import replace
 from pyarrow import flight
 
-from dafka_core.config.security_options import NO_KEYS, KeyFiles
-from dafka_core.errors import ClosedError, ConfigError, StoreUnreachableError
-from dafka_core.flight import client_get, grpc_workarounds, limits, requests
-from dafka_core.flight.client_keys import ClientKeys
-from dafka_core.flight.client_put import PutStream
-from dafka_core.flight.columns import VALUE
+from dafka_core.config.node_options import NO_KEYS, KeyFiles
+from dafka_core.errors import ClosedError, ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.flight import grpc_workarounds, limits, requests
+from dafka_core.flight.columns import TYPES, VALUE, VALUES_SCHEMA, parse_metadata
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, translated, translating
 from dafka_core.flight.grpc_workarounds import LOST_MS, CallDeadline, Watchdog
-from dafka_core.flight.json_messages import (
+from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from dafka_core.flight.requests import (
+    AskedRange,
     Digests,
+    DiscardRequest,
     Done,
     DurableEnd,
+    GetManyRequest,
+    GetRequest,
     Heads,
     HeadsSince,
     LeaseGranted,
+    LeaseManyRequest,
     LeasesGranted,
     Offsets,
+    Part,
     PartitionFacts,
+    PutRequest,
     RecordSizes,
     SpaceUsed,
     Staged,
     TransactionStates,
+    parse_parts,
 )
-from dafka_core.flight.requests import AskedRange, GetManyRequest, LeaseManyRequest, Part
-from dafka_core.flight.store_location import StoreLocation, host_of, path_of
+from dafka_core.flight.store_location import (
+    TLS_SCHEME,
+    StoreLocation,
+    host_of,
+    path_of,
+    tcp_location,
+)
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.json_message import JsonMessage
 from dafka_core.model.log_entries import Discard
+from dafka_core.model.names import escape, quoted
 from dafka_core.model.records import (
     NO_VERSION,
     PartitionInfo,
@@ -52,13 +72,435 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import Values
+from dafka_core.security.allowed_keys import AllowedKeys
+from dafka_core.security.credentials import HEADER, SCHEME, SERVER_NAME, has_expired, pem, token
+from dafka_core.security.key_files import read_secret
+from dafka_core.security.permissions import STORE
 from dafka_core.system.closing import ProcessBound
+
+# Authentication of Flight clients: TLS, a token made from the key, and options of gRPC.
+#
+# Without keys it says nothing of itself, and talks in the clear.
+
+
+CONNECT_TIMEOUT_MS: Final = 5_000
+"""How long one attempt to connect may take; a store that is there answers at once."""
+
+GRPC_OPTIONS: Final = [
+    ("grpc.enable_http_proxy", 0),  # stores are contacted directly, as nodes of the mesh are
+    # Whole blocks in few frames, and room for two of them: measured best on one machine.
+    ("grpc.http2.max_frame_size", 16_777_215),
+    ("grpc.http2.lookahead_bytes", 16 << 20),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Not for its pings, the first of which is 24 days away: what was sent to a host that has
+    # vanished breaks the connection after the timeout (TCP_USER_TIMEOUT).
+    ("grpc.keepalive_time_ms", (1 << 31) - 2),
+    ("grpc.keepalive_timeout_ms", LOST_MS),
+]
+
+
+MIN_TIMEOUT_S: Final = 0.001
+"""gRPC takes zero and less for no limit."""
+
+_log = logging.getLogger("dafka.security")
+
+
+class ClientKeys:
+    """A client's own key, and the stores that it trusts as they are now.  Thread-safe.
+
+    Raises:
+        ConfigError: the keys are wrong.
+    """
+
+    def __init__(self, files: KeyFiles) -> None:
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._allowed: AllowedKeys | None = None
+        self._lock = threading.Lock()
+        self._roots = b""
+        if files.secret_key_file:
+            own = read_secret(files.secret_key_file)
+            self._headers = [(HEADER.encode(), f"{SCHEME}{token(own.secret)}".encode())]
+            self._allowed = AllowedKeys(files.allowed_keys, is_second=True)
+            self._take_roots()
+
+    @classmethod
+    def of(cls, files: KeyFiles) -> ClientKeys:
+        """Those of a process: its clients share them."""
+        return _opened(files)
+
+    @property
+    def trusted(self) -> bytes:
+        """The certificates of the stores, as they are now; empty without keys."""
+        if self._allowed is not None:
+            with self._lock:
+                if self._allowed.look(time.monotonic()):
+                    self._take_roots()
+        return self._roots
+
+    def uri_of(self, location: str) -> str:
+        """Where a service is asked that was named so: with keys by TLS only."""
+        place = host_of(location)
+        if self._allowed is None or place is None:
+            return location
+        return tcp_location(*place, is_tls=True)
+
+    def may_use(self, location: str) -> bool:
+        """Whether a process listens at a socket of this machine; with keys, one of this user's."""
+        with contextlib.suppress(OSError):
+            is_own = Path(str(path_of(location))).stat().st_uid == os.geteuid()
+            return (is_own or self._allowed is None) and grpc_workarounds.accepts(location)
+        return False
+
+    def connect(self, uri: str, trusted: bytes) -> flight.FlightClient:
+        """A client of pyarrow's; ``trusted`` are certificates.
+
+        Raises:
+            ConfigError: no store is trusted, or one with keys is asked without any.
+        """
+        if not uri.startswith(f"{TLS_SCHEME}:"):
+            return flight.FlightClient(uri, generic_options=GRPC_OPTIONS)
+        if self._allowed is None:
+            why = f"must be set, and allowed_keys: the store at {uri} lets in owners of keys only"
+            raise ConfigError("secret_key_file", "", why)
+        if not trusted:
+            why = (
+                f"has no key with role {STORE} and a certificate, so that no store can be trusted: "
+                "'dafka keys renew NAME' writes it, where the key's secret is"
+            )
+            raise ConfigError("allowed_keys", str(self._allowed.directory), why)
+        return flight.FlightClient(
+            uri,
+            tls_root_certs=trusted,
+            override_hostname=SERVER_NAME,
+            generic_options=GRPC_OPTIONS,
+        )
+
+    def call_options(self, timeout_s: float | None = None) -> Any:
+        """What pyarrow is told of a call."""
+        timed = {} if timeout_s is None else {"timeout": max(timeout_s, MIN_TIMEOUT_S)}
+        return flight.FlightCallOptions(headers=self._headers, **timed)
+
+    def _take_roots(self) -> None:
+        assert self._allowed is not None
+        stores = [each for each in self._allowed.with_role(STORE) if each.certificate]
+        for each in stores:
+            if has_expired(each.certificate):
+                text = "the certificate in %s.key has expired: 'dafka keys renew %s'"
+                _log.warning(text, each.name, each.name)
+        self._roots = b"".join(pem(each.certificate) for each in stores)
+
+
+@lru_cache(maxsize=64)
+def _opened(files: KeyFiles) -> ClientKeys:
+    return ClientKeys(files)
+
+
+DISCARD_S: Final = 5.0
+"""How long the end of a put that was interrupted may take."""
+
+
+class PutStream(ProcessBound):
+    """Appends values to one partition, or stages them, in order; a context.  For one thread.
+
+    Nothing is certain before ``finish`` has returned, or ``durable`` says so.  A context left
+    without it ends the put: what was written may be stored, or not.  One that Ctrl-C ends, or
+    another exception that is no ``Exception``, does not wait for the store, has what was staged
+    discarded, and says in a note what has become of it.
+
+    Args:
+        uri: where the store is, for a connection of its own.
+        keys: by which it and the store know each other.
+
+    Attributes:
+        end: the offset of the next value to be written.
+        durable: the end of what is on the store's disk, as far as the store has said.
+
+    Raises, from each call:
+        OffsetConflictError: the partition does not end where the put begins.
+        FencedError: another attempt has taken over what this one stages.
+        TransactionExistsError: the transaction that it stages, or a newer one, is committed.
+        StoreUnreachableError: the store is not there, or nothing went on for the timeout.
+    """
+
+    def __init__(
+        self,
+        client: flight.FlightClient,
+        request: PutRequest,
+        call: CallDeadline,
+        uri: str,
+        keys: ClientKeys,
+    ) -> None:
+        self.end = self.durable = request.start
+        self._client = client
+        self._request = request
+        self._store = request.store
+        self._call = call
+        self._uri = uri
+        self._keys = keys
+        self._writer: Any = None
+        self._failure: DafkaError | None = None
+        self._finished = False
+        # The thread that reads the store's acknowledgements sets these, and ``durable``; it has a
+        # place in the queue when there is news.  A ``Condition`` would take Ctrl-C amiss.
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._is_over = False  # the store takes no more, or says no more
+        self._acks_failure: Exception | None = None
+        self._acks = threading.Thread()  # started with the stream
+
+    def wait_durable(self, end: int, *, timeout_s: float) -> int:
+        """Waits until the partition is on disk up to ``end``, which has been written.
+
+        Returns the partition's end on disk.  ``timeout_s`` is the longest wait without progress.
+        """
+        if self.durable >= end:
+            return self.durable
+        if self._failure is not None:
+            raise self._failure
+        if not self._has_progress(end, timeout_s):
+            self._call.give_up()
+            why = f"nothing came to its disk for {timeout_s:g} s"
+            raise self._fail(StoreUnreachableError(self._store, why))
+        if self.durable < end:
+            self._raise_ended(end)
+        return self.durable
+
+    def write(self, values: pa.BinaryArray) -> None:
+        """Sends values, an Arrow array of binary without nulls; waits while the store has enough.
+
+        Raises:
+            ConfigError: they are something else.
+            ClosedError: the put is finished.
+        """
+        if not isinstance(values, pa.Array) or values.type != TYPES[VALUE] or values.null_count:
+            kind = getattr(values, "type", type(values).__name__)
+            raise ConfigError("values", str(kind), "must be an array of binary without nulls")
+        whole = RecordBatch(self._request.tp, self.end, Values.from_arrow(values))
+        for part in whole.split(MAX_BATCH_RECORDS, MAX_BATCH_BYTES):
+            batch = pa.RecordBatch.from_arrays([part.values.to_arrow()], schema=VALUES_SCHEMA)
+            with self._step() as writer:
+                writer.write_batch(batch)
+            self.end = part.end
+
+    def finish(self, timeout_s: float) -> int:
+        """Waits until all is on disk, but not longer than ``timeout_s`` seconds without progress.
+
+        Returns the partition's end on disk.
+
+        Raises:
+            ClosedError: it was called before.
+        """
+        self._call.timeout_s = timeout_s
+        with self._step() as writer:
+            writer.done_writing()
+        self.wait_durable(self.end, timeout_s=timeout_s)
+        with self._step() as writer:
+            writer.close()
+        self._leave()
+        return self.durable
+
+    def close(self) -> None:
+        """Ends the put, finished or not; may be repeated."""
+        if self._writer is not None:
+            # Closing waits for the store, and for the thread that reads the acknowledgements,
+            # which ends when the store does: the deadline ends both.
+            self._call.wait()
+            with contextlib.suppress(*FLIGHT_ERRORS):
+                self._writer.done_writing()
+                self._acks.join()
+            with contextlib.suppress(*FLIGHT_ERRORS):
+                self._writer.close()
+        self._leave()
+
+    def _leave_with(self, error: BaseException | None) -> None:
+        if error is None or isinstance(error, Exception) or self._writer is None:
+            self.close()
+            return
+        self._call.give_up()  # the store may be silent
+        self.close()
+        what = f"topic {quoted(self._request.topic)}, partition {escape(self._request.partition)}"
+        if not self._request.attempt:
+            error.add_note(
+                f"{what}: the store has what was written up to offset {self.durable} (exclusive); "
+                "what was written after it may be stored, or not"
+            )
+            return
+        try:
+            self._discard()
+            error.add_note(f"{what}: what was staged is discarded")
+        except DafkaError as failure:
+            error.add_note(
+                f"{what}: what was staged is not discarded yet ({failure}); the store does so "
+                "after its staged_hours, or 'dafka staged --discard'"
+            )
+
+    def _discard(self) -> None:
+        """By another connection: that of the client has ended with the put."""
+        asked = self._request
+        rows = ((asked.topic, asked.partition, asked.attempt),)
+        request = DiscardRequest(rows, store=asked.store).checked()
+        options = self._keys.call_options(DISCARD_S)
+        try:
+            with self._keys.connect(self._uri, self._keys.trusted) as client:
+                list(client.do_action(flight.Action(request.action, request.packed()), options))
+        except FLIGHT_ERRORS as error:
+            raise translated(error, self._store) from error
+
+    def _has_progress(self, end: int, timeout_s: float) -> bool:
+        """Waits until ``end`` is on disk, or cannot come there; False without progress."""
+        while self.durable < end and not self._is_over:
+            try:
+                self._news.get(timeout=timeout_s)
+            except Empty:
+                return False
+        return True
+
+    def _read_acks(self, reader: Any) -> None:
+        try:
+            while (metadata := reader.read()) is not None:
+                ack = DurableEnd.parse(metadata.to_pybytes())
+                self._note(ack.end, is_over=ack.failed)
+        except (*FLIGHT_ERRORS, ValueError) as error:
+            self._acks_failure = error
+        finally:
+            self._note(self.durable, is_over=True)
+
+    def _note(self, end: int, *, is_over: bool) -> None:
+        if end > self.durable or is_over:
+            self.durable = max(self.durable, end)
+            self._is_over = self._is_over or is_over
+            if self._news.empty():
+                self._news.put(None)
+
+    def _raise_ended(self, end: int) -> NoReturn:
+        with self._step() as writer:
+            # The store must hear that nothing more comes: then it ends the acknowledgements.
+            writer.done_writing()
+            self._acks.join()
+            if self._acks_failure is not None:
+                raise self._fail(self._call.translated(self._acks_failure, self._store))
+            writer.close()
+        why = f"it has the records up to {self.durable} (exclusive), not those up to {end}"
+        raise self._fail(StoreUnreachableError(self._store, why))
+
+    def _begin(self) -> None:
+        descriptor = flight.FlightDescriptor.for_command(self._request.packed())
+        self._call.start().wait()
+        self._writer, reader = self._client.do_put(
+            descriptor, VALUES_SCHEMA, self._keys.call_options()
+        )
+        # A thread of its own, as a writer does not wait for acknowledgements.
+        self._acks = threading.Thread(
+            target=self._read_acks, args=(reader,), name="dafka-flight-acks-read", daemon=True
+        )
+        self._acks.start()
+
+    def _leave(self) -> None:
+        self._finished = True
+        self._writer = None
+        self._call.close()
+
+    @contextlib.contextmanager
+    def _step(self) -> Iterator[Any]:
+        if self._failure is not None:
+            raise self._failure
+        if self._finished:
+            raise ClosedError("put")
+        try:
+            if self._writer is None:
+                self._begin()
+            self._call.wait()
+            yield self._writer
+        except FLIGHT_ERRORS as error:
+            raise self._fail(self._call.translated(error, self._store)) from error
+        finally:
+            self._call.go_on()
+
+    def _fail(self, error: DafkaError) -> DafkaError:
+        self._failure = error
+        return error
+
+
+# The client's side of a get: what a store sends is what was asked for, or an error.
+#
+# Functions take batches as they come, and raise ValueError, with a sentence, for those that are not
+# what the request asks for.
+
+
+Chunks = Iterator[tuple[pa.RecordBatch, pa.Buffer | None]]
+"""Each batch, of which column ``value`` is the first one, and its metadata."""
+
+T = TypeVar("T")
+Records = Callable[[Chunks], Iterator[T]]
+"""What makes records of them."""
+
+
+def chunks(stream: Any, call: CallDeadline) -> Chunks:
+    """The batches of a stream of pyarrow's client."""
+    while True:
+        call.wait()
+        try:
+            columns, metadata = stream.read_chunk()
+        except StopIteration:
+            return
+        call.go_on()
+        # Bytes from the network must not lead outside of the buffers they came in.
+        columns.validate(full=True)
+        yield columns, metadata
+
+
+def range_records(request: GetRequest, received: Chunks) -> Iterator[RecordBatch]:
+    """The records of one range, complete."""
+    at = request.start
+    for columns, metadata in received:
+        values = columns.column(0)
+        offset, times = parse_metadata(metadata, len(values), times=request.times)
+        if offset != at:
+            raise ValueError(f"offset {offset} came where {at} was to come")
+        yield RecordBatch(request.tp, offset, Values.from_arrow(values), times=times)
+        at += len(values)
+    if at != request.end:
+        raise ValueError(f"the records end at {at}, not at {request.end}")
+
+
+def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Part]]:
+    """The records of many ranges, the parts of each batch together.
+
+    Each range's come in order and without a hole from its start on, after those of the ranges
+    before it, but perhaps not all of them.
+    """
+    current, at = -1, 0
+    for columns, metadata in received:
+        values = columns.column(0)
+        rows, times = parse_parts(metadata, len(values), times=request.times)
+        whole, first, parts = Values.from_arrow(values), 0, []
+        for number, (index, offset, count, _) in enumerate(rows.tolist()):
+            if not max(current, 0) <= index < len(request.ranges):
+                raise ValueError(f"range {index} came after range {current}")
+            asked = request.ranges[index]
+            if index > current:
+                current, at = index, asked.start
+            if offset != at or at + count > asked.end:
+                raise ValueError(f"{count} records from offset {offset} came where {at} was next")
+            at += count
+            part = whole[first : first + count]
+            first += count
+            batch = RecordBatch(
+                asked.tp, offset, part, times=None if times is None else times[number]
+            )
+            parts.append(Part(index, batch))
+        yield parts
+
 
 WAIT_MARGIN_S: Final = 5.0
 """How much later than asked for the answer to a wait may come."""
 
 A = TypeVar("A", bound=JsonMessage)
-T = TypeVar("T")
 
 
 class StoreClient(ProcessBound):
@@ -219,7 +661,7 @@ class StoreClient(ProcessBound):
         """
         wanted = requests.GetRequest(*tp, start, end, (VALUE,), times, max_records, max_bytes)
         request = replace(wanted, life=life, after=after, store=self._store).fitted()
-        return self.get(request.packed(), partial(client_get.range_records, request), timeout_s)
+        return self.get(request.packed(), partial(range_records, request), timeout_s)
 
     def read_many(
         self,
@@ -238,7 +680,7 @@ class StoreClient(ProcessBound):
         """
         wanted = GetManyRequest(tuple(ranges), (VALUE,), times, max_records, max_bytes)
         request = replace(wanted, store=self._store).fitted()
-        return self.get(request.packed(), partial(client_get.many_records, request), timeout_s)
+        return self.get(request.packed(), partial(many_records, request), timeout_s)
 
     def transaction_states(
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
@@ -328,7 +770,7 @@ class StoreClient(ProcessBound):
     def _store(self) -> str:
         return self.location.store
 
-    def get(self, ticket: bytes, records: client_get.Records[T], timeout_s: float) -> Generator[T]:
+    def get(self, ticket: bytes, records: Records[T], timeout_s: float) -> Generator[T]:
         """What is made of the batches of a get."""
         client = self._connected()
         stream: Any = None
@@ -340,7 +782,7 @@ class StoreClient(ProcessBound):
             try:
                 call.wait()
                 stream = client.do_get(flight.Ticket(ticket), self._keys.call_options())
-                yield from records(client_get.chunks(stream, call))
+                yield from records(chunks(stream, call))
             except (*FLIGHT_ERRORS, ValueError) as error:
                 if self._closed:
                     raise ClosedError("store's client") from error

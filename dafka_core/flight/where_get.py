@@ -20,15 +20,13 @@ from msgspec.structs import replace
 
 from dafka_core.errors import InvalidRequestError
 from dafka_core.flight import limits
-from dafka_core.flight.client_get import Chunks
 from dafka_core.flight.columns import DEFAULT_COLUMNS, OFFSET, TIMESTAMP, VALUE, schema_of
 from dafka_core.flight.requests import MaxBytes, MaxRecords, RangeRequest
-from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_client import Chunks, StoreClient
 from dafka_core.model.envelope import AUTO, ENVELOPE
 from dafka_core.model.json_message import short
-from dafka_core.model.matched_records import KeptRecords
 from dafka_core.model.values import Longs, Values
-from dafka_core.model.where import MAX_CHARACTERS, Where
+from dafka_core.model.where import MAX_CHARACTERS, KeptRecords, Where
 
 _LONG: Final = np.dtype("<i8")
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.model.suggestions import nearest_name
+from dafka_core.model.name_limits import nearest_name
 
 VERSION: Final = 1
 

@@ -25,7 +25,7 @@ QUERIES_TOPIC: Final = f"{INTERNAL}queries"
 """Where Spark's streaming queries report how far they are (``query_progress``)."""
 
 DELETIONS_TOPIC: Final = f"{INTERNAL}deletions"
-"""Where stores note which topics were deleted (``dafka_core/model/deletions.py``)."""
+"""Where stores note which topics were deleted (``dafka_core/model/log_entries.py``)."""
 
 AUDIT_TOPIC: Final = f"{INTERNAL}audit"
 """Where streaming queries with option ``audit`` note what they have written (``audit_record``)."""

@@ -15,8 +15,13 @@ from typing import Any, Final, NamedTuple
 
 import zmq
 
-from dafka_core.config.node_options import AUTO_HOST, NodeOptions, TowerAddress
-from dafka_core.config.security_options import INSECURE_ENVIRONMENT, SecurityOptions
+from dafka_core.config.node_options import (
+    AUTO_HOST,
+    INSECURE_ENVIRONMENT,
+    NodeOptions,
+    SecurityOptions,
+    TowerAddress,
+)
 from dafka_core.errors import ConfigError
 from dafka_core.security.key_files import own_prefix
 

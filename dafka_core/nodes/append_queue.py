@@ -12,7 +12,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, Protocol
 
-from dafka_core.config.limit_options import MAX_VALUE_BYTES
+from dafka_core.config.node_options import MAX_VALUE_BYTES
 from dafka_core.errors import ClosedError, DafkaError, InvalidRequestError, OffsetConflictError
 from dafka_core.model.log_entries import (
     MAX_NOTE_BYTES,

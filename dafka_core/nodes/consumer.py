@@ -29,9 +29,9 @@ from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.consumer_role import ConsumerRole, Start
+from dafka_core.protocol.fields import check_sequence, check_topics
 from dafka_core.protocol.limits import MAX_SEQUENCE, max_taken_bytes
 from dafka_core.protocol.loss_detector import Loss
-from dafka_core.protocol.validation import check_sequence, check_topics
 
 _Record = RecordBatch | RecordTooLargeError
 _Item = _Record | DataLossError

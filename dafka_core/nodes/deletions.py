@@ -1,7 +1,7 @@
 """Deletions of topics at a store: those that it is told of, and those that it hears of later.
 
 A store that was away, or is new, hears of a deletion by the records of ``__dafka.deletions``
-(``dafka_core/model/deletions.py``).  Whatever it gets of what was
+(``dafka_core/model/log_entries.py``).  Whatever it gets of what was
 deleted, then or later, it gives up.
 """
 
@@ -12,8 +12,8 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from dafka_core.model.deletions import Deletion, packed, parsed
 from dafka_core.model.epochs import MAX_END, MAX_LIFE
+from dafka_core.model.log_entries import Deletion, packed, parsed
 from dafka_core.model.names import DELETIONS_TOPIC, quoted
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.model.timestamps import shown_time

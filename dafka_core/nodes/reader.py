@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dafka_core.config.node_options import ReaderOptions
+from dafka_core.config.node_options import KeyFiles, ReaderOptions
 from dafka_core.config.options import check_argument
-from dafka_core.config.security_options import KeyFiles
 from dafka_core.errors import (
     CHANGED,
     ClosedError,
@@ -35,9 +34,9 @@ from dafka_core.model.records import (
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
+from dafka_core.protocol.fields import check_end, check_sequence
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
-from dafka_core.protocol.validation import check_end, check_sequence
 
 _ANY_TOPIC: Final = "-"
 """Asked for only to hear of the stores."""

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import zmq
 from zmq.utils import z85
 
-from dafka_core.config.security_options import SecurityOptions
+from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import escape, quoted
 from dafka_core.nodes.process_limits import copied
@@ -26,8 +26,8 @@ from dafka_core.protocol.messages import Message
 from dafka_core.protocol.record_limits import parse_announcement
 from dafka_core.security.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
 from dafka_core.security.key_files import AllowedKey, KeyPair, read_secret
-from dafka_core.security.log_throttle import SaidLately
 from dafka_core.security.permissions import EVERYBODY, NOBODY, STORE, TOWER, Permissions, refused
+from dafka_core.security.throttles import SaidLately
 
 PROOF_S: Final = 2.0
 """How long the owner of a key that was announced at an endpoint has for proving it, before another

@@ -19,8 +19,7 @@ import numpy as np
 import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
-from dafka_core.config.limit_options import LIVE_BATCH_BYTES
-from dafka_core.config.node_options import C_LAYOUT
+from dafka_core.config.node_options import C_LAYOUT, LIVE_BATCH_BYTES
 from dafka_core.nodes.security import Security
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dafka_core.config.node_options import FLIGHT_OFF, StoreOptions
-from dafka_core.config.version import this_version
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
 from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import GoOn, LogEntry, SetAside
@@ -20,25 +19,24 @@ from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.disk_watch import DiskWatch
-from dafka_core.nodes.merge_thread import MergeThread
+from dafka_core.nodes.maintenance import HeldLook, MergeThread, RetentionThread, held_at_start
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.process_limits import memory_limit, say_if_low
-from dafka_core.nodes.retention_thread import RetentionThread
 from dafka_core.nodes.store_identity import NewDirectory, check_directory, copied, kept_address
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
 from dafka_core.nodes.threads import weakly
-from dafka_core.nodes.usage_scan import HeldLook, held_at_start
 from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
+from dafka_core.system.distribution import this_version
 
 if TYPE_CHECKING:
     from dafka_core.flight.server_context import ServerContext
-    from dafka_core.nodes.log_archiver import LogArchiver
+    from dafka_core.nodes.maintenance import LogArchiver
 
 _SET_ASIDE: Final[dict[type, str]] = {
     SetAside: "%(partition)s: other stores have a newer producer's records from offset %(start)d "
@@ -296,7 +294,7 @@ def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> 
     if not config.retain_until_read:
         return Retention(log, config.retain, archiver)
     # Arrow takes half a second to load; a store that waits for nobody does not need it.
-    from dafka_core.nodes.retention_thread import ProtectedQueries  # noqa: PLC0415
+    from dafka_core.nodes.maintenance import ProtectedQueries  # noqa: PLC0415
 
     queries = ProtectedQueries(log, [name.strip() for name in config.protected_queries.split(",")])
     until_read = config.retain_until_read
@@ -307,6 +305,6 @@ def _archiver(log: Log, directory: str) -> LogArchiver | None:
     if not directory:
         return None
     # Arrow takes half a second to load; a store without an archive does not need it.
-    from dafka_core.nodes.log_archiver import LogArchiver  # noqa: PLC0415
+    from dafka_core.nodes.maintenance import LogArchiver  # noqa: PLC0415
 
     return LogArchiver(log, directory)

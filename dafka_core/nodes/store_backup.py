@@ -17,8 +17,7 @@ from typing import Annotated, Final, Protocol, Self
 import msgspec
 from msgspec import Meta
 
-from dafka_core.config.security_options import NO_KEYS, KeyFiles
-from dafka_core.config.version import this_version
+from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
@@ -65,6 +64,7 @@ from dafka_core.storage.mapped_file import faults_noted
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import Closing
+from dafka_core.system.distribution import this_version
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
 PATIENCE_S: Final = 300.0

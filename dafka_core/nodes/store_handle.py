@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from dafka_core.config.node_options import StoreOptions
     from dafka_core.nodes.append_queue import AppendQueue
     from dafka_core.nodes.deletions import Deletions
-    from dafka_core.nodes.retention_thread import RetentionThread
+    from dafka_core.nodes.maintenance import RetentionThread
     from dafka_core.storage import Log
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from dafka_core.config.security_options import SecurityOptions
+from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.flight.store_location import SESSION_FILE
 from dafka_core.nodes.addresses import new_address

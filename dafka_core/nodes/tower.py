@@ -17,7 +17,6 @@ from typing import Any, Final
 import zmq
 
 from dafka_core.config.node_options import AUTO_HOST, HOST, NodeOptions, TowerAddress, TowerOptions
-from dafka_core.config.version import this_version
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.nodes.addresses import (
     check_closed,
@@ -33,6 +32,7 @@ from dafka_core.nodes.sockets import new_socket, received_frames
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
+from dafka_core.system.distribution import this_version
 
 SILENT_S: Final = 10.0
 """A node of which nothing came for so long is not counted any more: twice and a half of what nodes

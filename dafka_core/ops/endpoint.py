@@ -20,8 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from dafka_core.config.host_port import HostPort
-from dafka_core.config.security_options import INSECURE_ENVIRONMENT, SecurityOptions
+from dafka_core.config.node_options import INSECURE_ENVIRONMENT, HostPort, SecurityOptions
 from dafka_core.errors import ConfigError
 from dafka_core.nodes.addresses import LOCALHOST, is_loopback
 from dafka_core.nodes.threads import NodeThread

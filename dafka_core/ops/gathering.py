@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
-from dafka_core.config.node_options import ReaderOptions
-from dafka_core.config.security_options import KeyFiles, keys_in
+from dafka_core.config.node_options import KeyFiles, ReaderOptions, keys_in
 from dafka_core.errors import (
     DafkaError,
     InvalidRequestError,
@@ -18,16 +17,15 @@ from dafka_core.errors import (
     StoreUnreachableError,
     TowerNotFoundError,
 )
-from dafka_core.flight.json_messages import Offsets
 from dafka_core.flight.local_log import LocalLogs
-from dafka_core.flight.requests import OffsetsRequest
+from dafka_core.flight.requests import Offsets, OffsetsRequest
 from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, host_of
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_core.nodes.reader import Reader
-from dafka_core.ops.facts import Facts, FileAccess, StoreFacts
+from dafka_core.ops.checks import Facts, FileAccess, StoreFacts
 from dafka_core.ops.findings import Severity
 from dafka_core.ops.port_probe import HTTP2, PROBE_S, Answer, check_towers, probed, towers_probed
 

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.config.host_port import HostPort
-from dafka_core.config.node_options import HOST
+from dafka_core.config.node_options import HOST, HostPort
 from dafka_core.config.options import Options, option
 
 LOOPBACK: Final = "127.0.0.1"

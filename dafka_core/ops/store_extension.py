@@ -11,7 +11,7 @@ from dafka_core.config.options import Options
 from dafka_core.errors import ConfigError
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.store_handle import StoreHandle
-from dafka_core.system.plugins import plugins
+from dafka_core.system.distribution import plugins
 
 if TYPE_CHECKING:
     from dafka_core.ops.findings import Finding

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
-from dafka_core.config.version import this_version
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.ops import health, readings
 from dafka_core.ops import metric_declarations as d
@@ -18,6 +17,7 @@ from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.readings import StoreReadings
 from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.protocol.beacons import endpoint_of
+from dafka_core.system.distribution import this_version
 
 if TYPE_CHECKING:
     from dafka_core.nodes.node import Node

@@ -18,9 +18,9 @@ from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction, joined_times
 from dafka_core.model.values import Longs, Values
 from dafka_core.protocol import codec
+from dafka_core.protocol.fields import check_batch
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import AnyRecord, PackedRecords, unpack_batch
-from dafka_core.protocol.validation import check_batch
 
 MAX_KNOWN_PREFIXES: Final = 16_384
 """Prefixes remembered, one for each partition.  Peers choose them, so there is a limit, at which

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final, Literal
 
-from dafka_core.config.limit_options import MAX_RECORD_BYTES
-from dafka_core.config.node_options import FAIL, SKIP, WAIT
+from dafka_core.config.node_options import FAIL, MAX_RECORD_BYTES, SKIP, WAIT
 from dafka_core.errors import CHANGED, HistoryChangedError, RecordTooLargeError
 from dafka_core.model.epochs import NO_LIFE, last_life, parting
 from dafka_core.model.records import RecordBatch, TopicPartition

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, partial
 from io import SEEK_CUR, BytesIO
+from itertools import pairwise
 from struct import Struct
 from struct import error as struct_error
 from typing import Annotated, Any, Final, NamedTuple
@@ -23,12 +24,82 @@ from dafka_core.model.epochs import (
     EpochId,
     History,
 )
-from dafka_core.model.name_limits import check_address, check_topic
+from dafka_core.model.name_limits import check_address, check_topic, text_size_bytes
 from dafka_core.model.names import octets_of, text_of
-from dafka_core.model.records import KnownStore, PartitionInfo, Transaction
+from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol import limits
-from dafka_core.protocol import validation as v
 from dafka_core.protocol.beacons import check_endpoint
+
+
+def check_number(what: str, least: int, most: int, number: int) -> None:
+    """Raises ProtocolError unless ``least <= number <= most``."""
+    if not least <= number <= most:
+        raise ProtocolError(f"{what} must lie in {least} to {most}")
+
+
+check_sequence: Final = partial(check_number, "a sequence", 0, limits.MAX_SEQUENCE)
+"""The offset of a record."""
+
+check_end: Final = partial(check_number, "an end", 0, limits.MAX_SEQUENCE + 1)
+"""The offset after a record, or 0."""
+
+check_fetch_count: Final = partial(check_number, "a count", 0, limits.MAX_FETCH_COUNT)
+check_query: Final = partial(check_number, "a query", 0, 2**64 - 1)
+check_record_size: Final = partial(check_number, "a record's size", 0, limits.MAX_SEQUENCE)
+_check_version: Final = partial(check_number, "a version", NO_VERSION, limits.MAX_SEQUENCE)
+
+
+def check_topics(topics: tuple[str, ...]) -> None:
+    """Raises ProtocolError unless all are topics and fit into one message."""
+    for topic in topics:
+        check_topic(topic)
+    if sum(4 + text_size_bytes(topic) for topic in topics) > limits.MAX_HELLO_BYTES // 2:
+        raise ProtocolError(f"a message's topics have at most {limits.MAX_HELLO_BYTES // 2} bytes")
+
+
+def check_locations(locations: tuple[str, ...]) -> None:
+    """Raises ProtocolError unless these can be the URIs of a store's endpoints."""
+    if not 1 <= len(locations) <= limits.MAX_LOCATIONS:
+        raise ProtocolError(f"a store has 1 to {limits.MAX_LOCATIONS} endpoints")
+    for location in locations:
+        if not 1 <= text_size_bytes(location) <= limits.MAX_LOCATION_BYTES:
+            raise ProtocolError(f"an endpoint has 1 to {limits.MAX_LOCATION_BYTES} bytes")
+        if not location.isascii() or not location.isprintable():
+            raise ProtocolError("an endpoint must be a URI, of printable ASCII")
+
+
+@lru_cache(maxsize=1024)  # many messages in a row are of one life
+def check_epoch(epoch: Epoch | None) -> None:
+    """Raises ProtocolError unless a producer can have had such a life."""
+    if epoch is not None:
+        check_number("an epoch", 1, 2**32 - 1, epoch.number)
+        check_sequence(epoch.start)
+
+
+def check_history(history: History) -> None:
+    """Raises ProtocolError unless the epochs ascend."""
+    steps = pairwise(history)
+    if any(one.life >= next_.life or one.start >= next_.start for one, next_ in steps):
+        raise ProtocolError("the epochs of a history ascend, and so do their first offsets")
+
+
+def check_batch(
+    sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None
+) -> None:
+    """Raises ProtocolError unless a message can have these records."""
+    if not 1 <= count <= limits.MAX_BATCH_COUNT:
+        raise ProtocolError(f"a batch has 1 to {limits.MAX_BATCH_COUNT} records")
+    check_number("a sequence", 0, limits.MAX_SEQUENCE + 1 - count, sequence)
+    check_epoch(epoch)
+    if epoch is not None and epoch.start > sequence:
+        raise ProtocolError("a batch must lie within its epoch")
+    if transaction is None:
+        return
+    _check_version(transaction.version)
+    check_end(transaction.end)
+    if not 0 <= transaction.start <= sequence or sequence + count > transaction.end:
+        raise ProtocolError("a batch must lie within its transaction")
+
 
 _PAIR: Final = Struct(">QQ")
 _TRANSACTION: Final = Struct(">qQQ")
@@ -113,7 +184,7 @@ def _list(
     entry: FieldKind, most: int, check_all: Callable[[tuple[Any, ...]], None] = _anything
 ) -> FieldKind:
     def check(entries: tuple[Any, ...]) -> None:
-        v.check_number("the count of entries", 0, most, len(entries))
+        check_number("the count of entries", 0, most, len(entries))
         check_all(entries)
         for each in entries:
             entry.check(each)
@@ -124,7 +195,7 @@ def _list(
     def unpack(frame: FrameReader) -> tuple[Any, ...]:
         count = frame.number(4)
         # Before the loop: a frame may announce more than it holds.
-        v.check_number("the count of entries", 0, most, count)
+        check_number("the count of entries", 0, most, count)
         return tuple(entry.unpack(frame) for _ in range(count))
 
     return FieldKind(check, pack, unpack)
@@ -166,7 +237,7 @@ def _pack_heads(infos: tuple[PartitionInfo, ...], *, lives: bool) -> bytes:
 def _unpack_heads(frame: FrameReader, most: int, *, lives: bool) -> tuple[PartitionInfo, ...]:
     count = frame.number(4)
     # Before the loop: a frame may announce more than it holds.
-    v.check_number("the count of entries", 0, most, count)
+    check_number("the count of entries", 0, most, count)
     octets, at, infos = frame.read(), 0, []
     known, topic, life = b"", "", NO_LIFE
     numbers_of = _HEAD if lives else _PAIR
@@ -191,7 +262,7 @@ def _heads(
     most: int, check_all: Callable[[tuple[PartitionInfo, ...]], None], *, lives: bool
 ) -> FieldKind:
     def check(infos: tuple[PartitionInfo, ...]) -> None:
-        v.check_number("the count of entries", 0, most, len(infos))
+        check_number("the count of entries", 0, most, len(infos))
         check_all(infos)
 
     return FieldKind(
@@ -203,8 +274,8 @@ def _heads(
 
 def _check_time(entry: tuple[int, int]) -> None:
     offset, timestamp_us = entry
-    v.check_sequence(offset)
-    v.check_sequence(timestamp_us)
+    check_sequence(offset)
+    check_sequence(timestamp_us)
 
 
 _TIME: Final = FieldKind(
@@ -218,7 +289,7 @@ def _check_known(each: KnownStore) -> None:
     check_address(each.store)
     if each.endpoint:
         check_endpoint(each.endpoint)
-    v.check_sequence(each.heard_us)
+    check_sequence(each.heard_us)
 
 
 def _pack_known(each: KnownStore) -> bytes:
@@ -229,7 +300,7 @@ def _pack_known(each: KnownStore) -> bytes:
 def _unpack_known(frame: FrameReader) -> KnownStore:
     store, endpoint = frame.text(), frame.text(4)
     heard_us, here = _KNOWN.unpack(frame.take(_KNOWN.size))
-    v.check_number("whether a store is there", 0, 1, here)
+    check_number("whether a store is there", 0, 1, here)
     return KnownStore(store, endpoint, heard_us, bool(here))
 
 
@@ -246,15 +317,15 @@ AnyTopic = Annotated[str, _text(check_topic, may_be_empty=True)]
 Address = Annotated[str, _text(check_address)]
 AnyAddress = Annotated[str, _text(check_address, may_be_empty=True)]
 """Empty: all of them, or one that is not named."""
-Offset = Annotated[int, _number(8, v.check_sequence)]
-End = Annotated[int, _number(8, v.check_end)]
+Offset = Annotated[int, _number(8, check_sequence)]
+End = Annotated[int, _number(8, check_end)]
 Number = Annotated[int, _number(4, _anything)]
-RecordSize = Annotated[int, _number(8, v.check_record_size)]
-QueryId = Annotated[int, _number(8, v.check_query)]
+RecordSize = Annotated[int, _number(8, check_record_size)]
+QueryId = Annotated[int, _number(8, check_query)]
 FetchCount = Annotated[
     int,
     # Clamped rather than refused: C nodes accept any count.
-    _number(4, v.check_fetch_count)._replace(
+    _number(4, check_fetch_count)._replace(
         unpack=lambda frame: min(frame.number(4), limits.MAX_FETCH_COUNT)
     ),
 ]
@@ -269,7 +340,7 @@ MaybeTransaction = Annotated[
 MaybeEpoch = Annotated[Epoch | None, _MAYBE_EPOCH]
 EntryEpochs = Annotated[
     tuple[Epoch | None, ...],
-    _list(_MAYBE_EPOCH._replace(check=v.check_epoch), limits.MAX_FETCH_PARTITIONS),
+    _list(_MAYBE_EPOCH._replace(check=check_epoch), limits.MAX_FETCH_PARTITIONS),
 ]
 Life = Annotated[
     EpochId,
@@ -278,9 +349,9 @@ Life = Annotated[
 Epochs = Annotated[
     History,
     _list(
-        FieldKind(v.check_epoch, Epoch.packed, lambda frame: Epoch.unpack(frame.take(EPOCH_BYTES))),
+        FieldKind(check_epoch, Epoch.packed, lambda frame: Epoch.unpack(frame.take(EPOCH_BYTES))),
         MAX_EPOCHS,
-        v.check_history,
+        check_history,
     ),
 ]
 """A partition's history."""
@@ -289,8 +360,8 @@ KnownStores = Annotated[
     tuple[KnownStore, ...],
     _list(FieldKind(_check_known, _pack_known, _unpack_known), limits.MAX_STORES),
 ]
-Topics = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_topics)]
-Locations = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, v.check_locations)]
+Topics = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, check_topics)]
+Locations = Annotated[tuple[str, ...], _list(_LONG_TEXT, _MOST_TEXTS, check_locations)]
 Heads = Annotated[
     tuple[PartitionInfo, ...], _heads(limits.MAX_REPLY_ENTRIES, _check_heads, lives=True)
 ]

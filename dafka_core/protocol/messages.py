@@ -26,8 +26,8 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.values import Longs, Values
 from dafka_core.protocol import fields as f
+from dafka_core.protocol.fields import check_batch
 from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
-from dafka_core.protocol.validation import check_batch
 
 _ONE_RUN: Final = Struct("<qI")
 

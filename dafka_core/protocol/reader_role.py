@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 
-from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.errors import RecordTooLargeError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.errors import RecordTooLargeError
 from dafka_core.model.names import octets_of, text_of
 from dafka_core.protocol.beacons import MAX_PEERS

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from dafka_core.config.limit_options import StoreLimitError
+from dafka_core.config.node_options import StoreLimitError
 from dafka_core.model.log_entries import LogEntry, Stage
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
-from dafka_core.config.limit_options import MAX_RECORD_BYTES, StoreLimitError
+from dafka_core.config.node_options import MAX_RECORD_BYTES, StoreLimitError
 from dafka_core.errors import DafkaError, RecordTooLargeError
 from dafka_core.model.epochs import Epoch, before, epoch_at, last_life
 from dafka_core.model.log_entries import Commit, GoOn, LogEntry, Met, Promise, SetAside, Stage

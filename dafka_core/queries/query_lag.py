@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from dafka_core.flight.json_messages import PartitionFacts, furthest_facts
 from dafka_core.flight.limits import MAX_RANGES, parts
-from dafka_core.flight.requests import AskedRange
+from dafka_core.flight.requests import AskedRange, PartitionFacts, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads

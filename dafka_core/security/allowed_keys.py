@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.config.security_options import SecurityOptions
+from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import quoted
 from dafka_core.security.credentials import token_digest

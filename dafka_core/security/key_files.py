@@ -18,7 +18,7 @@ import zmq
 from zmq.auth import create_certificates, load_certificate
 from zmq.utils import z85
 
-from dafka_core.config.security_options import SecurityOptions
+from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import HIDDEN, ConfigError
 from dafka_core.model.names import escape
 from dafka_core.security.credentials import new_certificate, parsed, token, token_digest

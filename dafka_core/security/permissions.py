@@ -11,8 +11,8 @@ from hashlib import sha256
 from typing import Final
 
 from dafka_core.errors import NotAllowedError
+from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, QUERIES_TOPIC, escape, quoted
-from dafka_core.model.suggestions import nearest_name
 
 TOWER: Final = "tower"
 STORE: Final = "store"

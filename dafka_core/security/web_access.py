@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import printable
-from dafka_core.security.guesses import MOST_WRONG, Guesses, guesser
+from dafka_core.security.throttles import MOST_WRONG, Guesses, guesser
 from dafka_core.system.files import open_new, others_can_read
 
 MIN_CHARACTERS: Final = 16

@@ -31,8 +31,7 @@ import numpy as np
 import xxhash
 
 from dafka_core.model.values import Bytes
-from dafka_core.storage.block import ALIGNMENT, Block, aligned, peek_checksum
-from dafka_core.storage.block_builder import merge
+from dafka_core.storage.block import ALIGNMENT, Block, aligned, merge, peek_checksum
 from dafka_core.storage.merge_planner import MergeCandidate
 from dafka_core.storage.rows import BLOCK_KEY, checksum
 from dafka_core.storage.transaction import CountedTransaction

@@ -15,8 +15,7 @@ from dafka_core.model.records import (
     concat,
     split_by_epoch,
 )
-from dafka_core.storage.block import Block
-from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
+from dafka_core.storage.block import MAX_BLOCK_BYTES, Block
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables

@@ -1,16 +1,27 @@
-"""Writing a batch's records as blocks, behind the others of their partition."""
+"""Writing a batch's records as blocks behind the others of their partition, and merging them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from functools import partial
 
+from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch
-from dafka_core.storage.append_area import GroupedBlock
-from dafka_core.storage.block import OFFSET, Block, peek_count, plain_size
-from dafka_core.storage.block_builder import build_blocks
-from dafka_core.storage.merge_planner import MergeCandidate
+from dafka_core.storage.append_area import FAN_IN, WIDTHS, AppendArea, Bucket, GroupedBlock
+from dafka_core.storage.block import (
+    MAX_BLOCK_BYTES,
+    OFFSET,
+    Block,
+    build_blocks,
+    compressed,
+    merge,
+    peek_count,
+    plain_size,
+)
+from dafka_core.storage.environment import Environment
+from dafka_core.storage.merge_planner import MergeCandidate, MergePlan, MergePlanner
 from dafka_core.storage.rows import LAST_OFFSET, PartitionRow
 from dafka_core.storage.tables import Tables
 
@@ -103,3 +114,140 @@ def _parsed(packed: memoryview, last: MergeCandidate) -> Block:
         end = last.first + block.count
         raise ValueError(f"it ends at offset {end}, not at {last.end}")
     return block
+
+
+SCAN_BLOCKS = 4096
+"""Blocks looked at in a step of the search that follows opening: a few milliseconds."""
+
+
+class BlockMerger:
+    """Merges as ``planner`` plans, and, to begin with, looks for blocks that it does not know yet.
+
+    Blocks are read, checked and assembled outside the write transaction, so that appends go on
+    meanwhile.  The write transaction then takes out the blocks and puts in the one made of them,
+    if they are still the same: a reader sees either, also after a kill.
+    """
+
+    def __init__(self, env: Environment, planner: MergePlanner) -> None:
+        self._env = env
+        self._planner = planner
+        self._lock = threading.Lock()
+        self._scanned: tuple[int, int] | None = (0, 0)
+        self._due: dict[Bucket, None] = {}
+        self._due_lock = threading.Lock()
+        self._buffer = bytearray()
+
+    def step(self) -> bool:
+        """Does a little; False when there was nothing to do.
+
+        Raises:
+            ClosedError: the log is closed.
+            StoreError: a block is damaged (it is left alone from then on), or the disk cannot
+                take it.
+        """
+        with self._lock:
+            plan = self._planner.plan()
+            if plan is not None:
+                self._merge(plan)
+                return True
+            return self._merge_groups() or self._scan()
+
+    def add_due(self, buckets: Iterable[Bucket]) -> None:
+        """Takes what of the append area has enough to be merged."""
+        with self._due_lock:
+            self._due.update(dict.fromkeys(buckets))
+
+    @property
+    def grouped(self) -> int:
+        """About how many small blocks ``step`` will merge in the append area."""
+        with self._due_lock:
+            return sum(WIDTHS[level] * FAN_IN for level, _ in self._due)
+
+    def _merge_groups(self) -> bool:
+        """Merges groups of one bucket of the append area; False when none has enough."""
+        with self._due_lock:
+            bucket = next(iter(self._due), None)
+            if bucket is None:
+                return False
+            del self._due[bucket]
+
+        def work(tables: Tables) -> AppendArea:
+            tables.area.merge(bucket)
+            return tables.area
+
+        try:
+            area = self._env.write(work)
+        except StoreError:
+            self.add_due([bucket])  # behind the others, which may have room
+            raise
+        for partition_id, block in area.moved:
+            self._planner.add(partition_id, block)
+        self.add_due(area.due)
+        return True
+
+    def _merge(self, plan: MergePlan) -> None:
+        self._buffer = self._buffer or bytearray(MAX_BLOCK_BYTES)
+        with self._env.reading() as tables:
+            blocks = self._read(tables, plan)
+            if blocks is None:
+                return
+            heads = {first: block.head for first, block in blocks.items()}
+            merged = merge(list(blocks.values()), self._buffer)
+            size_bytes = len(merged)
+            # What was cold enough to be compressed remains so, with what has joined it.
+            codec = max(block.codec for block in blocks.values())
+            merged = (compressed(merged, codec) if codec else None) or merged
+            blocks.clear()  # they are valid inside the transaction only
+        partition_id, planned = plan
+        # When they have changed meanwhile, the next step sees how.
+        if self._env.write(lambda tables: tables.swap_blocks(partition_id, heads, merged)):
+            first, end = planned[0].first, planned[-1].end
+            self._planner.drop(partition_id, planned)
+            self._planner.add(partition_id, MergeCandidate(first, end - first, size_bytes))
+
+    def _read(self, tables: Tables, plan: MergePlan) -> dict[int, Block] | None:
+        """The planned blocks, by first offset; None, told to the planner, if they differ."""
+        blocks: dict[int, Block] = {}
+        found = []
+        for planned in plan.blocks:
+            packed = tables.packed_block(plan.partition_id, planned.first)
+            if packed is None:
+                continue
+            try:
+                block = blocks[planned.first] = Block.parse(packed)
+            except ValueError as error:
+                self._planner.drop(plan.partition_id, [planned])
+                tp = tables.tp_of_id(plan.partition_id)
+                raise tables.damaged_block(tp, planned.first, str(error)) from error
+            found.append(MergeCandidate(planned.first, block.count, block.size_bytes))
+        if found == plan.blocks:
+            return blocks
+        self._planner.drop(plan.partition_id, plan.blocks)
+        for candidate in found:
+            self._planner.add(plan.partition_id, candidate)
+        return None
+
+    def _scan(self) -> bool:
+        """Looks for small blocks that were there when the log was opened; False when through.
+
+        The last block of a partition is no candidate: the next append makes it one, or extends
+        it.  What is staged becomes one when it is committed, and stays as it is until then.
+        """
+        if self._scanned is None:
+            return False
+        before_id, before_first, before_bytes, staged_start = -1, 0, 0, 0
+        goes_on_at: tuple[int, int] | None = None
+        with self._env.reading() as tables:
+            found = enumerate(tables.block_sizes(*self._scanned, plain_size))
+            for seen, (partition_id, first, size_bytes) in found:
+                if partition_id != before_id:
+                    staged_start = tables.staged_start(partition_id)
+                elif first < staged_start:
+                    block = MergeCandidate(before_first, first - before_first, before_bytes)
+                    self._planner.add(partition_id, block, replace=False)
+                if seen == SCAN_BLOCKS:
+                    goes_on_at = partition_id, first
+                    break
+                before_id, before_first, before_bytes = partition_id, first, size_bytes
+        self._scanned = goes_on_at
+        return True

@@ -41,9 +41,8 @@ from typing import Final, NamedTuple
 
 from dafka_core.config.topic_rules import CompressionRule
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.model.deletions import Deletion
 from dafka_core.model.epochs import History
-from dafka_core.model.log_entries import GoOn, LogEntry, Met, SetAside
+from dafka_core.model.log_entries import Deletion, GoOn, LogEntry, Met, SetAside
 from dafka_core.model.names import DELETIONS_TOPIC, octets_of, text_of
 from dafka_core.model.records import (
     PartitionInfo,
@@ -54,25 +53,25 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.model.timestamps import MAX_AHEAD_US, AheadLog
-from dafka_core.storage.block_builder import MAX_BLOCK_BYTES
+from dafka_core.storage.block import MAX_BLOCK_BYTES
 from dafka_core.storage.block_compressor import BlockCompressor
-from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.block_reader import BlockReader
+from dafka_core.storage.block_writer import BlockMerger
 from dafka_core.storage.entry_writer import EntryWriter
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment, Space
 from dafka_core.storage.leases import BlockPlace, Lease, LeasedBlocks
 from dafka_core.storage.linker import Linker
 from dafka_core.storage.mapped_file import FilePositions
 from dafka_core.storage.merge_planner import MergePlanner
-from dafka_core.storage.partition_statistics import (
+from dafka_core.storage.retention import StoreClock
+from dafka_core.storage.set_aside import AsideArea, AsideRecords
+from dafka_core.storage.snapshot import (
     PartitionStatistics,
+    Snapshot,
     offset_of_time,
     statistics,
     times_of,
 )
-from dafka_core.storage.set_aside import AsideArea, AsideRecords
-from dafka_core.storage.snapshot import Snapshot
-from dafka_core.storage.store_clock import StoreClock
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import ProcessBound
 
@@ -260,7 +259,7 @@ class Log(ProcessBound):
         Raises:
             OffsetConflictError: a batch does not begin at its partition's end.  If the batch is
                 of a transaction, the others are written.
-            ValueError: an empty batch, a record above ``block_builder.MAX_RECORD_BYTES``, or a
+            ValueError: an empty batch, a record above ``block.MAX_RECORD_BYTES``, or a
                 name that cannot be stored.
         """
         for refused in self.write(batches):

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from dafka_core.storage import block_builder
+from dafka_core.storage import block as block_format
 
 GROWTH = 8
 """More would leave more small blocks, less would write records more often."""
@@ -162,4 +162,4 @@ def _stretches(blocks: Sequence[MergeCandidate]) -> list[list[MergeCandidate]]:
 
 
 def _fill(count: int, size_bytes: int) -> float:
-    return max(count / block_builder.MAX_BLOCK_RECORDS, size_bytes / block_builder.MAX_BLOCK_BYTES)
+    return max(count / block_format.MAX_BLOCK_RECORDS, size_bytes / block_format.MAX_BLOCK_BYTES)

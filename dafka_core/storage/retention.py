@@ -10,13 +10,17 @@ The rules are in ``config/topic_rules.py``.  This module is pure: no database, n
 from __future__ import annotations
 
 import heapq
+import logging
+import threading
+import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dafka_core.model.records import TopicPartition
+from dafka_core.model.timestamps import ANY_US, MAX_AHEAD_US, WallClock, shown_time
 from dafka_core.storage.block import peek_times
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
@@ -143,3 +147,111 @@ class PartitionBlocks(Sequence[HeldBlock]):
             raise self._tables.damaged_block(self._tp, first, "there is no block")
         times = self._tables.read_block(self._tp, FoundBlock(b"", first, packed), peek_times)
         return HeldBlock(first, end, len(packed), int(times[-1, 1]))
+
+
+EARLIEST_US: Final = 1_767_225_600_000_000
+"""2026-01-01, before this software was released: an earlier clock is never believed."""
+
+JUMP_US: Final = 3_600_000_000
+"""The clock is in doubt if it is further ahead than this: records would be too old all at once."""
+
+DOUBTED_US: Final = 3_600_000_000
+"""The clock is believed after this time without another jump.  It is the time to set it right."""
+
+_log = logging.getLogger("dafka.store")
+
+
+class StoreClock:
+    """A clock that is in doubt while it differs too much from the log, or from its earlier time.
+
+    Args:
+        agreed_us: the newest time that the log knows to be right; None: the log is new.
+        wall_us: the machine's clock, microseconds since the epoch UTC.
+        steady_us: a clock that cannot be set.  The default also counts the time in suspend.
+        earliest_us: the clock is never believed before this time.
+    """
+
+    def __init__(
+        self,
+        agreed_us: int | None,
+        wall_us: Callable[[], int] | None = None,
+        steady_us: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000,
+        earliest_us: int = EARLIEST_US,
+    ) -> None:
+        self._wall_us = wall_us or WallClock().now_us
+        self._steady_us = steady_us
+        self._earliest_us = earliest_us
+        self._lock = threading.RLock()
+        self._is_new = agreed_us is None
+        self._began_us = steady_us()
+        agreed_us = self._wall_us() if agreed_us is None else agreed_us
+        # By how much the time that is right, as far as it is known, is ahead of the steady clock.
+        self._lead_us = max(agreed_us, earliest_us) - self._began_us
+        self._is_start = True  # that time is the log's, which may have been closed for long
+        self._doubted: tuple[int, int] | None = None  # since when, and the wall clock's lead then
+
+    def now_us(self) -> int:
+        """Return the time for records without a timestamp.
+
+        While the clock is in doubt, this is the time from before plus the time passed.  But a
+        clock ahead of a log that was just opened counts: the store may have been stopped.
+        """
+        wall_us, right_us = self._look()
+        return max(wall_us, right_us) if self._is_start else right_us
+
+    def latest_us(self) -> int:
+        """Return the latest timestamp that is taken from a producer."""
+        wall_us, right_us = self._look()
+        if self._doubted and self._is_start and wall_us < right_us:
+            return ANY_US
+        return max(wall_us, right_us) + MAX_AHEAD_US
+
+    def doubt(self) -> str:
+        """Return why the clock is in doubt, and nothing may go by age; empty if it is believed."""
+        wall_us, right_us = self._look()
+        return self._why(wall_us - right_us) if self._doubted else ""
+
+    def compare(self, time_us: int) -> int:
+        """Compare the clock with a timestamp that comes to the log, if that was new.
+
+        Return the newest time that is known to be right, for the next start.
+        """
+        with self._lock:
+            wall_us, _ = self._look()
+            is_new = self._is_new and self._steady_us() - self._began_us < DOUBTED_US
+            if is_new and not self._doubted and wall_us - time_us > JUMP_US:
+                self._lead_us, self._is_start = time_us - self._steady_us(), True
+            return self._look()[1]
+
+    def _look(self) -> tuple[int, int]:
+        """Return the wall clock's time, and the one that is right as far as it is known."""
+        with self._lock:
+            wall_us, steady_us = self._wall_us(), self._steady_us()
+            lead_us, ahead_us = wall_us - steady_us, wall_us - steady_us - self._lead_us
+            if -(MAX_AHEAD_US if self._is_start else JUMP_US) <= ahead_us <= JUMP_US:
+                if self._doubted:
+                    _log.warning("the clock is right again: it is believed")
+                self._believe(lead_us)
+            elif not self._doubted or abs(lead_us - self._doubted[1]) > MAX_AHEAD_US:
+                self._doubted = steady_us, lead_us
+                text = (
+                    "%(why)s: it is in doubt until it is set right, or has stayed so for "
+                    "%(doubted_s)d s.  Until then nothing is deleted by age, and no producer's "
+                    "timestamp is replaced.  Set the clock by a network (NTP)"
+                )
+                facts = {"why": self._why(ahead_us), "doubted_s": DOUBTED_US // 1_000_000}
+                _log.warning(text, facts, extra={"event": "retention_clock"})
+            elif steady_us - self._doubted[0] >= DOUBTED_US and wall_us >= self._earliest_us:
+                _log.warning("%s, and has stayed so: it is believed now", self._why(ahead_us))
+                self._believe(lead_us)
+            return wall_us, steady_us + self._lead_us
+
+    def _believe(self, lead_us: int) -> None:
+        self._lead_us, self._is_start, self._doubted = lead_us, False, None
+
+    def _why(self, ahead_us: int) -> str:
+        if self._wall_us() < self._earliest_us:
+            return f"the store's clock is before {shown_time(self._earliest_us)}"
+        way = "ahead of" if ahead_us > 0 else "behind"
+        than = "the newest time in the log" if self._is_start else "its time before it jumped"
+        return f"the store's clock is {abs(ahead_us) / 3.6e9:.1f} h {way} {than}"

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.storage.block import Block
-from dafka_core.storage.block_builder import pack
+from dafka_core.storage.block import Block, pack
 from dafka_core.storage.rows import LEAST_BYTES, PartitionRow, partition_key, tp_of_key
 from dafka_core.storage.storage_errors import damaged
 from dafka_core.storage.tables import FoundBlock, Tables

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from dafka_core.config.security_options import NO_KEYS, KeyFiles
+from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys

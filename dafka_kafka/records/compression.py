@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 
 from dafka_core.model.values import Bytes
-from dafka_kafka.records.errors import (
+from dafka_kafka.errors import (
     INVALID_RECORD,
     MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE,

@@ -11,8 +11,8 @@ import pyarrow as pa
 from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.records import UNKNOWN_US
 from dafka_core.model.values import Longs, Values
+from dafka_kafka.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
 
 NO_TIMESTAMP: Final = -1
 """The milliseconds of a record that has no timestamp."""

@@ -29,17 +29,17 @@ import pyarrow as pa
 from dafka_core.model.envelope_columns import KEY, VALUE, opened_columns
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Bytes
+from dafka_kafka.errors import (
+    CORRUPT_MESSAGE,
+    INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
+    CorruptRecordsError,
+)
 from dafka_kafka.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     Codec,
     codec_of,
     decompressed,
-)
-from dafka_kafka.records.errors import (
-    CORRUPT_MESSAGE,
-    INVALID_RECORD,
-    MESSAGE_TOO_LARGE,
-    CorruptRecordsError,
 )
 from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds
 

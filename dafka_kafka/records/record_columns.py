@@ -29,7 +29,7 @@ from dafka_core.model.envelope_columns import (
     texts,
 )
 from dafka_core.model.values import FEW, Bytes, Longs
-from dafka_kafka.records.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError
+from dafka_kafka.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError
 
 # Kafka's varints by column: those of all records at once.
 #

@@ -20,7 +20,7 @@ from stat import S_IMODE, S_ISDIR
 from typing import ClassVar, Final
 
 from dafka_core import Reader
-from dafka_core.config.security_options import KeyFiles
+from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import DafkaError, InvalidRequestError, TowerNotFoundError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, this_machine

@@ -85,8 +85,7 @@ def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStore
 
 def diagnosed(reader: Reader, address: MeshAddress) -> list[Finding]:
     """The problems that keep stores from answering."""
-    from dafka_core.ops.checks import check_all
-    from dafka_core.ops.facts import Facts
+    from dafka_core.ops.checks import Facts, check_all
     from dafka_core.ops.findings import problems
     from dafka_core.ops.gathering import asked, heard, named_stores
     from dafka_core.ops.port_probe import PROBE_S, towers_probed

@@ -18,18 +18,96 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from dafka_core.audit.audit_record import (
+    AuditedRange,
+    AuditRecord,
+    chained,
+    partition_of,
+    read_contents,
+    split,
+)
 from dafka_core.errors import ConfigError, FencedError, OffsetConflictError, ProducerFencedError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.log_entries import TransactionExistsError
+from dafka_core.model.names import AUDIT_TOPIC
 from dafka_core.model.records import TopicPartition
+from dafka_core.queries.checkpoint import Checkpoint
+from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import remember, remembered
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink import applications, audit, commit_coordinator
+from dafka_spark.sink import applications, commit_coordinator
 from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, TaskCommit, WrittenRange
 from dafka_spark.sink.task_writer import check_columns, encoded, own_address, row_codec, write_rows
-from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.sink.transactional_writer import WriterFactory
 from dafka_spark.spark_options import camel
+
+_LAST = 2
+"""Records to read: that of the batch, if it is repeated, and the one before."""
+
+
+class _AuditTrail(Application):
+    """A query's records, which are versions of one partition."""
+
+    @property
+    def _prefixes(self) -> tuple[str, str]:
+        partition = partition_of(self.app_id).partition
+        return partition, partition
+
+
+def note(
+    options: SinkOptions,
+    picked: PickedStore,
+    application: Application,
+    written: Sequence[WrittenRange],
+    checkpoint: str,
+) -> None:
+    """Write the record of a batch whose rows are visible, exactly once, as the rows themselves.
+
+    Args:
+        options: the sink's.
+        picked: the store where the batch is committed.
+        application: the query, at the batch.
+        written: where its rows are, with their digests.
+        checkpoint: where it is, if Spark has given that to the sink.
+
+    Raises what writing a transaction raises (``TransactionalWriter``), and committing one.
+    """
+    query_id, batch = application.app_id, application.version
+    tp = partition_of(query_id)
+    ranges = sorted(AuditedRange(*each.tp, each.start, each.end, each.digest) for each in written)
+    deadline = Deadline(options.delivery_timeout_s)
+    with WriterFactory(options, picked=picked, goes_on=True) as factory, factory.open(tp) as writer:
+
+        def last_at(client: StoreClient) -> tuple[int, list[bytes]]:
+            ((end, *_),) = client.transaction_states([tp], timeout_s=timing.ANSWER_S)
+            start = max(0, end - _LAST)
+            return end, [*read_contents(client, tp, start, end, timeout_s=timing.ANSWER_S)]
+
+        _, last = factory.largest(last_at, deadline)
+        before, own = split(last, batch)
+        source = _source_digest(checkpoint, batch)
+        if own and not (own.source and source):  # one run only may have been given the checkpoint
+            source = own.source
+        rows = sum(each.end - each.start for each in written)
+        record = AuditRecord(query_id, batch, rows, tuple(ranges), source, chained(before))
+        writer.write(pa.array([record.packed()], pa.binary()))
+        staged = writer.finish(deadline)
+    trail = _AuditTrail(query_id, batch, AUDIT_TOPIC, application.owner, is_query=True)
+    commit_coordinator.commit(options, picked, [staged], trail)
+
+
+def _source_digest(checkpoint: str, batch: int) -> str:
+    """Empty where the checkpoint is not on this machine, or has no source of ours."""
+    if not checkpoint:
+        return ""
+    try:
+        return Checkpoint.read(checkpoint).source_digest(batch)
+    except ConfigError:
+        return ""
+
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -223,7 +301,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
                 self._options, picked, _ranges(messages), application
             )
             if self._options.audit:
-                audit.note(self._options, picked, application, ranges, self._checkpoint)
+                note(self._options, picked, application, ranges, self._checkpoint)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Gives up what tasks have staged, as far as they could say so (driver)."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed, furthest_facts
+from dafka_core.flight.requests import PartitionFacts, SpaceUsed, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import escape
 from dafka_core.model.records import TopicPartition
@@ -22,12 +22,17 @@ from dafka_spark import metadata
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.worker_process import warn_if_reused
+from dafka_spark.option_values import EVERY_TOPIC
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.latest_offsets import OffsetsSnapshot, ask_known, fetch_latest_offsets
-from dafka_spark.source.missing_topics import check_found, check_stores
+from dafka_spark.source.latest_offsets import (
+    OffsetsSnapshot,
+    ask_known,
+    check_found,
+    check_stores,
+    fetch_latest_offsets,
+)
 from dafka_spark.source.progress_publisher import described
 from dafka_spark.source.range_reader import QueryReader
-from dafka_spark.topic_selection import EVERY_TOPIC
 
 Columns = Mapping[str, pa.Array]
 

@@ -18,11 +18,10 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, opened_columns
-from dafka_core.model.matched_records import KeptRecords, Records, kept
 from dafka_core.model.names import escape
 from dafka_core.model.records import UNKNOWN_US, RecordBatch
 from dafka_core.model.values import Longs, Values
-from dafka_core.model.where import TIMESTAMP, Where
+from dafka_core.model.where import TIMESTAMP, KeptRecords, Records, Where, kept
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.errors import BadValueError

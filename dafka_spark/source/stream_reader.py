@@ -30,10 +30,10 @@ from dafka_spark.source.latest_offsets import (
     Heads,
     OffsetsSnapshot,
     StoreWatch,
+    check_stores,
     fetch_latest_offsets,
+    wait_or_fail,
 )
-from dafka_spark.source.missing_topics import check_stores, wait_or_fail
-from dafka_spark.source.offset_range_limit import Resolved, resolved
 from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
 from dafka_spark.source.range_planner import (
     NOT_ARCHIVED,
@@ -44,7 +44,13 @@ from dafka_spark.source.range_planner import (
     plan_tasks,
 )
 from dafka_spark.source.range_reader import RangeReader
-from dafka_spark.source.time_offsets import ArchiveLook, AskedTime, offsets_of_times
+from dafka_spark.source.time_offsets import (
+    ArchiveLook,
+    AskedTime,
+    Resolved,
+    offsets_of_times,
+    resolved,
+)
 
 # How long a query that has nothing to do may wait for news before it answers Spark.
 #
@@ -254,7 +260,7 @@ class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvai
 
         Raises:
             ConfigError: the checkpoint cannot be read, ``startingOffsets`` lies beyond the end of
-                a partition, or no store has what is named (``missing_topics``).
+                a partition, or no store has what is named (``latest_offsets``).
             TypeError: the limit is none that ``getDefaultReadLimit`` says.
             SourceLossError: for ``fetchTimeoutMs`` no store has known a partition, or it has ended
                 before what was read of it, and option ``failOnDataLoss`` is true.

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from dafka_core import Producer
-from dafka_core.config.security_options import keys_of_environment
+from dafka_core.config.node_options import keys_of_environment
 from dafka_spark.job_support import (
     JobError,
     JobParser,

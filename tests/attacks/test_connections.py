@@ -15,7 +15,7 @@ import confluent_kafka
 import pytest
 
 from dafka_core import Consumer, EmbeddedCluster, Producer
-from dafka_core.config.security_options import keys_in
+from dafka_core.config.node_options import keys_in
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from tests.forked import ForkedCluster

@@ -35,7 +35,7 @@ from dafka_core.flight.requests import (
 )
 from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.where_get import GetWhereRequest
-from dafka_core.model import deletions, packed_offset
+from dafka_core.model import log_entries, packed_offset
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, close_columns, opened_columns
 from dafka_core.model.values import Values
 from dafka_core.model.where import Where
@@ -61,12 +61,11 @@ from dafka_core.security.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLE
 from dafka_kafka import schemas
 from dafka_kafka.access import RULES, Access
 from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.errors import RefusedError
+from dafka_kafka.errors import CorruptRecordsError, RefusedError
 from dafka_kafka.gateway_node import Client, Complaints, Handler
 from dafka_kafka.partition_writer import joined as joined_records
 from dafka_kafka.partition_writer import produced_records
-from dafka_kafka.records.decoding import decode_batches
-from dafka_kafka.records.errors import CorruptRecordsError
+from dafka_kafka.records.record_batch import decode_batches
 from dafka_kafka.requests import parse_head
 from dafka_kafka.sasl import Sasl
 from dafka_kafka.users import SCRAM, Rights, Users, lines_of
@@ -318,7 +317,7 @@ def manifest(octets: bytes) -> None:
 def deletion(octets: bytes) -> None:
     """A record of the topic in which stores note deletions."""
     with suppress(ValueError):
-        deletions.parsed(octets)
+        log_entries.parsed(octets)
 
 
 def checkpoint_offset(octets: bytes) -> None:

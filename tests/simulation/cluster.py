@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.model.log_entries import Met
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store_loop import StoreLoop

@@ -12,8 +12,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from dafka_core.config.limit_options import MAX_RECORD_BYTES
-from dafka_core.config.node_options import SKIP
+from dafka_core.config.node_options import MAX_RECORD_BYTES, SKIP
 from dafka_core.errors import HistoryChangedError
 from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import LogEntry

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from dafka_core.nodes.security import Claims, RefusedSubscriptions, Security
 from dafka_core.security.key_files import AllowedKey, KeyPair
-from dafka_core.security.log_throttle import SaidLately
 from dafka_core.security.permissions import EVERYBODY, Permissions, address_prefix
+from dafka_core.security.throttles import SaidLately
 
 
 class Keys:

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from dafka_core.model import timestamps
-from dafka_core.nodes import mesh_traffic
-from dafka_core.protocol import consumer_role, store_limits, store_role, takeover
+from dafka_core.nodes import mesh as node_mesh
+from dafka_core.protocol import consumer_role, producer_role, store_limits, store_role
 from tests.simulation import hosts, mesh
 from tests.simulation.cluster import Roles
 from tests.simulation.defective_histories import (
@@ -220,7 +220,7 @@ DEFECTS = (
         "cut frames are the message before",
         "dafka_proto.c:92",
         "counts 0 invalid messages, and 1 came",
-        changes=lambda: {(mesh_traffic, "decode"): _StaleParse()},
+        changes=lambda: {(node_mesh, "decode"): _StaleParse()},
     ),
     Defect(
         "a dropped head is never asked for",
@@ -298,7 +298,7 @@ DEFECTS = (
         "a life begins without promises",
         "ours",
         LOST_RECORDS,
-        changes=lambda: {(takeover, "missing"): nobody_is_missing},
+        changes=lambda: {(producer_role, "missing"): nobody_is_missing},
         first=4,
         shape=ZOMBIES,
     ),

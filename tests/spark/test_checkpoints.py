@@ -12,8 +12,7 @@ from pyspark.sql.functions import count
 
 from dafka_core import EmbeddedCluster
 from dafka_core.audit.verification import passed_through, verified
-from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.checkpoint_changes import fork, rewind
+from dafka_core.queries.checkpoint import Checkpoint, fork, rewind
 from tests.spark.topics import TIMEOUT_S, batch, produce, send, store_client, stream
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.archive import staging
+from dafka_core.archive import manifest as manifest_module
 from dafka_core.archive.layout import ArchiveError
-from dafka_core.archive.manifest import ArchivedFile, Manifest
-from dafka_core.archive.staging import Staging, recover
+from dafka_core.archive.manifest import ArchivedFile, Manifest, Staging, recover
 from dafka_core.system.files import make_directory
 from tests.integration.archive.records import A, archived, offsets_in_files
 
@@ -38,8 +37,8 @@ def test_what_is_committed_is_published_and_the_rest_removed(manifest: Manifest)
         stage(staged)
         (staged.directory / "open-5").write_text("y")
         assert manifest.commit([file(staged)])
-        assert not staging.path_of(manifest, file(staged)).exists()
-    assert staging.path_of(manifest, file(staged)).read_text() == "x"
+        assert not manifest_module.path_of(manifest, file(staged)).exists()
+    assert manifest_module.path_of(manifest, file(staged)).read_text() == "x"
     assert not staged.directory.exists()
 
 
@@ -47,7 +46,7 @@ def test_a_living_writer_s_files_are_left_alone(manifest: Manifest) -> None:
     with Staging(manifest) as staged:
         stage(staged)
         recover(Manifest(manifest.directory, "flights"))
-        assert staging.staged_path(manifest, file(staged)).exists()
+        assert manifest_module.staged_path(manifest, file(staged)).exists()
 
 
 def test_after_an_error_what_is_committed_is_there(manifest: Manifest) -> None:
@@ -56,7 +55,7 @@ def test_after_an_error_what_is_committed_is_there(manifest: Manifest) -> None:
         stage(staged)
         Manifest(manifest.directory, "flights").commit([file(staged)])  # the answer was lost
         raise ZeroDivisionError
-    assert staging.path_of(manifest, file(staged)).read_text() == "x"
+    assert manifest_module.path_of(manifest, file(staged)).read_text() == "x"
 
 
 def test_a_directory_that_another_writer_took_for_a_dead_one_s(
@@ -70,7 +69,7 @@ def test_a_directory_that_another_writer_took_for_a_dead_one_s(
             lock.append(os.open(path, os.O_RDONLY))
             fcntl.flock(lock[0], fcntl.LOCK_EX)
 
-    monkeypatch.setattr(staging, "make_directory", make)
+    monkeypatch.setattr(manifest, "make_directory", make)
     with Staging(manifest) as staged:
         assert staged.directory.is_dir()
     os.close(lock[0])

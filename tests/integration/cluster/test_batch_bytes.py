@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core.errors import StoreUnreachableError
-from dafka_core.flight.json_messages import RecordSizes
+from dafka_core.flight.requests import RecordSizes
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from dafka_spark.source.stream_reader import DafkaStreamReader

@@ -19,7 +19,7 @@ from dafka_spark.sink.applications import Application
 from dafka_spark.sink.commit_coordinator import pick_store
 from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.task_writer import partition_address
-from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.sink.transactional_writer import WriterFactory
 from dafka_spark.sink.writers import DafkaBatchWriter, DafkaStreamWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import VALUES, BatchJob

@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager
 import pytest
 
 from dafka_core import EmbeddedCluster
-from dafka_core.config.security_options import NO_KEYS
+from dafka_core.config.node_options import NO_KEYS
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
 from dafka_spark.options import SinkOptions, SourceOptions
-from dafka_spark.sink.writer_factory import MeshWriter
+from dafka_spark.sink.transactional_writer import MeshWriter
 from dafka_spark.spark_options import MeshAddress
 from tests.integration.cluster.stores import Serve
 from tests.memory_reader import MemoryReader

@@ -25,7 +25,7 @@ from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.sink.transactional_writer import WriterFactory
 from dafka_spark.sink.writers import DafkaStreamWriter
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.stream_reader import DafkaStreamReader

@@ -8,17 +8,17 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import EmbeddedCluster
-from dafka_core.config.security_options import NO_KEYS
+from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import ConfigError, NoStoreError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
-from dafka_spark.cluster.named_stores import NamedStoresReader
+from dafka_spark.cluster.connections import NamedStoresReader
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.sink.transactional_writer import WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.transactions import PARTITION, numbers, soon

@@ -16,7 +16,7 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.task_writer import partition_address, write_rows
-from dafka_spark.sink.writer_factory import MeshWriter, WriterFactory
+from dafka_spark.sink.transactional_writer import MeshWriter, WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.stream_reader import DafkaStreamReader
 from tests.integration.cluster.transactions import PARTITION, PATIENCE_S, options, soon

@@ -17,15 +17,15 @@ from dafka_core.errors import DataLossError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage.block_builder import MAX_BLOCK_RECORDS
+from dafka_core.storage.block import MAX_BLOCK_RECORDS
 from dafka_core.storage.environment import Environment
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
+from dafka_spark.source.range_fetch import FlightSource, LocalLogSource, MeshSource
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from dafka_spark.source.range_reader import RangeReader
-from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import HeardOf, Serve, value
 from tests.integration.storage import appender

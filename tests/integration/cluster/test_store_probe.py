@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dafka_core.config.security_options import NO_KEYS, keys_in
+from dafka_core.config.node_options import NO_KEYS, keys_in
 from dafka_core.flight.store_location import SESSION_FILE
 from dafka_core.model.records import TopicPartition
-from dafka_core.ops.facts import FileAccess, StoreFacts
+from dafka_core.ops.checks import FileAccess, StoreFacts
 from dafka_core.ops.gathering import asked
 from dafka_core.testing import StoreDouble
 from tests.integration.cluster.stores import Serve

@@ -12,8 +12,7 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from dafka_core.errors import FencedError, NotAcknowledgedError, StoreUnreachableError
-from dafka_core.flight.client_put import PutStream
-from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_client import PutStream, StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Discard
 from dafka_core.model.records import (

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from dafka_core.config.security_options import NO_KEYS
+from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition

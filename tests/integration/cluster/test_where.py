@@ -12,9 +12,9 @@ import pytest
 from dafka_core.errors import ConfigError, HistoryChangedError
 from dafka_core.flight import server_get, where_get
 from dafka_core.model.envelope import closed
-from dafka_core.model.matched_records import KeptRecords
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
+from dafka_core.model.where import KeptRecords
 from dafka_spark.errors import (
     BadValueError,
     IncompleteBatchError,
@@ -23,7 +23,7 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import record_sources
+from dafka_spark.source import range_fetch
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.range_planner import OffsetRange, SharedTask
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
@@ -158,7 +158,7 @@ def test_a_task_goes_on_at_the_next_store(
             raise HistoryChangedError("t", "A", 0, None, "it broke", 1)
         yield from came
 
-    monkeypatch.setattr(record_sources, "read_where", breaking)
+    monkeypatch.setattr(range_fetch, "read_where", breaking)
     monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
     monkeypatch.setattr(server_get, "MAX_SCANNED_BLOCKS", 1)
     source = HeardOf([one, other])
@@ -176,7 +176,7 @@ def test_a_reply_that_has_not_looked_at_all_is_an_error(
         for start, end in looked_at:
             yield KeptRecords(TP, start, end, np.array([], np.int64), Values())
 
-    monkeypatch.setattr(record_sources, "read_where", lying)
+    monkeypatch.setattr(range_fetch, "read_where", lying)
     with pytest.raises((IncompleteBatchError, StoreLostDataError)):
         batch(HeardOf([one]), "value = '00007'", fetch="flight")
 

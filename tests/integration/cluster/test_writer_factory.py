@@ -17,15 +17,14 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreUnreachableError,
 )
-from dafka_core.flight.client_put import PutStream
-from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_client import PutStream, StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import StagedTransaction, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink.commit_messages import WrittenRange
-from dafka_spark.sink.writer_factory import MeshWriter
+from dafka_spark.sink.transactional_writer import MeshWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.transactions import (
     PARTITION,

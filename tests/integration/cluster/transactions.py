@@ -15,8 +15,7 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
 from dafka_spark.sink.task_writer import PartitionWriter
-from dafka_spark.sink.transactional_writer import TransactionalWriter
-from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.sink.transactional_writer import TransactionalWriter, WriterFactory
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
 PATIENCE_S = 30.0

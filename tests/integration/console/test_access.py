@@ -13,7 +13,7 @@ import pytest
 
 from dafka_console.access import HEADERS, MAX_BODY_BYTES, SESSION_S, Login
 from dafka_console.server import Console
-from dafka_core.security.guesses import MOST_WRONG
+from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.security.web_access import Answer, Door, write_token
 from dafka_core.testing import StoreDouble
 from tests.integration.console.pages import Answer as Told

@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
-from dafka_core.config.security_options import NO_KEYS, KeyFiles
+from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import StoreUnreachableError
-from dafka_core.flight.client_put import PutStream
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
-from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_client import PutStream, StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError, StoreUnreachableError
-from dafka_core.flight import client_get, server_get
+from dafka_core.flight import server_get, store_client
 from dafka_core.flight.requests import AskedRange, GetManyRequest, Part
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.epochs import Epoch, EpochId
@@ -183,7 +183,7 @@ def chunk(first: int, *parts: int) -> tuple[pa.RecordBatch, pa.Buffer]:
 def test_what_was_not_asked_for_is_an_error(came: list[Any]) -> None:
     request = GetManyRequest((asked(0, 0, 5), asked(1, 0, 5)))
     with pytest.raises(ValueError, match=r"came|metadata"):
-        list(client_get.many_records(request, iter(came)))
+        list(store_client.many_records(request, iter(came)))
 
 
 def test_a_stream_that_lies_is_the_stores_failure(

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.config.security_options import NO_KEYS, KeyFiles
+from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight import server_keys
-from dafka_core.flight.client_keys import ClientKeys
-from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_client import ClientKeys, StoreClient
 from dafka_core.flight.store_location import StoreLocation, tcp_location
 from dafka_core.security.credentials import new_certificate
 from dafka_core.security.key_files import read_secret

@@ -11,8 +11,14 @@ import pytest
 
 from dafka_core.flight import limits, server_actions
 from dafka_core.flight.columns import COLUMNS
-from dafka_core.flight.json_messages import DurableEnd
-from dafka_core.flight.requests import Criteria, GetManyRequest, GetRequest, InfoRequest, PutRequest
+from dafka_core.flight.requests import (
+    Criteria,
+    DurableEnd,
+    GetManyRequest,
+    GetRequest,
+    InfoRequest,
+    PutRequest,
+)
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.where_get import GetWhereRequest
 from dafka_core.model.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH

@@ -21,8 +21,8 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.flight import local_log
-from dafka_core.flight.json_messages import LeaseGranted
 from dafka_core.flight.local_log import CACHE_LINE_BYTES, LocalLogs
+from dafka_core.flight.requests import LeaseGranted
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.storage.block import ALIGNMENT
 from tests.integration.flight.hosts import LARGEST, STORE, TP, Served, check, forked, values

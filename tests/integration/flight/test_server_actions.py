@@ -16,8 +16,7 @@ from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError, StoreUnreachableError
 from dafka_core.flight import limits, server_actions
-from dafka_core.flight.json_messages import HeadsSince
-from dafka_core.flight.requests import AskedRange
+from dafka_core.flight.requests import AskedRange, HeadsSince
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.log_entries import Commit, SetAside, Stage

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.config.version import this_version
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import CheckRequest, LogChecked, entries_of, request_of
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.storage.backup import BLOCKS, Entry, Known, fact
 from dafka_core.storage.open_environment import FORMAT_AT_FIRST
+from dafka_core.system.distribution import this_version
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import TP, Served, values
 from tests.integration.storage.damage import erase, trees

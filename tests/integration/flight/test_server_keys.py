@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from dafka_core.config.security_options import NO_KEYS, KeyFiles
+from dafka_core.config.node_options import NO_KEYS, KeyFiles
 from dafka_core.errors import (
     ConfigError,
     DafkaError,

@@ -18,8 +18,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight import limits
 from dafka_core.flight.columns import VALUES_SCHEMA
-from dafka_core.flight.json_messages import DurableEnd
-from dafka_core.flight.requests import PutRequest
+from dafka_core.flight.requests import DurableEnd, PutRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TransactionState
 from dafka_core.testing import PATIENCE_S, wait_until

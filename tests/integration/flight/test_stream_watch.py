@@ -11,11 +11,11 @@ import pytest
 from pyarrow import flight
 
 from dafka_core.errors import StoreUnreachableError
-from dafka_core.flight import limits, stream_watch
+from dafka_core.flight import limits, server_context
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import PutRequest
+from dafka_core.flight.server_context import StreamWatch, WatchedStream
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.flight.stream_watch import StreamWatch, WatchedStream
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import BLOCKS, TP, Served, array, everything, put_all, total
@@ -69,14 +69,14 @@ def test_a_connection_on_which_a_stream_has_just_ended_is_not_broken(
 ) -> None:
     """Its client may not have got the end yet."""
     broken: list[object] = []
-    monkeypatch.setattr(stream_watch, "break_connections", lambda *given: broken.append(given))
+    monkeypatch.setattr(server_context, "break_connections", lambda *given: broken.append(given))
     watch = StreamWatch()
     idle = WatchedStream(watch, None, "unix:", "get")
     with WatchedStream(watch, None, "unix:", "get"):
         pass
     watch.on_idle(idle)
     assert not broken
-    monkeypatch.setattr(stream_watch, "AGAIN_S", 0.0)
+    monkeypatch.setattr(server_context, "AGAIN_S", 0.0)
     watch.on_idle(idle)
     assert len(broken) == 1
 

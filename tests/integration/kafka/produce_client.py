@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, cast
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dafka_core import Store
-from dafka_core.config.host_port import HostPort
+from dafka_core.config.node_options import HostPort
 from dafka_core.model.records import TopicPartition
 from dafka_core.system.closing import Closing
 from dafka_kafka.api_versions import Api

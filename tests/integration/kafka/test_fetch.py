@@ -21,8 +21,8 @@ from dafka_kafka.api_versions import VERSIONS, Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.fetch import LAG_S, NO_EPOCH, BeyondEnd, Fetch, readable, say_damaged
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.records.decoding import decode_batches
 from dafka_kafka.records.kafka_batch import KafkaBatch
+from dafka_kafka.records.record_batch import decode_batches
 from dafka_kafka.schemas import FetchRequest
 from tests.integration.kafka.fixed_node import asked, fixed_node
 

@@ -13,7 +13,7 @@ import pytest
 from dafka_core import Store
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.testing import wait_until
-from dafka_kafka.replication import Replication
+from dafka_kafka.gateway_node import Replication
 
 TP = TopicPartition("t", "A" * 32)
 OTHER = TopicPartition("other", "B" * 32)

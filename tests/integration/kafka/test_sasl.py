@@ -18,7 +18,7 @@ import kafka
 import kafka.errors
 import pytest
 
-from dafka_core.security.guesses import MOST_WRONG
+from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.testing import wait_until
 from dafka_kafka.api_versions import Api
 from dafka_kafka.errors import KafkaError

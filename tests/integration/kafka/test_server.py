@@ -17,16 +17,15 @@ import pytest
 import trustme
 
 from dafka_core import Store
-from dafka_core.config.host_port import HostPort
+from dafka_core.config.node_options import HostPort
 from dafka_core.errors import ConfigError
 from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.testing import wait_until
 from dafka_kafka.api_versions import Api
-from dafka_kafka.connection import MALFORMED, TOO_SLOW
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateway_node import Client, EncodedResponse, Feature, Handler
-from dafka_kafka.limits import Limits
-from dafka_kafka.server import REFUSED, Server, listen_at
+from dafka_kafka.options import Limits
+from dafka_kafka.server import MALFORMED, TOO_MANY, TOO_SLOW, Server, listen_at
 from dafka_kafka.users import Users
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 from tests.integration.kafka.test_connection import ASK, received, response
@@ -247,7 +246,7 @@ def test_the_one_that_was_idle_longest_makes_room() -> None:
         refused = connect()
         with contextlib.suppress(ConnectionResetError):
             assert received(refused, 1) == b""
-        assert server.complaints.counts == {REFUSED: 1}
+        assert server.complaints.counts == {TOO_MANY: 1}
         let_go(server, slow)
         assert all(map(response, (busy, other, new)))
 
@@ -290,7 +289,7 @@ def test_no_user_makes_room_for_somebody_who_has_not_said_who_it_is(users: Users
         alice.sendall(framed(HEARTBEAT))
         assert response(alice)[4:] == b"done"
         assert server.connection_count == 4
-        assert server.complaints.counts == {REFUSED: 12}
+        assert server.complaints.counts == {TOO_MANY: 12}
 
 
 def test_users_leave_a_place_for_those_who_have_yet_to_say_who_they_are(users: Users) -> None:

@@ -28,7 +28,7 @@ from kafka.errors import TopicAlreadyExistsError
 
 from dafka_core import Producer, Store
 from dafka_core.testing import wait_until
-from dafka_kafka import topic_retention
+from dafka_kafka import configs
 from dafka_kafka.api_versions import VERSIONS, Api
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway import Gateway
@@ -117,7 +117,7 @@ def test_a_topic_that_stores_do_not_keep_as_asked_for_is_not_made(
         monkeypatch.undo()
         raise RefusedError(KafkaError.REQUEST_TIMED_OUT, "a store has not done it")
 
-    monkeypatch.setattr(topic_retention, "tell_others", fail)
+    monkeypatch.setattr(configs, "tell_others", fail)
     refused = create(client, NewTopic("t", 1, config={"retention.ms": "1000"}))["t"]
     assert refusal(refused) == (
         "REQUEST_TIMED_OUT",

@@ -23,11 +23,9 @@ from dafka_spark.cluster import connections
 from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
-from dafka_spark.sink.transactional_writer import TransactionalWriter
-from dafka_spark.sink.writer_factory import WriterFactory
-from dafka_spark.source.range_fetch import RangeFetch
+from dafka_spark.sink.transactional_writer import TransactionalWriter, WriterFactory
+from dafka_spark.source.range_fetch import RangeFetch, open_sources
 from dafka_spark.source.range_planner import HeldRange, OffsetRange
-from dafka_spark.source.record_sources import open_sources
 
 READ, PUT = TopicPartition("read", "A" * 32), TopicPartition("put", "B" * 32)
 TIMEOUT_S = 60.0

@@ -17,7 +17,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.writer_factory import WriterFactory
+from dafka_spark.sink.transactional_writer import WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.stream_reader import DafkaStreamReader
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dafka_core import Producer, Store, TopicDeletedError
-from dafka_core.model.deletions import packed
 from dafka_core.model.epochs import Epoch, EpochId
+from dafka_core.model.log_entries import packed
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.protocol import store_role

@@ -21,7 +21,7 @@ from dafka_core import (
     Tower,
     TowerNotFoundError,
 )
-from dafka_core.config.security_options import keys_in
+from dafka_core.config.node_options import keys_in
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation

@@ -22,9 +22,9 @@ from dafka_core.config.topic_rules import parse_rules
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
-from dafka_core.nodes import retention_thread, usage_scan
+from dafka_core.nodes import maintenance
+from dafka_core.nodes.maintenance import HeldLook, held_at_start
 from dafka_core.nodes.sockets import BURST_BYTES
-from dafka_core.nodes.usage_scan import HeldLook, held_at_start
 from dafka_core.protocol.store_limits import Held, StoreLimits
 from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
@@ -40,8 +40,8 @@ Open = Callable[..., Store]
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention_thread, "INTERVAL_S", 0.1)
-    monkeypatch.setattr(usage_scan, "SHARE", 0.5)
+    monkeypatch.setattr(maintenance, "INTERVAL_S", 0.1)
+    monkeypatch.setattr(maintenance, "SHARE", 0.5)
 
 
 @pytest.fixture

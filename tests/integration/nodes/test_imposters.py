@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dafka_core import Consumer, NotAcknowledgedError, Producer, Store, Tower
-from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon, endpoint_of
 from dafka_core.protocol.codec import subscription

@@ -17,9 +17,9 @@ from dafka_core.errors import ClosedError
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes import log_archiver as module
-from dafka_core.nodes import retention_thread
-from dafka_core.nodes.log_archiver import LogArchiver
+from dafka_core.nodes import maintenance
+from dafka_core.nodes import maintenance as module
+from dafka_core.nodes.maintenance import LogArchiver
 from dafka_core.storage import Log, block_writer
 from dafka_core.storage.retention_pass import Retention
 from dafka_core.testing import wait_until
@@ -230,7 +230,7 @@ def test_a_store_archives_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "FILE_BYTES", 1)
-    monkeypatch.setattr(retention_thread, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(maintenance, "INTERVAL_S", 0.05)
     options = {"retain": "flights=1s", "archive": str(archive), "tower": tower}
     with Store(tmp_path / "store", **options) as store:
         producer = produce("flights")

@@ -13,8 +13,8 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
-from dafka_core.nodes import merge_thread as module
-from dafka_core.nodes.merge_thread import MergeThread
+from dafka_core.nodes import maintenance as module
+from dafka_core.nodes.maintenance import MergeThread
 from dafka_core.storage import Log, block_writer
 from dafka_core.testing import wait_until
 

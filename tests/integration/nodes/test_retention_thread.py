@@ -15,10 +15,10 @@ from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.model.names import DELETIONS_TOPIC, QUERIES_TOPIC
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes import retention_thread
-from dafka_core.nodes import retention_thread as module
+from dafka_core.nodes import maintenance
+from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.deletions import Deletions
-from dafka_core.nodes.retention_thread import ProtectedQueries, RetentionThread
+from dafka_core.nodes.maintenance import ProtectedQueries, RetentionThread
 from dafka_core.queries.query_progress import QueryProgress, partition_of
 from dafka_core.storage import Log, block_writer
 from dafka_core.storage.retention import Unread
@@ -237,7 +237,7 @@ def test_only_those_that_are_named_are_waited_for(protected_queries_log: Log) ->
 
 
 def test_a_store_waits_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention_thread, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(maintenance, "INTERVAL_S", 0.05)
     with EmbeddedCluster(stores=0) as cluster:
         options = {"tower": cluster.tower}
         rules = {"retain": "flights=0.001s", "retain_until_read": "flights=1h"}

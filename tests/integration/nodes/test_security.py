@@ -15,8 +15,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundError
-from dafka_core.config.limit_options import MAX_RECORD_BYTES
-from dafka_core.config.node_options import ReaderOptions
+from dafka_core.config.node_options import MAX_RECORD_BYTES, ReaderOptions
 from dafka_core.errors import ConfigError
 from dafka_core.nodes import addresses
 from dafka_core.nodes.security import Security, _port_of

@@ -18,8 +18,7 @@ import pytest
 import zmq
 
 from dafka_core import Consumer, Producer, Reader, Store, Tower
-from dafka_core.config.limit_options import LIVE_BATCH_BYTES
-from dafka_core.config.node_options import LAYOUTS
+from dafka_core.config.node_options import LAYOUTS, LIVE_BATCH_BYTES
 from dafka_core.errors import ProtocolError
 from dafka_core.model.records import Record, RecordBatch, TopicPartition, Transaction, times_between
 from dafka_core.nodes import sockets as module

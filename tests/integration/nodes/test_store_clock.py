@@ -19,7 +19,7 @@ from dafka_core.ops.checks import check_all
 from dafka_core.ops.findings import Severity
 from dafka_core.ops.gathering import gathered
 from dafka_core.ops.health import of_node
-from dafka_core.storage import store_clock
+from dafka_core.storage import retention
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, new_address
@@ -46,7 +46,7 @@ class WrongClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WrongClock:
     clock = WrongClock()
-    monkeypatch.setattr(store_clock, "WallClock", lambda: clock)
+    monkeypatch.setattr(retention, "WallClock", lambda: clock)
     return clock
 
 

@@ -10,9 +10,9 @@ import zmq
 
 from dafka_core import ConfigError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
-from dafka_core.nodes import towers
+from dafka_core.nodes import peers
+from dafka_core.nodes.peers import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.towers import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
@@ -61,7 +61,7 @@ def test_a_tower_that_nobody_elsewhere_reaches_joins_none_there() -> None:
 
 
 def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(towers, "AWAY_S", 0.3)
+    monkeypatch.setattr(peers, "AWAY_S", 0.3)
     first = Tower(**ANY_PORTS)
     with Reader(tower=first.tower, beacon_interval_ms=50) as reader:
         links = reader._mesh.peers.towers._links

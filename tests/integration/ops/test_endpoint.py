@@ -15,7 +15,7 @@ import pytest
 
 from dafka_core import ConfigError, MetricsEndpoint, Reader, Tower, serve_metrics
 from dafka_core.ops.endpoint import MAX_REQUESTS
-from dafka_core.security.guesses import MOST_WRONG
+from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.security.web_access import write_token
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.ops.conftest import ANY_PORTS, Nodes, ask

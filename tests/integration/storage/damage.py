@@ -10,8 +10,7 @@ import lmdb
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
-from dafka_core.storage.block import Block, compressed
-from dafka_core.storage.block_builder import pack
+from dafka_core.storage.block import Block, compressed, pack
 from tests.integration.storage import appender
 from tests.integration.storage.processes import TP
 

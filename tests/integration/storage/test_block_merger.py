@@ -13,7 +13,7 @@ import pytest
 
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.storage import Log, block_builder, block_merger, block_reader, block_writer
+from dafka_core.storage import Log, block, block_reader, block_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.block_reader import BlockCache
 from dafka_core.storage.environment import Environment
@@ -34,7 +34,7 @@ from tests.integration.storage.processes import (
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """A log in which each append makes a block, and whose full blocks have 1000 records."""
-    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path / "store") as opened:
         yield opened
@@ -97,8 +97,8 @@ def test_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_blocks_from_before_the_log_was_opened_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 10)
-    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block_writer, "SCAN_BLOCKS", 10)
+    monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
     monkeypatch.setattr(block_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path) as store:
         for topic in ("t", "u", "v"):
@@ -174,7 +174,7 @@ def test_damage_is_told_once_and_does_not_spread(
     with (tmp_path / "data.mdb").open("r+b") as file:
         file.seek(data.index(appender.value(500)))
         file.write(b"!")
-    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
     with Log(tmp_path) as store:
         put(store, 1)
         assert store.merge_step()

@@ -13,7 +13,7 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.storage import Log, block_builder
+from dafka_core.storage import Log, block
 from dafka_core.storage.environment import Environment
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.damage import change
@@ -47,7 +47,7 @@ def test_small_batches_go_to_the_append_area(store: Log) -> None:
 
 
 def test_large_appends_are_split(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_builder, "MAX_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(block, "MAX_BLOCK_BYTES", 10_000)
     values = [b"small", *large(50), b"x" * 50_000, b"last"]
     put(store, [b"first"])
     put(store, values)
@@ -74,7 +74,7 @@ def test_blocks_have_the_size_of_a_batch(tmp_path: Path) -> None:
 
 
 def test_a_record_too_large_is_refused(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_builder, "MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr(block, "MAX_RECORD_BYTES", 10)
     with pytest.raises(ValueError, match="value 1 has 11 bytes"):
         put(store, [b"x", b"y" * 11])
     assert store.end(TP) == 0

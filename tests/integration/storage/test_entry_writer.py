@@ -26,7 +26,7 @@ from dafka_core.model.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.storage import Log, block_builder
+from dafka_core.storage import Log, block
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.staged import (
     TP,
@@ -128,7 +128,7 @@ def test_trimming_leaves_what_is_staged(store: Log) -> None:
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """A log whose full blocks have 1000 records, and whose last blocks are not extended."""
-    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
+    monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
     monkeypatch.setattr("dafka_core.storage.block_writer.SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path / "store") as opened:
         yield opened

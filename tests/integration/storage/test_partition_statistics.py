@@ -9,7 +9,7 @@ import pytest
 
 from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.storage import Log, PartitionStatistics, block_writer, partition_statistics
+from dafka_core.storage import Log, PartitionStatistics, block_writer, snapshot
 from dafka_core.storage.block import peek_times
 from tests.integration.storage.clocks import Clock
 from tests.integration.storage.processes import TP, P
@@ -47,7 +47,7 @@ def test_a_time_is_found_by_a_search(store: Log, monkeypatch: pytest.MonkeyPatch
         looked_at += 1
         return peek(packed)
 
-    monkeypatch.setattr(partition_statistics, "peek_times", counted)
+    monkeypatch.setattr(snapshot, "peek_times", counted)
     for time_us, offset in ((10_000, 0), (10_001, 3), (12_000, 600), (14_990, 1497), (0, 0)):
         looked_at = 0
         assert store.offset_for_time(TP, time_us) == offset

@@ -14,7 +14,7 @@ from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.timestamps import stamped_once
-from dafka_core.storage import Log, block_builder, block_writer, retention_pass
+from dafka_core.storage import Log, block, block_writer, retention_pass
 from dafka_core.storage.retention_pass import Retention
 from tests.integration.storage.clocks import Clock
 
@@ -278,7 +278,7 @@ def ingest(log: Log, clock: Clock, days: float, retention: Retention) -> Iterato
 def test_under_a_week_of_ingest_the_file_stays_as_large(
     store: Log, clock: Clock, rules: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_builder, "MAX_BLOCK_RECORDS", 2_000)
+    monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 2_000)
     retention = Retention(store, parse_rules(rules))
     settled = max(ingest(store, clock, 2.5, retention))
     assert settled <= 50_000_000

@@ -28,7 +28,7 @@ from dafka_core.model.records import (
     StagedTransaction,
     Transaction,
 )
-from dafka_core.storage import Log, block_builder
+from dafka_core.storage import Log, block
 from tests.integration.storage.damage import change
 from tests.integration.storage.processes import TP
 from tests.integration.storage.staged import TP as STAGED_TP
@@ -40,8 +40,8 @@ def test_larger_blocks_of_earlier_versions_are_read_and_kept(
 ) -> None:
     values = [b"%07d" % number for number in range(200_000)]
     with monkeypatch.context() as patch, Log(tmp_path) as store:
-        patch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1 << 30)
-        patch.setattr(block_builder, "MAX_BLOCK_BYTES", 32 << 20)
+        patch.setattr(block, "MAX_BLOCK_RECORDS", 1 << 30)
+        patch.setattr(block, "MAX_BLOCK_BYTES", 32 << 20)
         store.append([RecordBatch.of(TP, 0, values)])
         store.append([RecordBatch.of(TP, 200_000, values[:9_000])])
     with Log(tmp_path) as store:

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from dafka_core.cli.flags import of_table, with_options
-from dafka_core.cli.logs import LogOptions
+from dafka_core.cli.output import LogOptions
 from dafka_core.config.node_options import ConsumerOptions, StoreOptions, TowerOptions
 
 

@@ -11,8 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.cli import logs, output
-from dafka_core.cli.logs import MAX_KEPT, REPEAT_S, LogOptions, Repeats, begin, configure, say
+from dafka_core.cli import output
+from dafka_core.cli.output import (
+    MAX_KEPT,
+    REPEAT_S,
+    LogOptions,
+    Repeats,
+    begin,
+    configure,
+    log_message,
+)
 from dafka_core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    handler = logs._Handler()
-    monkeypatch.setattr(logs, "_handler", handler)
+    handler = output._Handler()
+    monkeypatch.setattr(output, "_handler", handler)
     begin()
     yield
     logging.getLogger().removeHandler(handler)
@@ -76,7 +84,7 @@ def test_what_a_command_says_itself_is_an_object_there_too(
     assert [each["level"] for each in said] == ["info", "info", "error"]
     assert said[2]["message"] == "no tower"
     configure(LogOptions())
-    assert not say(logging.INFO, "x")
+    assert not log_message(logging.INFO, "x")
     output.say("plain")
     assert logged(capsys) == ["plain"]
 
@@ -85,7 +93,7 @@ def test_the_same_sentence_is_said_once_a_minute_with_how_often_it_was_not(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1_000.0]
-    monkeypatch.setattr(logs.time, "monotonic", lambda: clock[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])  # type: ignore[attr-defined]
     log = logging.getLogger("dafka.store")
     for _ in range(5):
         log.error("block %d is damaged", 7)
@@ -138,7 +146,7 @@ def test_each_event_has_its_row_in_the_page() -> None:
 
 
 def test_in_an_application_a_command_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_handler", logs._Handler())  # one that is not in use
+    monkeypatch.setattr(output, "_handler", output._Handler())  # one that is not in use
     logging.getLogger("dafka").setLevel(logging.NOTSET)
     configure(LogOptions.build({"log_level": "error"}))
     assert logging.getLogger("dafka").level == logging.NOTSET

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dafka_core.cli.positions import Position, parse_time_us
+from dafka_core.cli.flags import Position, parse_time_us
 from dafka_core.model.records import PartitionInfo
 
 INFO = PartitionInfo("t", "p", 10, 100)

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from dafka_core.cli import produce_input
-from dafka_core.cli.produce_input import Columns, CsvRecords, Decoder, JsonRecords, PartlyError
-from dafka_core.cli.produce_input import LineRecords as Lines
+from dafka_core.cli import produce_command
+from dafka_core.cli.produce_command import Columns, CsvRecords, Decoder, JsonRecords, PartlyError
+from dafka_core.cli.produce_command import LineRecords as Lines
 
 
 def test_a_line_is_a_value_and_what_is_before_a_separator_its_key() -> None:
@@ -97,6 +97,6 @@ def test_a_column_or_a_quotation_mark_that_is_missing_is_said(
     open_ended.decode([b"value", b'"a', b"b"])
     with pytest.raises(ValueError, match="a quotation mark is not closed"):
         open_ended.end()
-    monkeypatch.setattr(produce_input, "MAX_ROW_BYTES", 10)
+    monkeypatch.setattr(produce_command, "MAX_ROW_BYTES", 10)
     with pytest.raises(PartlyError, match="a quotation mark is not closed"):
         CsvRecords(None, (), None).decode([b"value", b'"a', b"b" * 20])

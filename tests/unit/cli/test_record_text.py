@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dafka_core.cli import record_text
+from dafka_core.cli import consume_command
 from dafka_core.model.envelope import closed
-from dafka_core.model.matched_records import kept_by
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
+from dafka_core.model.where import kept_by
 
 VALUES = [b"a", closed(None, b"k", [("n", b"1"), ("m", None)]), b"", closed(b"\xff", None, [])]
 TIMES = np.array([[2, 1_500_000], [1, UNKNOWN_US], [1, 2_000_000]], np.int64)
@@ -24,7 +24,7 @@ BATCH = RecordBatch(
 
 
 def test_a_format_has_kcats_letters() -> None:
-    text = record_text.formatted(r"%t %p %o %T %k %v|%K %S %h %s%%\t\x41")
+    text = consume_command.formatted(r"%t %p %o %T %k %v|%K %S %h %s%%\t\x41")
     assert text(BATCH).split(b"\tA") == [
         rb"t\x0a P 7 1500  a|-1 1  a%",
         rb"t\x0a P 8 1500 k |1 -1 n=1,m= %",
@@ -35,9 +35,9 @@ def test_a_format_has_kcats_letters() -> None:
 
 
 def test_a_newline_is_added_unless_the_format_ends_in_an_escape() -> None:
-    assert record_text.formatted("%o")(BATCH) == b"7\n8\n9\n10\n"
-    assert record_text.formatted(r"%o\n")(BATCH) == b"7\n8\n9\n10\n"
-    assert record_text.formatted(r"%o\0")(BATCH) == b"7\x008\x009\x0010\x00"
+    assert consume_command.formatted("%o")(BATCH) == b"7\n8\n9\n10\n"
+    assert consume_command.formatted(r"%o\n")(BATCH) == b"7\n8\n9\n10\n"
+    assert consume_command.formatted(r"%o\0")(BATCH) == b"7\x008\x009\x0010\x00"
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,17 @@ def test_a_newline_is_added_unless_the_format_ends_in_an_escape() -> None:
 )
 def test_a_letter_that_is_none_is_refused(form: str, says: str) -> None:
     with pytest.raises(ValueError, match="is none of") as caught:
-        record_text.formatted(form)
+        consume_command.formatted(form)
     assert says in str(caught.value)
 
 
 def test_json_and_lines_of_records_that_were_kept() -> None:
     some = kept_by(BATCH, pa.array([False, True, None, True]))
-    assert record_text.lines(some) == b"\n\xff\n"
-    shown = [json.loads(line) for line in record_text.json_lines(some).splitlines()]
+    assert consume_command.lines(some) == b"\n\xff\n"
+    shown = [json.loads(line) for line in consume_command.json_lines(some).splitlines()]
     assert [each["offset"] for each in shown] == [8, 10]
     assert shown[0]["key"] == "k"
     assert shown[0]["timestamp"] == "1970-01-01T00:00:01.500000+00:00"
     assert shown[1]["value_base64"] == "/w=="
-    [unknown] = record_text.json_lines(BATCH.between(9, 10)).splitlines()
+    [unknown] = consume_command.json_lines(BATCH.between(9, 10)).splitlines()
     assert sorted(json.loads(unknown)) == ["offset", "partition", "topic", "value"]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from dafka_core.cli.stored_records import Range, StoredRecords
+from dafka_core.cli.consume_command import Range, StoredRecords
 from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition

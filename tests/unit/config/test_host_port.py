@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.config.host_port import HostPort, host_port
+from dafka_core.config.node_options import HostPort, host_port
 
 
 def test_an_address_is_a_host_and_perhaps_a_port() -> None:

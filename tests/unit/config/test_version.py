@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from dafka_core.config import version as module
-from dafka_core.config.version import this_version
+from dafka_core.system import distribution as module
+from dafka_core.system.distribution import this_version
 
 
 def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dafka_console.snapshot import Moment, PartitionTable, Snapshot, StoreState
-from dafka_core.flight.json_messages import PartitionFacts, SpaceUsed
+from dafka_core.flight.requests import PartitionFacts, SpaceUsed
 from dafka_core.model.records import KnownStore, Neighbour, PartitionInfo
 
 ONE, TWO, GONE = "1" * 32, "2" * 32, "3" * 32

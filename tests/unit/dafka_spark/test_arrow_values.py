@@ -12,7 +12,7 @@ from pyspark.sql import types
 
 from dafka_spark.formats.arrow_values import MAX_ROWS, ArrowCodec
 from dafka_spark.formats.codec import apart, joined
-from dafka_spark.formats.value_schema import parse_ddl
+from dafka_spark.formats.codecs import parse_ddl
 
 KIND = parse_ddl("id BIGINT, name STRING, at STRUCT<t: TIMESTAMP>")
 CODEC = ArrowCodec(KIND)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_spark.formats.codecs import FORMATS, codec_of
-from dafka_spark.formats.value_schema import parse_ddl
+from dafka_spark.formats.codecs import FORMATS, codec_of, parse_ddl
 from tests.unit.dafka_spark.descriptors import INT64, File
 
 

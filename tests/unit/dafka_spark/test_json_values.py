@@ -15,8 +15,8 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dafka_spark.formats.codec import apart, joined
+from dafka_spark.formats.codecs import parse_ddl
 from dafka_spark.formats.json_values import JsonCodec
-from dafka_spark.formats.value_schema import parse_ddl
 
 SMALL = parse_ddl("id BIGINT, name STRING")
 WIDE = parse_ddl(

@@ -15,7 +15,7 @@ from dafka_spark.positions import (
     parse_timestamp,
 )
 from dafka_spark.source.latest_offsets import OffsetsSnapshot
-from dafka_spark.source.offset_range_limit import resolved
+from dafka_spark.source.time_offsets import resolved
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HEADS = {A: PartitionInfo("t", "A", 5, 50), B: PartitionInfo("t", "B", 0, 7)}

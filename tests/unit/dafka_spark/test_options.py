@@ -13,7 +13,7 @@ from pyspark.sql import types
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage.block_builder import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
+from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark import DafkaDataSource
 from dafka_spark import option_values as values
 from dafka_spark.errors import ColumnError

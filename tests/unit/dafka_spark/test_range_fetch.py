@@ -19,8 +19,8 @@ from dafka_core.errors import (
     StoreUnreachableError,
 )
 from dafka_core.model.epochs import EpochId
-from dafka_core.model.matched_records import Records
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.where import Records
 from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
@@ -32,9 +32,8 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.range_fetch import RangeFetch
+from dafka_spark.source.range_fetch import MeshSource, RangeFetch, RecordSource
 from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.record_sources import MeshSource, RecordSource
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")

@@ -22,18 +22,18 @@ from dafka_core.model.records import (
 )
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.range_fetch import RangeFetch
-from dafka_spark.source.range_planner import HeldRange, OffsetRange
-from dafka_spark.source.record_sources import (
+from dafka_spark.source.range_fetch import (
     FlightSource,
     LocalLogSource,
     MeshSource,
+    RangeFetch,
     RecordSource,
     archive_sources,
     open_sources,
     sources_now,
     with_times,
 )
+from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from tests.integration.archive.records import A, B, archived
 from tests.memory_reader import MemoryReader
 

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
-from dafka_core.config.node_options import ProducerOptions, ReaderOptions, StoreOptions
-from dafka_core.config.security_options import NO_KEYS, KeyFiles
+from dafka_core.config.node_options import (
+    NO_KEYS,
+    KeyFiles,
+    ProducerOptions,
+    ReaderOptions,
+    StoreOptions,
+)
 from dafka_core.errors import HIDDEN, ConfigError
 from dafka_spark.cluster import connections
 from dafka_spark.option_values import ALL_STORES

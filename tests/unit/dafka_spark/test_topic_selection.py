@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_spark.option_values import TopicSelection
 from dafka_spark.options import SourceOptions
-from dafka_spark.topic_selection import TopicSelection
 
 ADDRESS = "EB0A5E4C1F3B4D7C8C1B0F8E2D3C4B5A"
 

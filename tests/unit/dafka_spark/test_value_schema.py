@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types
 
-from dafka_spark.formats.value_schema import parse_ddl
+from dafka_spark.formats.codecs import parse_ddl
 
 
 def test_what_spark_writes_is_read() -> None:

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight.json_messages import (
+from dafka_core.flight.limits import MAX_LEASED_BLOCKS
+from dafka_core.flight.requests import (
     Done,
     DurableEnd,
     Heads,
@@ -17,7 +18,6 @@ from dafka_core.flight.json_messages import (
     SpaceUsed,
     TransactionStates,
 )
-from dafka_core.flight.limits import MAX_LEASED_BLOCKS
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.json_message import JsonMessage, short
 from dafka_core.model.records import PartitionInfo, Transaction, TransactionState

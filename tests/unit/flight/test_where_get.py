@@ -14,9 +14,9 @@ from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE, batch_of, schema
 from dafka_core.flight.limits import MAX_WHERE_BYTES
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.where_get import GetWhereRequest, kept_records, packed_scan
-from dafka_core.model.matched_records import KeptRecords
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
+from dafka_core.model.where import KeptRecords
 
 TP = TopicPartition("t", "P")
 ASKED = GetWhereRequest(

@@ -17,7 +17,7 @@ from dafka_kafka import schemas
 from dafka_kafka.access import DENIED, MAX_NAME, RULES, Access
 from dafka_kafka.api_versions import VERSIONS, Api
 from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Response
-from dafka_kafka.produce_layout import PartitionAnswer, encoded_answers
+from dafka_kafka.requests import PartitionAnswer, encoded_answers
 from dafka_kafka.sasl import BEFORE
 from dafka_kafka.users import REFUSALS, Operation, Resource, Rights
 

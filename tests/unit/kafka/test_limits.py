@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_kafka.limits import Limits
+from dafka_kafka.options import Limits
 
 
 def test_what_is_large_may_take_longer() -> None:

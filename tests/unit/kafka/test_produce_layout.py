@@ -9,7 +9,7 @@ import pytest
 from dafka_core.errors import ProtocolError
 from dafka_kafka import schemas
 from dafka_kafka.api_versions import VERSIONS, Api
-from dafka_kafka.produce_layout import PartitionAnswer, check_partitions, encoded_answers
+from dafka_kafka.requests import PartitionAnswer, check_partitions, encoded_answers
 
 
 def request(version: int, topics: int = 2, partitions: int = 3) -> memoryview:

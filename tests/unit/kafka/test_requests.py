@@ -16,7 +16,7 @@ from dafka_core.errors import ProtocolError
 from dafka_kafka import schemas
 from dafka_kafka.api_versions import VERSIONS, Api
 from dafka_kafka.gateway_node import Client, Complaints, EncodedResponse, Handler
-from dafka_kafka.limits import Limits
+from dafka_kafka.options import Limits
 from dafka_kafka.requests import FAILED, Requests, parse_head
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.config.topic_rules import parse_rules, rule_of
+from dafka_kafka.configs import AGE, SIZE, Limits, changed, own_rule, parsed
 from dafka_kafka.errors import RefusedError
-from dafka_kafka.topic_retention import AGE, SIZE, Limits, changed, own_rule, parsed
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dafka_core.model.deletions import MAX_ROWS, Deletion, packed, parsed
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
+from dafka_core.model.log_entries import MAX_ROWS, Deletion, packed, parsed
 from dafka_core.model.records import PartitionInfo, PartitionLives, TopicPartition
 
 TP = TopicPartition("t\udcff", "A" * 32)

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.model.envelope import closed
-from dafka_core.model.matched_records import concat_kept, kept
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.model.where import Where
+from dafka_core.model.where import Where, concat_kept, kept
 
 TP = TopicPartition("t\udcff", "A")
 US = dt.timedelta(microseconds=1)

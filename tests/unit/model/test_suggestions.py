@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.model.suggestions import nearest_name
+from dafka_core.model.name_limits import nearest_name
 
 COMMANDS = ["up", "tower", "store", "produce", "consume", "topics", "heads", "staged", "stores"]
 

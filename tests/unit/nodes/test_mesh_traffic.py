@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes.mesh_traffic import LOOK_S, REASONS, SAY_AGAIN_S, MeshTraffic, RefusedFrames
+from dafka_core.nodes.mesh import LOOK_S, REASONS, SAY_AGAIN_S, MeshTraffic, RefusedFrames
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import DirectRecordBatches, Head

@@ -14,7 +14,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.model.envelope import closed
 from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.values import Values
-from dafka_core.nodes.published import content_of, contents_of, time_of
+from dafka_core.nodes.producer import content_of, contents_of, time_of
 from tests.unit.model import envelopes
 
 BEGUN = closed(b"v", b"k")

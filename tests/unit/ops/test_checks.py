@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from dafka_core.config.node_options import TowerAddress
-from dafka_core.config.security_options import SecurityOptions
+from dafka_core.config.node_options import SecurityOptions, TowerAddress
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
-from dafka_core.ops.checks import check_all, check_security, shown_s
-from dafka_core.ops.facts import Facts, FileAccess, StoreFacts
+from dafka_core.ops.checks import Facts, FileAccess, StoreFacts, check_all, check_security, shown_s
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.port_probe import LOCKED, Answer, PortFacts, TowerFacts
 from dafka_core.security import key_files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_core.ops.facts import StoreFacts
+from dafka_core.ops.checks import StoreFacts
 
 
 def test_a_store_goes_by_its_address_or_by_its_uri() -> None:

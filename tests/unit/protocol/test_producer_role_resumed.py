@@ -22,10 +22,9 @@ from dafka_core.protocol.messages import (
     Message,
     RecordBatchMessage,
 )
-from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
+from dafka_core.protocol.producer_role import ASK_AGAIN_S, MAX_ACKING_STORES, Missing, ProducerRole
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import GREETING, SETTLE_S
-from dafka_core.protocol.takeover import ASK_AGAIN_S, Missing
 from tests.unit.protocol.model import LIFE, PARTITION, TOPIC, TP, batch_of, values_of
 from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
 

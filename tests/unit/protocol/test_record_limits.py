@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.config.limit_options import MAX_RECORD_BYTES
+from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import record_limits

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dafka_core.config.limit_options import StoreLimitError, StoreLimitOptions
+from dafka_core.config.node_options import StoreLimitError, StoreLimitOptions
 from dafka_core.model.records import TopicPartition
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.role import Outgoing

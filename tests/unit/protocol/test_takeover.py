@@ -23,8 +23,7 @@ from dafka_core.protocol.messages import (
     HistoryReply,
     StoreHello,
 )
-from dafka_core.protocol.store_directory import QUIET_S, SETTLE_S, StoreDirectory
-from dafka_core.protocol.takeover import (
+from dafka_core.protocol.producer_role import (
     LEAST_NUMBER,
     MAX_EPOCH_ACKS,
     ROUNDS,
@@ -36,6 +35,7 @@ from dafka_core.protocol.takeover import (
     newest_life,
     promised,
 )
+from dafka_core.protocol.store_directory import QUIET_S, SETTLE_S, StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
 A = Epoch(1, 0xA, 2, 0, 0)

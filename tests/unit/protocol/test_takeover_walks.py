@@ -25,13 +25,13 @@ from dafka_core.protocol.messages import (
     HistoryQuery,
     HistoryReply,
 )
-from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, SETTLE_S, StoreDirectory
-from dafka_core.protocol.takeover import (
+from dafka_core.protocol.producer_role import (
     ASK_AGAIN_S,
     LEAST_NUMBER,
     Takeover,
 )
+from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.store_directory import GREETING, SETTLE_S, StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
 # -- any stores, any lives ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.config.limit_options import StoreLimitError
+from dafka_core.config.node_options import StoreLimitError
 from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import Commit, Discard, LogEntry, SetTransaction, Stage

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.queries import checkpoint_changes
-from dafka_core.queries.checkpoint import Checkpoint
-from dafka_core.queries.checkpoint_changes import copied, fork, last_until, reset, rewind
+from dafka_core.queries import checkpoint as checkpoint_module
+from dafka_core.queries.checkpoint import Checkpoint, copied, fork, last_until, reset, rewind
 from tests.unit.queries.checkpoints import (
     ENDS,
     FOREIGN,
@@ -107,7 +106,7 @@ def test_a_query_that_may_run_is_refused(tmp_path: Path) -> None:
         os.utime(own / name, (ahead, ahead))
     with pytest.raises(ConfigError, match="has changed 0 s ago"):
         rewind(read(own), 0)
-    before = time.time() - checkpoint_changes.QUIET_S - 1
+    before = time.time() - checkpoint_module.QUIET_S - 1
     for name in ("offsets", "commits"):
         os.utime(own / name, (before, before))
     rewind(read(own), 0)
@@ -214,7 +213,7 @@ def test_a_copy_is_of_one_moment(
     found: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """A query that runs deletes old files, and writes new ones, while they are copied."""
-    own, left = checkpoint_changes._files, [*range(times)]
+    own, left = checkpoint_module._files, [*range(times)]
     looks = count()
 
     def look(directory: Path) -> set[Any]:
@@ -222,7 +221,7 @@ def test_a_copy_is_of_one_moment(
             write(found.path / "offsets" / str(3 + left.pop()), offsets(ENDS[-1]))
         return own(directory)
 
-    monkeypatch.setattr(checkpoint_changes, "_files", look)
+    monkeypatch.setattr(checkpoint_module, "_files", look)
     target = tmp_path / "copy"
     if times > 1:
         with pytest.raises(DafkaError, match=r"changes while it is copied: its query runs"):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dafka_core.security.guesses import MAX_ADDRESSES, MINUTE_S, MOST_WRONG, Guesses, guesser
+from dafka_core.security.throttles import MAX_ADDRESSES, MINUTE_S, MOST_WRONG, Guesses, guesser
 
 
 def test_after_so_many_wrong_ones_an_address_is_refused_for_a_minute(

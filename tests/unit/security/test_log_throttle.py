@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dafka_core.security.log_throttle import MOST_SAID, SAY_AGAIN_S, SaidLately
+from dafka_core.security.throttles import MOST_SAID, SAY_AGAIN_S, SaidLately
 
 
 def test_the_same_is_said_now_and_then_and_something_else_at_once(

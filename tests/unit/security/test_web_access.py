@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import ConfigError
-from dafka_core.security.guesses import MINUTE_S, MOST_WRONG
+from dafka_core.security.throttles import MINUTE_S, MOST_WRONG
 from dafka_core.security.web_access import (
     Answer,
     Door,

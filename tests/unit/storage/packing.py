@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dafka_core.model.timestamps import stamped_once
 from dafka_core.model.values import Longs
-from dafka_core.storage.block_builder import build_blocks
+from dafka_core.storage.block import build_blocks
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
 TIMES_US = st.integers(-(2**63), 2**63 - 1)

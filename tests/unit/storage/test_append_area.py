@@ -9,8 +9,7 @@ import pytest
 
 from dafka_core.model.timestamps import stamped_once
 from dafka_core.storage.append_area import HEADER, Group, GroupedBlock, pack_group
-from dafka_core.storage.block import ALIGNMENT
-from dafka_core.storage.block_builder import build_blocks
+from dafka_core.storage.block import ALIGNMENT, build_blocks
 
 LAST = 2**64 - 1
 

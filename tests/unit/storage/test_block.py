@@ -24,11 +24,11 @@ from dafka_core.storage.block import (
     compress,
     compressed,
     decompress,
+    merge,
     peek_count,
     peek_times,
     plain_size,
 )
-from dafka_core.storage.block_builder import merge
 from tests.unit.storage.packing import TIMES_US, VALUES, each_time, pack
 
 READ = pytest.mark.parametrize("read", [Block.parse, Block.copied])

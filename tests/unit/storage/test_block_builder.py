@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.timestamps import stamped_once
-from dafka_core.storage import block_builder as module
-from dafka_core.storage.block import Block
-from dafka_core.storage.block_builder import BuiltBlock, build_blocks, merge
+from dafka_core.storage import block as module
+from dafka_core.storage.block import Block, BuiltBlock, build_blocks, merge
 from tests.unit.protocol.strategies import runs_of
 from tests.unit.storage.packing import TIMES_US, VALUES, each_time, pack
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dafka_core.storage import block_builder
+from dafka_core.storage import block as block_format
 from dafka_core.storage import merge_planner as module
 from dafka_core.storage.merge_planner import MergeCandidate, MergePlan, MergePlanner, window
 
@@ -18,8 +18,8 @@ from dafka_core.storage.merge_planner import MergeCandidate, MergePlan, MergePla
 def limits() -> Iterator[None]:
     """A full block has 1000 records or 100 000 bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_builder, "MAX_BLOCK_RECORDS", 1000)
-        patch.setattr(block_builder, "MAX_BLOCK_BYTES", 100_000)
+        patch.setattr(block_format, "MAX_BLOCK_RECORDS", 1000)
+        patch.setattr(block_format, "MAX_BLOCK_BYTES", 100_000)
         yield
 
 

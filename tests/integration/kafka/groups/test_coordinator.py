@@ -15,19 +15,18 @@ from dafka_core import Store
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.storage.store_clock import StoreClock
+from dafka_core.storage.retention import StoreClock
 from dafka_core.testing import wait_until
 from dafka_kafka import schemas
 from dafka_kafka.api_versions import Api
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.gateway_node import GatewayNode, Replication
 from dafka_kafka.gateways import GatewayInfo, Gateways
 from dafka_kafka.groups import coordinator
 from dafka_kafka.groups.coordinator import OffsetLog, OtherHeads
 from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, Generation, GroupRecord, KeptMember
 from dafka_kafka.options import KafkaOptions
 from dafka_kafka.partition_registry import PartitionNumbers
-from dafka_kafka.replication import Replication
 from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
 from tests.integration.kafka.groups.asking import Asking, asking
 

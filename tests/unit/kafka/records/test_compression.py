@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import codec as kafka_python
 
-from dafka_kafka.records.compression import Codec, codec_of, compressed, decompressed
-from dafka_kafka.records.errors import (
+from dafka_kafka.errors import (
     INVALID_RECORD,
     MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE,
     CorruptRecordsError,
 )
+from dafka_kafka.records.compression import Codec, codec_of, compressed, decompressed
 
 CODECS = [codec for codec in Codec if codec]
 TEXT = b"".join(b"record %d of some; " % number for number in range(8_000))

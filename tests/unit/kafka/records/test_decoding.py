@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.model.records import RecordBatch
+from dafka_kafka.errors import CORRUPT_MESSAGE, CorruptRecordsError
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.decoding import decode_batches
-from dafka_kafka.records.errors import CORRUPT_MESSAGE, CorruptRecordsError
 from dafka_kafka.records.message_set import encode_message_set
-from dafka_kafka.records.record_batch import encode_record_batches
+from dafka_kafka.records.record_batch import decode_batches, encode_record_batches
 from tests.unit.kafka.records.batches import Parts, as_dafka, by_aiokafka
 
 BATCHES: list[tuple[int, bytes]] = [

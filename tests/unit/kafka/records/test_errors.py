@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+from dafka_kafka import errors
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.records import errors
 
 
 def test_it_keeps_its_facts_and_names_an_error_of_kafka() -> None:

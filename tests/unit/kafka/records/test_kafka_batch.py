@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.records import UNKNOWN_US
-from dafka_kafka.records.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
+from dafka_kafka.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds, times_of
 from tests.unit.kafka.records.batches import binary
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from kafka.record import legacy_records as kafka_python
 from kafka.record import memory_records as kafka_python_memory
 
-from dafka_kafka.records import errors, message_set
+from dafka_kafka import errors
+from dafka_kafka.errors import CorruptRecordsError
+from dafka_kafka.records import message_set
 from dafka_kafka.records.compression import Codec, compressed
-from dafka_kafka.records.errors import CorruptRecordsError
 from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch
 from dafka_kafka.records.message_set import decode_message_set, encode_message_set
 from tests.unit.kafka.records.batches import OCTETS, STAMPS, START_MS, Parts, as_dafka, records_of

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from dafka_core.model.envelope import MAGIC as ENVELOPE
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_kafka.records import errors
+from dafka_kafka import errors
+from dafka_kafka.errors import CorruptRecordsError
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.decoding import decode_batches
-from dafka_kafka.records.errors import CorruptRecordsError
 from dafka_kafka.records.kafka_batch import times_of
 from dafka_kafka.records.record_batch import (
     MOST,
+    decode_batches,
     decode_record_batch,
     encode_few,
     encode_record_batches,

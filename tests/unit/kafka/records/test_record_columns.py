@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dafka_core.model.envelope_columns import before, put_varints
 from dafka_core.model.values import FEW
+from dafka_kafka.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_kafka.records import record_columns
-from dafka_kafka.records.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError
 from dafka_kafka.records.record_columns import (
     INT_OCTETS,
     LONG_OCTETS,

@@ -1,8 +1,8 @@
-"""Entry points of installed packages."""
+"""The installed distribution: its version, and the entry points of packages."""
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
 from dafka_core.errors import ConfigError
@@ -23,3 +23,11 @@ def plugins(group: str) -> list[Any]:
             why = f"cannot be loaded ({error}): update or remove {package}"
             raise ConfigError(each.name, each.value, why, f"entry point of {group}") from None
     return loaded
+
+
+def this_version() -> str:
+    """The version of Dafka that runs here."""
+    try:
+        return version("dafka-spark")
+    except PackageNotFoundError:  # run from its source, or from a zip as Spark's workers do
+        return "of its source"

@@ -1,0 +1,604 @@
+"""The background work of a store: retention, merging, archiving, and the scan of its usage."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from dafka_core.archive.archive_writer import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
+from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
+from dafka_core.archive.manifest import Manifest
+from dafka_core.config.topic_rules import RetentionRule, parse_rules
+from dafka_core.errors import (
+    CHANGED,
+    ClosedError,
+    DafkaError,
+    DataLossError,
+    HistoryChangedError,
+    NodeFailedError,
+    StoreError,
+)
+from dafka_core.model.epochs import MAX_EPOCHS, EpochId, History, known_until
+from dafka_core.model.log_entries import STAGED_HOURS
+from dafka_core.model.names import QUERIES_TOPIC
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.nodes.deletions import Deletions
+from dafka_core.nodes.threads import NodeThread
+from dafka_core.protocol.store_limits import Held, StoreLimits
+from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, of_runs, partition_of
+from dafka_core.storage import Log
+from dafka_core.storage.block_compressor import BlockCompressor
+from dafka_core.storage.linker import Linker
+from dafka_core.storage.retention import Unread
+from dafka_core.storage.retention_pass import HeldBlocks, Retention
+from dafka_core.system.closing import ProcessBound
+
+# Merging a log's small blocks beside its store, while the disk has little else to do.
+#
+# The same thread compresses cold blocks, makes links, and discards what was staged too long ago.
+
+
+QUIET_S: Final = 0.25
+"""Merging waits until nothing has been appended for so long."""
+
+PILED_UP: Final = 512
+"""With so many small blocks it does not wait: reading them would cost more than merging does."""
+
+MERGE_BUSY_SHARE: Final = 0.25
+"""The share of the time that merging then takes at most, while records keep coming in."""
+
+IDLE_S: Final = 1.0
+"""How often the thread looks for blocks to merge."""
+
+DISCARD_S: Final = 600.0
+"""How often at least the thread looks for what was staged too long ago."""
+
+LATE_SHARE: Final = 0.1
+"""By how much of its time something may be discarded later."""
+
+RETRY_S: Final = 30.0
+"""How long the thread leaves a disk alone that has failed."""
+
+_log = logging.getLogger("dafka.store")
+
+
+class MergeThread(ProcessBound):
+    """A thread that merges while there is something to merge, and gives way to appends.
+
+    The thread logs an error of the disk and tries again later: without merging all records can be
+    read all the same.
+
+    Args:
+        log: open for writing, until the thread is closed.
+        staged_hours: after so long with nothing added, staged records are discarded.
+        compressor: what has cold blocks compressed, if any are.
+        linker: what makes links, if any are made.
+
+    Attributes:
+        merged_count: how often it has merged some blocks.
+        merged_s: how long that took, in all.
+        failed_count: how often the disk failed.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        staged_hours: float = STAGED_HOURS,
+        compressor: BlockCompressor | None = None,
+        linker: Linker | None = None,
+    ) -> None:
+        self._log = log
+        self._others = [each.step for each in (compressor, linker) if each is not None]
+        self._staged_s = staged_hours * 3600
+        self.merged_count = self.failed_count = 0
+        self.merged_s = 0.0
+        self._closed = threading.Event()
+        self._thread = NodeThread("dafka-merger", self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends, after the step under way: some ten milliseconds.  May be repeated."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        discarded_s = time.monotonic()
+        pause_s = 0.0
+        while not self._closed.wait(pause_s):
+            try:
+                if time.monotonic() - discarded_s >= min(DISCARD_S, self._staged_s * LATE_SHARE):
+                    discarded_s = time.monotonic()
+                    self._discard_stale()
+                pause_s = self._step()
+            except ClosedError:
+                return
+            except StoreError as error:
+                self.failed_count += 1
+                _log.error(
+                    "merging, compressing or linking blocks: %s",
+                    error,
+                    extra={"event": "merge_failed"},
+                )
+                pause_s = RETRY_S
+
+    def _discard_stale(self) -> None:
+        if self._log.clock.doubt():
+            return
+        count = self._log.discard_stale(self._staged_s, replicas=False)
+        if count:
+            text = "discarded what was staged in %d partitions, with nothing added for %g h"
+            _log.warning(text, count, self._staged_s / 3600)
+
+    def _step(self) -> float:
+        """Merges, compresses or makes links once; returns the seconds to wait afterwards.
+
+        While appends keep coming it only merges if there is much to merge.
+        """
+        busy = self._log.quiet_s < QUIET_S
+        started_s = time.monotonic()
+        if (not busy or self._log.small_blocks >= PILED_UP) and self._log.merge_step():
+            took_s = time.monotonic() - started_s
+            self.merged_count, self.merged_s = self.merged_count + 1, self.merged_s + took_s
+        elif not any(step() for step in self._others):
+            return QUIET_S if busy else IDLE_S
+        return (time.monotonic() - started_s) * (1 / MERGE_BUSY_SHARE - 1) if busy else 0.0
+
+
+# Archives what a store is about to give up: an ``Archiver`` of its log.
+#
+# Records go to the archive in few files: a day of a partition at a time, or ``FILE_BYTES`` if
+# that is less. Until there is as much, the store keeps what its rules would have it give up.
+
+
+FILE_BYTES: Final = 64 << 20
+"""What is waiting of a partition is archived when it is about as much, or a whole day."""
+
+
+@dataclass(slots=True)
+class ArchivedCounts:
+    """What was archived since the store was started, and of how many partitions that failed."""
+
+    files: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    failing: int = 0
+
+
+class LogArchiver:
+    """Archives records of a log in a directory, which other stores may share; for one thread.
+
+    Raises:
+        ArchiveError: the directory cannot be one of an archive.
+    """
+
+    def __init__(self, log: Log, directory: str | Path) -> None:
+        make_archive(Path(directory))
+        self.counts = ArchivedCounts()
+        self._log = log
+        self._directory = directory
+        self._writers: dict[str, ArchiveWriter] = {}
+        self._failed: dict[TopicPartition, str] = {}
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Has what goes on in another thread end soon, with ``ClosedError``."""
+        self._stopped.set()
+
+    def archive(self, tp: TopicPartition, before: int) -> int:
+        """See ``Archiver``; a partition that fails is told of once, and kept.
+
+        Raises:
+            ArchiveError: the archive cannot be written to.
+            ClosedError: after ``stop``.
+        """
+        info = self._log.info(tp)
+        if info is None:
+            return before
+        try:
+            writer = self._writers.get(tp.topic)
+            if writer is None:
+                writer = self._writers[tp.topic] = ArchiveWriter(self._directory, tp.topic)
+            return self._archived(writer, info, before)
+        except ArchiveError:
+            # Somebody may have moved the topic's directories away: the next writer begins anew.
+            self._writers.pop(tp.topic, None)
+            raise
+
+    def _archived(self, writer: ArchiveWriter, info: PartitionInfo, before: int) -> int:
+        tp, error = info.tp, self._difference(writer.manifest, info, before)
+        first = self._first_missing(writer, info, before)
+        if error is None and first < before and (due := self._due(info, first, before)) > first:
+            added = writer.archive([Wanted(tp, info.earliest, due, info.life)], self._read)
+            self.counts.files += added.files
+            self.counts.records += added.records
+            self.counts.size_bytes += added.size_bytes
+            error = next((each for _, each in added.failed), None)
+            if error is None:  # another store may have been first
+                error = self._difference(writer.manifest, info, before)
+            first = self._first_missing(writer, info, before)
+        self._note_failure(tp, error)
+        return first if error is None else info.earliest
+
+    def _difference(
+        self, manifest: Manifest, info: PartitionInfo, before: int
+    ) -> DafkaError | None:
+        """Why what is archived of these offsets may be other records than the log's."""
+        history = self._log.lives(info.tp).history
+        for file in manifest.between(info.partition, info.earliest, before):
+            try:
+                _check_history(info.tp, history, file.life, min(file.end, info.end))
+            except HistoryChangedError as error:
+                return manifest.other_records(info.tp, error.wanted)
+            except DafkaError as error:
+                return error
+        return None
+
+    def _first_missing(self, writer: ArchiveWriter, info: PartitionInfo, before: int) -> int:
+        missing = writer.manifest.missing(info.partition, info.earliest, before)
+        return next(missing, (before, before))[0]
+
+    def _due(self, info: PartitionInfo, first: int, before: int) -> int:
+        """Up to where what is waiting is to be archived now; ``first`` if nothing is."""
+        with self._log.snapshot() as snapshot:
+            sizes = snapshot.record_sizes(info.tp, first, before) or [0]
+        if (before - first) * sum(sizes) / len(sizes) >= FILE_BYTES:
+            return before
+        last_day_us = self._time_us(info.tp, before - 1) // DAY_US * DAY_US
+        next_day = self._log.offset_for_time(info.tp, last_day_us + DAY_US)
+        # Where nothing newer has come, the clock says whether the day is over.
+        is_over = before >= info.end and self._log.now_us() >= last_day_us + DAY_US
+        if next_day == before or (next_day is None and is_over):
+            return before
+        return min(self._log.offset_for_time(info.tp, last_day_us) or 0, before)
+
+    def _time_us(self, tp: TopicPartition, offset: int) -> int:
+        return self._log.times(tp, offset, offset + 1)[0][1]
+
+    def _read(self, wanted: Wanted) -> Iterator[RecordBatch]:
+        """Of the log's history, which must be the one that was archived before."""
+        history = self._log.lives(wanted.tp).history
+        _check_history(wanted.tp, history, wanted.after, wanted.start)
+        at = wanted.start
+        while at < wanted.end:
+            if self._stopped.is_set():
+                raise ClosedError("archiver")
+            found = self._log.read(
+                wanted.tp, at, wanted.end, max_records=GROUP_RECORDS, max_bytes=GROUP_BYTES
+            )
+            if not found or found[0].offset != at:
+                available = found[0].offset if found else None
+                raise DataLossError(*wanted.tp, at, available, "they were given up meanwhile")
+            yield from found
+            at = found[-1].end
+
+    def _note_failure(self, tp: TopicPartition, error: DafkaError | None) -> None:
+        if isinstance(error, ClosedError):
+            raise error
+        if error is None:
+            self._failed.pop(tp, None)
+        elif self._failed.get(tp) != (why := str(error)):
+            self._failed[tp] = why
+            _log.error(
+                "%(tp)s: it is not archived, and nothing of it is given up: %(why)s",
+                {"tp": str(tp), "why": why},
+                extra={"event": "archive_failed"},
+            )
+        self.counts.failing = len(self._failed)
+
+
+def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:
+    """Sees that records before ``end`` that were archived when ``life`` was known are the log's.
+
+    Raises:
+        HistoryChangedError: they are not, from its ``wanted`` on.
+        DafkaError: the log has not heard of that life yet.
+    """
+    if len(history) >= MAX_EPOCHS and life < history[0].life:
+        return  # the log has forgotten it
+    known = known_until(history, life)
+    if known is None:
+        raise DafkaError(f"{tp}: the archive has records of a newer producer than the store")
+    if known < end:
+        raise HistoryChangedError(*tp, known, None, CHANGED, end)
+
+
+PAGE: Final = 10_000
+"""Partitions that are looked at in one step."""
+
+SHARE: Final = 0.02
+"""Of the time: it is looked again only after fifty times as long as it took last."""
+
+
+def held_at_start(log: Log, limits: StoreLimits) -> Held:
+    """What a log holds, but for octets, before there is a loop."""
+    held = Held()
+    for _ in _counted(log, limits, held):
+        pass
+    return held
+
+
+class HeldLook:
+    """Counts partitions by topic and owner, and where a limit asks for it what they take.
+
+    Args:
+        log: any thread may read it.
+        limits: what they are counted for.
+        compressor: that of the log; what it has compressed is looked at anew.
+        done: is called in the loop with what was found.
+        tell: has the store's loop, where the limits are used, call a function.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        limits: StoreLimits,
+        compressor: BlockCompressor,
+        done: Callable[[Held], object],
+        tell: Callable[[Callable[[float], object]], object],
+    ) -> None:
+        self._tell = tell
+        self._done = done
+        self._log = log
+        self._limits = limits
+        self._compressor = compressor
+        self._blocks = HeldBlocks(log)
+        self._seen = (-1, 0)  # changes of the log, and compressed blocks, at the last look
+        self._due = 0.0
+        self._damaged: set[TopicPartition] = set()  # those that were said
+
+    def steps(self) -> Iterator[None]:
+        """One look, if the log has changed since the last one; each step does a little.
+
+        Raises:
+            DafkaError: the log is closed, or damaged.
+        """
+        began, seen = time.monotonic(), (self._log.changes.number, self._compressor.blocks)
+        if seen == self._seen or began < self._due:
+            return
+        self._tell(lambda now: self._limits.begin_look())
+        held = Held()
+        new = set(self._limits.new.copy())
+        infos: list[PartitionInfo] = []
+        for found in _counted(self._log, self._limits, held):
+            held.seen.update(info.tp for info in found if info.tp in new)
+            infos += found if self._limits.counts_bytes else ()
+            yield
+        if self._limits.counts_bytes:
+            if seen[1] != self._seen[1]:
+                self._blocks.keep_only(())
+            yield from self._measured(infos, held)
+        self._seen = seen
+        self._due = time.monotonic() + (time.monotonic() - began) / SHARE
+        self._tell(lambda now: self._done(held))
+
+    def _measured(self, infos: list[PartitionInfo], held: Held) -> Iterator[None]:
+        self._blocks.keep_only({info.tp for info in infos})
+        held_infos = (info for info in infos if info.earliest < info.end)
+        damaged: dict[TopicPartition, StoreError] = {}
+        sizes = yield from self._blocks.look_at(held_infos, damaged)
+        self._say_damaged(damaged)
+        for tp, blocks in sizes.items():
+            held.size_bytes[self._limits.owner(tp)] += sum(each.size_bytes for each in blocks)
+        for staged in self._log.staged():
+            held.size_bytes[self._limits.owner(staged.tp)] += staged.size_bytes
+
+    def _say_damaged(self, damaged: Mapping[TopicPartition, StoreError]) -> None:
+        """Says it once of each partition, all that are new in one line."""
+        new, self._damaged = damaged.keys() - self._damaged, set(damaged)
+        if new:
+            text = (
+                "%(count)d partitions are damaged, and count for limit max_key_bytes as they did "
+                "before; one of them: %(why)s"
+            )
+            facts = {"count": len(new), "why": damaged[min(new)].why}
+            _log.error(text, facts, extra={"event": "log_damaged"})
+
+
+def _counted(log: Log, limits: StoreLimits, held: Held) -> Iterator[list[PartitionInfo]]:
+    found = log.partitions_after(None, None, PAGE)
+    while found:
+        for info in found:
+            if info.earliest < info.end:
+                held.topics[info.topic] += 1
+                held.owners[limits.owner(info.tp)] += 1
+        yield found
+        found = log.partitions_after(None, found[-1].tp, PAGE)
+
+
+INTERVAL_S: Final = 10.0
+"""How long the thread waits between two passes."""
+
+RETENTION_BUSY_SHARE: Final = 0.1
+"""The share of the time that it takes at most, while records keep coming in."""
+
+
+class RetentionThread(ProcessBound):
+    """A thread that has retention's steps done.
+
+    It logs an error, of the disk or of archiving, and tries again later: until then nothing goes.
+
+    Args:
+        log: open for writing, until the thread is closed.
+        retention: that of the log; nobody else has its steps done.
+        deletions: those of the log, done first.
+        look: at what is left then.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        retention: Retention,
+        deletions: Deletions | None = None,
+        look: HeldLook | None = None,
+    ) -> None:
+        self._log = log
+        self._retention = retention
+        # Each whether the other can be done or not: a disk must not fill for a damaged deletion.
+        self._works = [self._pass] if deletions is None else [deletions.apply, self._pass]
+        if look is not None:
+            self._works.append(lambda: self._do(look.steps()))
+        self._started_with = retention.rules
+        kept = log.retention.kept_rules()
+        self.is_set = kept is not None
+        """Whether rules were set while the store ran, in the place of those of its option."""
+        if kept is not None:
+            retention.rules = _parsed(kept)
+        self._closed = threading.Event()
+        self._woken = threading.Event()
+        self._thread = NodeThread("dafka-retention", self._run)
+        self._thread.start()
+
+    @property
+    def rules(self) -> tuple[RetentionRule, ...]:
+        """Those that the store goes by."""
+        return self._retention.rules
+
+    @property
+    def given_up(self) -> int:
+        """How many records it has given up by rules."""
+        return self._retention.counts.records
+
+    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
+        """Goes by other rules from now on, kept in the log; None: by those it was started with."""
+        text = None if rules is None else " ".join(map(str, rules))
+        self._log.retention.keep_rules(text)
+        self.is_set = rules is not None
+        self._retention.rules = self._started_with if rules is None else rules
+        facts = {"rules": " ".join(map(str, self.rules)) or "none"}
+        extra = {"event": "retention_rules"}
+        _log.info("retention goes by these rules from now on: %(rules)s", facts, extra=extra)
+        self.wake()
+
+    def wake(self) -> None:
+        """Has it look at once: there are other rules, or a deletion."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Ends, after the step under way: some ten milliseconds.  May be repeated."""
+        self._closed.set()
+        self._woken.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._woken.clear()
+            pause_s = INTERVAL_S
+            for work in self._works:
+                try:
+                    work()
+                except (ClosedError, NodeFailedError):
+                    return
+                except DafkaError as error:
+                    _log.error("retention: %s", error, extra={"event": "retention_failed"})
+                    pause_s = max(RETRY_S, INTERVAL_S)
+            if not self._closed.is_set():
+                self._woken.wait(pause_s)
+
+    def _pass(self) -> None:
+        if not self._retention.rules:
+            return
+        counts = self._retention.counts
+        records = counts.records
+        self._do(self._retention.steps())
+        if counts.records > records and not self._closed.is_set():
+            _log.info(
+                "retention: gave up %(records)d records",
+                {"records": counts.records - records},
+                extra={"event": "records_given_up"},
+            )
+
+    def _do(self, steps: Iterable[None]) -> None:
+        started_s = time.monotonic()
+        for _ in steps:
+            if self._closed.is_set():
+                return
+            if self._log.quiet_s < QUIET_S:
+                self._closed.wait((time.monotonic() - started_s) * (1 / RETENTION_BUSY_SHARE - 1))
+            started_s = time.monotonic()
+
+
+def _parsed(kept: str) -> tuple[RetentionRule, ...]:
+    """Rules that were set while the store ran, before it was started."""
+    try:
+        rules = parse_rules(kept)
+    except ValueError as error:  # a later version may know other ones
+        _log.error(
+            "retention: rules %r were set, and %s: nothing goes until others are", kept, error
+        )
+        return ()
+    text = "retention goes by rules that were set by 'dafka retain': %(rules)s"
+    facts, extra = {"rules": kept or "none"}, {"event": "retention_rules"}
+    _log.info(text, facts, extra=extra)
+    return rules
+
+
+WILDCARDS: Final = frozenset("*?[")
+
+
+class ProtectedQueries:
+    """What they have not read, by their reports in the log.  For one thread.
+
+    One that is named in full counts from the beginning on, as long as it has never reported.
+
+    Args:
+        names: of queries, or patterns of a shell.
+    """
+
+    def __init__(self, log: Log, names: Sequence[str]) -> None:
+        self._log = log
+        self._names = names
+        self._ends: dict[TopicPartition, int] = {}
+        self._runs: dict[TopicPartition, list[_Run]] = {}
+        self._awaited: str | None = None
+
+    def look(self) -> None:
+        """Finds out anew how far they are; see ``Readers``."""
+        for info in self._log.partitions(QUERIES_TOPIC):
+            if self._ends.get(info.tp) != info.end:
+                # The last of a partition that has shrunk is older, and says less.
+                self._runs[info.tp] = self._read(info)
+                self._ends[info.tp] = info.end
+        named = (name for name in self._names if WILDCARDS.isdisjoint(name))
+        self._awaited = next(
+            (each for each in named if not self._runs.get(partition_of(each))), None
+        )
+
+    def unread(self, tp: TopicPartition) -> Unread | None:
+        """What the one that is furthest behind has not read; see ``Readers``."""
+        if self._awaited is not None:
+            return Unread(0, self._awaited)
+        found = (run.unread(tp) for runs in self._runs.values() for run in runs)
+        return min((each for each in found if each is not None), default=None)
+
+    def _read(self, info: PartitionInfo) -> list[_Run]:
+        last: list[tuple[int, QueryProgress]] = []
+        start = max(info.earliest, info.end - LAST_REPORTS)
+        for batch in self._log.read(info.tp, start, info.end):
+            for value in batch.values:
+                with suppress(ValueError):  # it is none, or its positions are damaged
+                    progress = QueryProgress.parse(bytes(value))
+                    progress.offsets()
+                    if partition_of(progress.query) == info.tp:
+                        last.append((0, progress))
+        runs = [_Run(each.progress) for each in of_runs(last, 0)]
+        return [run for run in runs if any(fnmatchcase(run.query, name) for name in self._names)]
+
+
+class _Run:
+    """A run of a query by its last report."""
+
+    def __init__(self, progress: QueryProgress) -> None:
+        self.query = progress.query
+        self._topics = frozenset(progress.topics)
+        self._positions = progress.offsets()
+
+    def unread(self, tp: TopicPartition) -> Unread | None:
+        position = self._positions.get(tp, 0 if tp.topic in self._topics else None)
+        return None if position is None else Unread(position, self.query)
