@@ -128,11 +128,9 @@ class _FollowedStore:
         self._closed = False
 
     def is_at(self, locations: tuple[str, ...]) -> bool:
-        """Whether this is where it is asked, still."""
         return self._locations == locations and not self._closed
 
     def wait(self, ends: Ends) -> Future[None]:
-        """A future that ends when the store has the records."""
         wait = _Wait(dict(ends))
         with self._changed:
             self._waits.append(wait)
@@ -145,7 +143,6 @@ class _FollowedStore:
         return wait.future
 
     def close(self) -> None:
-        """Nobody is waited for any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

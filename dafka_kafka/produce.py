@@ -305,7 +305,6 @@ class _Part(NamedTuple):
 
     @property
     def outcome(self) -> Written | RefusedError | None:
-        """What has become of it."""
         if not isinstance(self.put, Put):
             return self.put
         if self.put.outcome.cancelled() or not self.put.outcome.done():

@@ -170,7 +170,6 @@ class Topics(Feature):
     async def _make(
         self, topic: str, count: int, gateways: Sequence[str], limits: Mapping[str, int | None]
     ) -> None:
-        """Makes a topic, and then its rule: of two who make it at once, one says what is kept."""
         rules = self._node.store.retention_control.rules
         is_changed = bool(limits) and changed(topic, rules, limits) != rules
         if is_changed:

@@ -68,7 +68,6 @@ def recomputed(
 def _source_rows(
     spark: SparkSession, checkpoint: Checkpoint, batch: int, source: Mapping[str, str]
 ) -> DataFrame | None:
-    """Exactly those of a batch; None where it has none."""
     if len(checkpoint.batch(batch).ends) > 1:
         raise checkpoint.refused("is of a query with several sources: its rows cannot be made anew")
     starts: dict[str, dict[str, int]] = {}

@@ -213,17 +213,14 @@ class _OpenFile:
         self._file = RecordFile(manifest.directory, self._path)
 
     def takes(self, day: str | None) -> bool:
-        """Whether records of a day are to go here."""
         return day == self._day and self.values_bytes < FILE_BYTES
 
     def write(self, batch: RecordBatch) -> None:
-        """Adds records."""
         self._file.write(batch)
         self._last = batch
         self.values_bytes += batch.values.size_bytes
 
     def finished(self) -> tuple[Path, ArchivedFile]:
-        """Complete the file, which is staged later."""
         size_bytes = self._file.finish()
         made = ArchivedFile(
             self._part.tp.partition,
@@ -239,7 +236,6 @@ class _OpenFile:
         return self._path, made
 
     def drop(self) -> None:
-        """Removes what is not to be finished."""
         self._file.drop()
 
 

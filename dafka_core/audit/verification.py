@@ -145,7 +145,6 @@ class _Stores:
         return read_contents(client, tp, 0, info.end, timeout_s=self._timeout_s)
 
     def end(self, tp: TopicPartition) -> int:
-        """How far any store has a partition."""
         return max((info.end for _, info in self._held(tp)), default=0)
 
     def digest(self, tp: TopicPartition, start: int, end: int) -> RowDigest:
@@ -190,7 +189,6 @@ class _Chain:
 
     @property
     def next_batch(self) -> int:
-        """The number of the batch that is to follow."""
         return self._last.batch + 1 if self._last else 0
 
     def follow(self, content: bytes, record: AuditRecord | None) -> None:

@@ -140,7 +140,6 @@ def _note_failures(
 
 
 def _before_us(text: str | None) -> int:
-    """The time in microseconds since 1970 UTC."""
     now = datetime.now(UTC)
     if text is None:
         found = datetime.combine(now.date(), time(), UTC)

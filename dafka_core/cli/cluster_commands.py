@@ -87,7 +87,6 @@ def _states(facts: Facts) -> Iterator[State]:
 
 
 def _why_not(states: list[State], least: int | None) -> str:
-    """What is wrong, as a sentence; empty if nothing is."""
     towers = [each.state for each in states if each.what == "tower"]
     stores = [each.state for each in states if each.what == "store"]
     if towers and OK not in towers:

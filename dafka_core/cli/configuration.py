@@ -226,11 +226,9 @@ class _Configured:
     """Before typer's own class: its options are also settings."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its own parameters, and those that all commands take."""
         return _with_shared(ctx, super().get_params(ctx))  # type: ignore[misc]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses flags, and fills in what they do not say."""
         rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         _fill(ctx)
         return rest

@@ -403,7 +403,6 @@ class _Mirror:
                     self._copy(each, advance)
 
     def close(self) -> None:
-        """Ends the producers."""
         for producer in self._producers.values():
             producer.close()
 

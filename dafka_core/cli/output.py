@@ -86,7 +86,6 @@ class _Handler(logging.Handler):
         self._repeats = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes one."""
         try:
             message = record.getMessage()
             left_out = self._repeats.count(time.monotonic(), record.name, message)

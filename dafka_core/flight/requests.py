@@ -111,7 +111,6 @@ class _PartitionRequest(Request, frozen=True):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -120,7 +119,6 @@ class _Range(_PartitionRequest, frozen=True):
     end: Offset
 
     def check(self) -> None:
-        """The range is one."""
         super().check()
         if self.start > self.end:
             why = f"must not be below start, which is {self.start}"

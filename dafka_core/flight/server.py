@@ -496,7 +496,6 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         super().__init__(location, **locked)
 
     def end(self) -> None:
-        """Returns when the last stream has ended."""
         self.__exit__(None, None, None)
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[flight.FlightInfo]:

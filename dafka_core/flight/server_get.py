@@ -125,7 +125,6 @@ class _Moment(Closing):
             return None if self._snapshot is None else next(self._batches, None)
 
     def close(self) -> None:
-        """Ends it; a second call does nothing."""
         with self._lock:
             snapshot, self._snapshot = self._snapshot, None
             if snapshot is not None:

@@ -330,7 +330,6 @@ class _Opened:
         self.rows = self._heads.rows
 
     def column(self, name: str) -> pa.Array:
-        """One of the columns."""
         if name == HEADERS:
             return self._headers()
         firsts, flags = self._heads.firsts, self._heads.flags

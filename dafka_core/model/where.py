@@ -209,7 +209,6 @@ class _Parser:
         self._depth = 0
 
     def whole(self) -> Condition:
-        """All of it."""
         if len(self._tokens) == 1:
             raise ValueError("must be a condition like key = 'a' AND offset >= 5; it is empty")
         found = self._condition()
@@ -470,7 +469,6 @@ class _Columns:
         self._made: dict[str, pa.Array] = {}
 
     def column(self, name: str) -> pa.Array:
-        """See ``where.Column``."""
         if name not in self._made:
             if name in (KEY, VALUE):
                 self._open()

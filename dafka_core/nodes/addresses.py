@@ -47,7 +47,6 @@ class _Route(NamedTuple):
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine."""
         return self.own == self.address or is_loopback(self.address)
 
 

@@ -64,11 +64,9 @@ class _Request:
 
     @property
     def size_bytes(self) -> int:
-        """Of the records' values."""
         return self.batch.values.size_bytes if self.batch else 0
 
     def end(self, error: BaseException | None) -> None:
-        """Tells the writer: all is on disk, or there was an error."""
         # The store may have failed the future meanwhile, and the writer may have cancelled it.
         with contextlib.suppress(InvalidStateError):
             if error is not None:

@@ -149,7 +149,6 @@ class RecordQueue:
         _exhaust(self._open_rest)
 
     def _opened(self) -> Iterator[Record]:
-        """The records of the open batch; opens the next one if none is left."""
         if not length_hint(self._open_rest) and (batch := self._pop()) is not None:
             values, keys, headers = opened_lists(batch.values, opens=self._opens)
             self._open, self._open_rest = batch, iter(values)

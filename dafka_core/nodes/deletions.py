@@ -105,7 +105,6 @@ class Deletions:
         return (each for tp, found in self._known.items() if tp.topic == topic for each in found)
 
     def _heard(self) -> dict[str, int]:
-        """Takes the deletions that have come; when each topic was deleted of which that is news."""
         news: dict[str, int] = {}
         for info in self.log.partitions(DELETIONS_TOPIC):
             start = self._read.get(info.tp, info.earliest)

@@ -213,7 +213,6 @@ def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> No
 
 
 def _reader(options: dict[str, Any]) -> Reader:
-    """A reader; at any port if those that nodes here are to have are all in use."""
     try:
         return Reader(**options)
     except ConfigError as error:

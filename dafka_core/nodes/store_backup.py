@@ -252,27 +252,22 @@ class _Running(Closing):
         self._client = StoreClient(location, keys)
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
-        """What it sends: it keeps the moment until all is sent."""
         ticket = request_of(known, self.address).packed()
         return self._client.get(ticket, entries_of, PATIENCE_S)
 
     def check(self) -> Iterator[Checked]:
-        """Has it read its log, some partitions at a time."""
         for part in [(), *limits.parts(self.partitions(), PART)]:
             yield from self._checked(CheckRequest(part))
 
     def partitions(self) -> list[TopicPartition]:
-        """Those that it lists."""
         return [head.tp for head in self._client.heads(None, timeout_s=ANSWER_S)]
 
     def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
-        """Those that it sends."""
         request = LinksRequest(tuple(part), newest)
         found = self._client.ask(FoundLinks, PATIENCE_S, request)
         return [link for answer in found for link in answer.links]
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
-        """Has it read its records."""
         return self._checked(CheckRequest(saved=tuple(saved)))
 
     def _checked(self, request: CheckRequest) -> Iterator[Checked]:
@@ -280,7 +275,6 @@ class _Running(Closing):
         yield answer.checked
 
     def close(self) -> None:
-        """Disconnects."""
         self._client.close()
 
 
@@ -293,28 +287,23 @@ class _Stopped:
         self._look = partial(_look, log)
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
-        """Those of its log."""
         facts = {"dafka": this_version()}
         with self._log.snapshot() as snapshot:
             yield from entries(snapshot.tables, {each.id: each for each in known}, facts)
 
     def check(self) -> Iterator[Checked]:
-        """Its log, read here."""
         with faults_noted(self._log.directory / DATA_FILE) as faults:
             yield from check(self._look)
         begins = sorted(at for at in faults if at - mmap.PAGESIZE not in faults)
         yield Checked(found=tuple(Damage(PAGE, "", "", at, faults[at]) for at in begins))
 
     def partitions(self) -> list[TopicPartition]:
-        """Those of its log."""
         return [each.tp for each in self._log.partitions()]
 
     def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
-        """Those of its log."""
         return [link for tp in part for link in links_of(self._look, tp, newest=newest)]
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
-        """Its log, read here."""
         return (check_saved(self._look, each) for each in saved)
 
 

@@ -257,11 +257,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def serve_until_closed(self) -> None:
-        """Serves until ``end``."""
         self.serve_forever(poll_interval=0.5)
 
     def end(self) -> None:
-        """Serves no more."""
         if self._wanted:
             self._wanted = False
             self.shutdown()

@@ -116,7 +116,6 @@ class _Client(StoreClient):
     """Asks what nobody else needs to know."""
 
     def actions(self, *, timeout_s: float) -> set[str]:
-        """The names of the actions that the store knows."""
         with self._asking(timeout_s) as (client, options):
             return {each.type for each in client.list_actions(options)}
 

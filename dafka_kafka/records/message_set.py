@@ -72,7 +72,6 @@ class _Message(NamedTuple):
 
     @property
     def run(self) -> tuple[int, int]:
-        """Messages that follow each other are a batch if these are the same."""
         return self.magic, self.attributes & _APPEND_TIME
 
 

@@ -300,7 +300,6 @@ class _Parts(NamedTuple):
 
     @property
     def ends(self) -> Longs:
-        """Where the parts end."""
         return self.starts + np.maximum(self.lengths, 0)
 
 

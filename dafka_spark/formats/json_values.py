@@ -132,7 +132,6 @@ def _read_as(kind: types.DataType) -> pa.DataType:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """What the elements of a column are in JSON, as strings; null where they are null."""
     kind = column.type
     if pa.types.is_struct(kind):
         return _objects(column)

@@ -154,7 +154,6 @@ class _Fields:
         )
 
     def structs(self, messages: Sequence[Any]) -> pa.StructArray:
-        """A struct of each message."""
         columns = [field.column(messages) for field in self._fields]
         return pa.StructArray.from_arrays(columns, self.kind.names)
 
@@ -227,7 +226,6 @@ class _Field:
         return types.MapType(key.kind, value.kind) if key.kind and value.kind else None
 
     def column(self, messages: Sequence[Any]) -> pa.Array:
-        """What these messages have in this field."""
         found = list(map(attrgetter(self.name), messages))
         if not self._is_list:
             made = self.elements(found)

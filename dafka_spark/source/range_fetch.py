@@ -142,7 +142,6 @@ class _StoreSource:
         self._limits: dict[str, Any] = {"max_records": most_records, "max_bytes": most_bytes}
 
     def heads(self, topic: str) -> list[PartitionInfo]:
-        """See ``RecordSource``; the store itself says it."""
         with connections.lend_client(self._location, self._options.keys) as client:
             return client.heads([topic], timeout_s=self._options.fetch_timeout_s)
 

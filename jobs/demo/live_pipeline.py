@@ -183,7 +183,6 @@ class Live:
         return wrong
 
     def _kept(self, index: int, topic: str) -> int:
-        """How many records of a topic a store has."""
         with StoreClient(StoreLocation("", self._cluster.locations(index))) as client:
             heads = client.heads([topic], timeout_s=ASK_TIMEOUT_S)
         return sum(head.end - head.earliest for head in heads)

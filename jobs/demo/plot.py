@@ -225,5 +225,4 @@ def _ticks(first: datetime, last: datetime) -> dict[str, datetime]:
 
 
 def _days(time: datetime) -> float:
-    """A time on the horizontal axis."""
     return time.timestamp() / timedelta(days=1).total_seconds()

@@ -79,7 +79,9 @@ def doors(cluster: EmbeddedCluster) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("door", ["tower", "store", "flight", "kafka"])
+@pytest.mark.parametrize(
+    "door", ["tower", pytest.param("store", marks=pytest.mark.nightly), "flight", "kafka"]
+)
 def test_ten_thousand_connections_of_a_stranger_keep_nobody_out(
     door: str, locked: EmbeddedCluster
 ) -> None:

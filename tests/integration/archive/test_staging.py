@@ -69,7 +69,7 @@ def test_a_directory_that_another_writer_took_for_a_dead_one_s(
             lock.append(os.open(path, os.O_RDONLY))
             fcntl.flock(lock[0], fcntl.LOCK_EX)
 
-    monkeypatch.setattr(manifest, "make_directory", make)
+    monkeypatch.setattr(manifest_module, "make_directory", make)
     with Staging(manifest) as staged:
         assert staged.directory.is_dir()
     os.close(lock[0])

@@ -28,7 +28,7 @@ JOB = Path(__file__).with_name("spark_connector_job.py")
 TIMEOUT_S = 240
 """Some seconds, and several times that on a machine with more to do."""
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(TIMEOUT_S + 60)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,7 +66,6 @@ def lines(printed: str, name: str) -> list[dict[str, Any]]:
     return [event for event in events if event["name"] == name]
 
 
-@pytest.mark.nightly
 def test_the_verifiable_clients_agree(servers: str) -> None:
     to = ("--bootstrap-server", servers, "--topic", "verified", "--max-messages", "5000")
     (sent,) = lines(tool("VerifiableProducer", *to, "--acks", "-1"), "tool_data")
@@ -100,7 +99,6 @@ def test_kafkas_newest_clients_write_read_and_look_around(servers: str) -> None:
     assert next(each["size"] for each in partitions if each["partition"] == "newest-0") > 3000
 
 
-@pytest.mark.nightly
 def test_topics_are_made_and_described(servers: str) -> None:
     to = ("--bootstrap-server", servers)
     tool("TopicCommand", *to, "--create", "--topic", "made", "--partitions", "3")
@@ -111,7 +109,6 @@ def test_topics_are_made_and_described(servers: str) -> None:
     assert offsets.split() == ["made:0:0", "made:1:0", "made:2:0"]
 
 
-@pytest.mark.nightly
 def test_the_performance_tools_move_all_records(servers: str) -> None:
     sent = tool(
         *("ProducerPerformance", "--topic", "fast", "--num-records", "200000"),
@@ -124,7 +121,6 @@ def test_the_performance_tools_move_all_records(servers: str) -> None:
     assert int(values[4]) == 200_000
 
 
-@pytest.mark.nightly
 def test_sparks_kafka_connector_writes_and_reads(servers: str, jars: Path, tmp_path: Path) -> None:
     paths = ",".join(map(str, kafka_broker.sparks_jars()))
     printed = finished([sys.executable, str(JOB), paths, servers, str(tmp_path)])
@@ -151,7 +147,6 @@ def as_user(locked: Locked, directory: Path, name: str, program: str, *arguments
     return done.stdout + done.stderr
 
 
-@pytest.mark.nightly
 def test_tools_list_what_users_may_do_and_say_what_they_may_not(
     locked: Locked, tmp_path: Path
 ) -> None:

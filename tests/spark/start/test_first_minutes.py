@@ -15,6 +15,8 @@ from matplotlib import pyplot as plt
 from scripts import first_minutes
 from scripts.notebooks import names
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,7 +28,6 @@ def done(directory: Path) -> str:
     return first_minutes.lived(first_minutes.PAGE.read_text(encoding="utf-8"), directory)
 
 
-@pytest.mark.nightly
 def test_the_first_ten_minutes_are_as_the_page_says(done: str, directory: Path) -> None:
     page = first_minutes.PAGE.read_text(encoding="utf-8")
     assert first_minutes.same(done) == first_minutes.same(page), (
