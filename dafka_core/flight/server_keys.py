@@ -46,7 +46,7 @@ from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import HEADER, SCHEME, TlsPair, has_expired, tls_pair
 from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import ADMIN, EVERYBODY, STORE, TOWER, Permissions, refused
-from dafka_core.security.throttles import SaidLately
+from dafka_core.security.throttles import LogThrottle
 
 # Who may ask a store for what over Arrow Flight: each kind of request is in one table.
 #
@@ -220,7 +220,7 @@ class ServerKeys:
         self.refusal_count = 0
         """Requests without a key that is allowed, or beyond what the key allows."""
         self._lock = threading.Lock()
-        self._said = SaidLately()
+        self._said = LogThrottle()
 
     def owner(self, said: str) -> Permissions:
         """Who says a token, and what he may do now.

@@ -27,7 +27,7 @@ from dafka_core.protocol.record_limits import parse_announcement
 from dafka_core.security.allowed_keys import LOOK_INTERVAL_S, AllowedKeys, unlisted
 from dafka_core.security.key_files import AllowedKey, KeyPair, read_secret
 from dafka_core.security.permissions import EVERYBODY, NOBODY, STORE, TOWER, Permissions, refused
-from dafka_core.security.throttles import SaidLately
+from dafka_core.security.throttles import LogThrottle
 
 PROOF_S: Final = 2.0
 """How long the owner of a key that was announced at an endpoint has for proving it, before another
@@ -172,7 +172,7 @@ class Security:
         self._refused = RefusedSubscriptions()
         # By descriptor: the peer's port, its key, and what that allowed when it was heard last.
         self._inbound: dict[int, tuple[object, str, Permissions]] = {}
-        self._said = SaidLately()
+        self._said = LogThrottle()
         self._due = 0.0
         if not config.secret_key_file:
             return

@@ -63,15 +63,15 @@ MOST_SAID: Final = 1_000
 """Refusals that are said in that time; beyond these they are counted only."""
 
 
-class SaidLately:
-    """Tells what is to be said from what was said lately.  Thread-safe."""
+class LogThrottle:
+    """Logs each message once a minute, and a limited number of them.  Thread-safe."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}  # in the order in which they end
         self._lock = threading.Lock()
 
     def is_new(self, what: str) -> bool:
-        """Whether this is to be said now; it is taken for said then."""
+        """Return whether to log a message now, and note it as logged."""
         now = time.monotonic()
         with self._lock:
             while self._until and self._until[first := next(iter(self._until))] <= now:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from dafka_core.nodes.security import Claims, RefusedSubscriptions, Security
 from dafka_core.security.key_files import AllowedKey, KeyPair
 from dafka_core.security.permissions import EVERYBODY, Permissions, address_prefix
-from dafka_core.security.throttles import SaidLately
+from dafka_core.security.throttles import LogThrottle
 
 
 class Keys:
@@ -53,7 +53,7 @@ class SimulatedSecurity(Security):
         self._is_tower = False
         self.claims = Claims()
         self._refused = RefusedSubscriptions()
-        self._said = SaidLately()
+        self._said = LogThrottle()
         self._allowed = cast("Any", keys)
         own = keys.find(name)
         if own is not None:

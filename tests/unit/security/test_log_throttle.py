@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dafka_core.security.throttles import MOST_SAID, SAY_AGAIN_S, SaidLately
+from dafka_core.security.throttles import MOST_SAID, SAY_AGAIN_S, LogThrottle
 
 
 def test_the_same_is_said_now_and_then_and_something_else_at_once(
@@ -14,7 +14,7 @@ def test_the_same_is_said_now_and_then_and_something_else_at_once(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    said = SaidLately()
+    said = LogThrottle()
     assert [said.is_new(each) for each in ("a", "a", "b")] == [True, False, True]
     now += SAY_AGAIN_S
     assert [said.is_new(each) for each in ("b", "a", "a")] == [True, True, False]
@@ -25,7 +25,7 @@ def test_after_many_refusals_new_ones_are_said_when_these_are_a_while_ago(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    said = SaidLately()
+    said = LogThrottle()
     assert all(said.is_new(str(number)) for number in range(MOST_SAID))
     assert not said.is_new("new")
     now += SAY_AGAIN_S
