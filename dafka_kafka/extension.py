@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dafka_core.config.options import OptionInfo, option
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.store_extension import StoreExtension
-from dafka_kafka import gateway
+from dafka_kafka import gateway_metrics
 from dafka_kafka.options import KafkaOptions
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class GatewayExtension(StoreExtension):
 
     switch = "kafka"
     options = GatewayFlags
-    metrics = gateway.TABLE
+    metrics = gateway_metrics.TABLE
     unused = "is the gateway's: say where it listens, with --kafka"
 
     def start(self, store: StoreHandle, options: Mapping[str, Any]) -> Gateway:

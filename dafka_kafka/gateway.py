@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,10 +14,10 @@ from dafka_core.config.node_options import HostPort, host_port
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.store_handle import StoreHandle
-from dafka_core.ops.findings import Finding, ok, problem
-from dafka_core.ops.health import LIFE
-from dafka_core.ops.metric_declarations import Metric, Sample, counter, gauge
+from dafka_core.ops.findings import Finding
+from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.store_extension import ExtensionNode
+from dafka_kafka import gateway_metrics
 from dafka_kafka.acls import Acls
 from dafka_kafka.api_versions import NotInUse
 from dafka_kafka.configs import Configs
@@ -35,53 +35,6 @@ from dafka_kafka.server import Server, listen_at, tls_of
 from dafka_kafka.topics import Topics
 from dafka_kafka.users import Users
 
-GATEWAY: Final = ("gateway",)
-
-CONNECTIONS: Final = gauge(
-    "kafka_connections", "connections", GATEWAY, "clients that are connected"
-)
-REQUESTS: Final = counter(
-    "kafka_requests", "requests", GATEWAY, "their requests, by Kafka's name of the kind", "api"
-)
-REFUSED: Final = counter(
-    "kafka_complaints",
-    "requests",
-    GATEWAY,
-    "requests that failed and connections that were ended, by what was wrong",
-    "reason",
-)
-IN_FLIGHT: Final = gauge(
-    "kafka_in_flight_bytes", "bytes", GATEWAY, "requests and responses in memory"
-)
-ROOM: Final = gauge(
-    "kafka_in_flight_limit_bytes", "bytes", GATEWAY, "the most there may be; then clients wait"
-)
-
-TABLE: Final[tuple[Metric, ...]] = (CONNECTIONS, REQUESTS, REFUSED, IN_FLIGHT, ROOM)
-
-
-def samples(server: Server) -> Iterator[Sample]:
-    """Yield the values of all metrics."""
-    from dafka_kafka.api_versions import Api  # noqa: PLC0415 -- it is loaded where there is one
-
-    yield Sample(CONNECTIONS, server.connection_count)
-    counts = server.requests.counts
-    for api in Api:
-        yield Sample(REQUESTS, counts[api], (api.name.lower(),))
-    for reason, count in [*server.complaints.counts.items()]:
-        yield Sample(REFUSED, count, (reason,))
-    yield Sample(IN_FLIGHT, server.room.taken_bytes)
-    yield Sample(ROOM, server.room.size_bytes)
-
-
-def findings(server: Server, listens: HostPort) -> Iterator[Finding]:
-    """Yield whether the gateway serves."""
-    if not server.loop.is_running():
-        yield problem(LIFE, "the gateway has ended", "start it again")
-    else:
-        count = server.connection_count
-        yield ok("gateway", f"{count} of Kafka's clients are connected at {listens}")
-
 
 class Gateway(ExtensionNode):
     """Lets Kafka's clients write to and read from the cluster of ``store``, until ``close``.
@@ -96,7 +49,7 @@ class Gateway(ExtensionNode):
         ConfigError: an option cannot be used, or extra ``kafka`` is not installed.
     """
 
-    metrics = TABLE
+    metrics = gateway_metrics.TABLE
 
     def __init__(self, store: StoreHandle, **options: Any) -> None:
         config = KafkaOptions.build(options)
@@ -151,11 +104,11 @@ class Gateway(ExtensionNode):
 
     def samples(self) -> Iterator[Sample]:
         """Return the values of its metrics."""
-        return samples(self._server)
+        return gateway_metrics.samples(self._server)
 
     def findings(self) -> Iterator[Finding]:
         """Return whether it serves."""
-        return findings(self._server, self.listens)
+        return gateway_metrics.findings(self._server, self.listens)
 
     @property
     def invalid_count(self) -> int:

@@ -25,7 +25,7 @@ from dafka_core.config.node_options import (
 from dafka_core.config.options import Options
 from dafka_core.ops import metric_declarations
 from dafka_core.ops.metrics_options import MetricsOptions
-from dafka_kafka import gateway
+from dafka_kafka import gateway_metrics
 from dafka_kafka.extension import GatewayFlags
 from dafka_kafka.options import KafkaOptions
 from dafka_spark.options import SinkOptions, SourceOptions
@@ -92,7 +92,7 @@ def kafka_table() -> str:
 def metrics_table() -> str:
     """What nodes tell at ``/metrics``, as a Markdown table."""
     lines = ["| name | kind | unit | of | labels | meaning |", "|---|---|---|---|---|---|"]
-    for row in (*metric_declarations.TABLE, *gateway.TABLE):
+    for row in (*metric_declarations.TABLE, *gateway_metrics.TABLE):
         of = ", ".join(row.of)
         labels = ", ".join(f"`{label}`" for label in row.labels)
         lines.append(

@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from dafka_core import MetricsEndpoint
 from dafka_core.ops import metric_declarations
 from dafka_core.ops.metric_declarations import EVERY, MESH_NODES
-from dafka_kafka import gateway
+from dafka_kafka import gateway_metrics
 from scripts import options as script
 from tests.integration.ops.conftest import ask
 
-TABLE = (*metric_declarations.TABLE, *gateway.TABLE)
+TABLE = (*metric_declarations.TABLE, *gateway_metrics.TABLE)
 KINDS = {*MESH_NODES, "tower", "gateway"}
 PAGE = Path(__file__).resolve().parents[3] / "docs/metrics.md"
 

@@ -15,7 +15,7 @@ from dafka_core.nodes.mesh import REASONS
 from dafka_core.ops import metric_declarations as d
 from dafka_core.ops.readings import REFUSALS, StoreReadings, of_consumer, of_producer, of_tower
 from dafka_core.testing import PATIENCE_S, wait_until
-from dafka_kafka import gateway
+from dafka_kafka import gateway_metrics
 from tests.integration.nodes.locked import Keys
 from tests.integration.nodes.peers import ANY_PORTS
 from tests.integration.ops.conftest import Nodes, told
@@ -43,8 +43,8 @@ def test_towers_and_gateways_tell_of_their_clients(nodes: Nodes) -> None:
     found = told(of_tower(nodes.tower))
     assert found[d.BEACONS, ()] >= 3
     found = told(nodes.gateway.samples())
-    assert found[gateway.CONNECTIONS, ()] == 0
-    assert found[gateway.ROOM, ()] > 0
+    assert found[gateway_metrics.CONNECTIONS, ()] == 0
+    assert found[gateway_metrics.ROOM, ()] > 0
 
 
 def test_a_store_tells_of_its_log_and_its_disk(nodes: Nodes) -> None:
