@@ -1,7 +1,7 @@
 # Every target makes the environment .venv by itself, and again when what it is made from changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-live quick test test-all tests soak fuzz fuzz-kafka chaos lint unit bench docs package audit hashes env java clean
+.PHONY: help demo demo-live quick test test-all tests rewritten soak fuzz fuzz-kafka chaos lint unit bench docs package audit hashes env java clean
 
 BIN := .venv/bin
 # Workers of Spark run the same Python as the driver.
@@ -28,13 +28,17 @@ unit: env
 	@$(BIN)/python -m tests.simulation.soak --seeds 50
 
 test: java env ## format, lint, types, and the tests but those marked nightly
-	@$(MAKE) --no-print-directory -j2 lint tests TESTS='-m "not nightly"'
+	@$(MAKE) --no-print-directory -j3 lint tests TESTS='-m "not nightly"'
 
 test-all: java env ## format, lint, types, and all tests
-	@$(MAKE) --no-print-directory -j2 lint tests
+	@$(MAKE) --no-print-directory -j3 lint tests
 
-tests: .venv/spark-classes.jsa
+tests: .venv/spark-classes.jsa rewritten
 	@$(BIN)/python -m pytest -n 4 $(TESTS)
+
+# pytest rewrites each file's assertions once and keeps them; its workers would do so at the same time.
+rewritten: env
+	@$(BIN)/python -m pytest -qq --collect-only >/dev/null || true
 
 .venv/spark-classes.jsa: .venv/.made tests/spark/jvm.py
 	@$(BIN)/python -m tests.spark.jvm

@@ -1,4 +1,4 @@
-"""100 worlds, 300 each night, each from its seed: ``make soak SEED=n`` replays one that fails."""
+"""50 worlds, 300 each night, each from its seed: ``make soak SEED=n`` replays one that fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.cluster import simulate
 from tests.simulation.soak import BATCH, Report, simulate_batch
 
 SEEDS = 300
-QUICK_SEEDS = 100
+QUICK_SEEDS = 50
 
 PROJECT = Path(__file__).parents[2]
 

@@ -222,7 +222,7 @@ def test_retention_that_ran_ahead(
     assert [row["offset"] for row in seen] == list(range(40, 50))
 
 
-@pytest.mark.parametrize("fetch", ["flight", "auto"])
+@pytest.mark.parametrize("fetch", [pytest.param("flight", marks=pytest.mark.nightly), "auto"])
 def test_a_store_that_has_lost_what_a_batch_was_to_read(
     spark: SparkSession, mesh: EmbeddedCluster, topic: str, tmp_path: Path, fetch: str
 ) -> None:

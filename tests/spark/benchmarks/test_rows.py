@@ -127,8 +127,8 @@ TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")
 BESIDE_A_BROKER = "kafka"
 """It needs Apache Kafka, and so Maven."""
 
-QUICK = ["read", "mesh", "partitions"]
-"""Of each kind one: with Spark, without, and with nodes in processes of their own."""
+QUICK = ["read", "mesh"]
+"""Of each kind one: with Spark, and without."""
 
 OTHERS = [row for row in ROWS if row not in (*QUICK, BESIDE_A_BROKER)]
 

@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from pathlib import Path
 
+import pytest
 from chispa import assert_df_equality
 from demo.compare import row_differences
 from demo.flight_delays import (
@@ -128,6 +129,7 @@ def test_results_survive_the_way_through_a_topic(session: SparkSession) -> None:
     assert_df_equality(from_records(records), results, ignore_nullable=True)
 
 
+@pytest.mark.nightly  # the demo compares the same rows
 def test_flight_delays_writes_the_same_to_topic_and_parquet(
     session: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
