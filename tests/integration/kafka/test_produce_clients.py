@@ -202,7 +202,7 @@ def refused_by_aiokafka(gateway: Gateway) -> int:
             await producer.send_and_wait("t", b"after")
         return int(refused.value.errno)
 
-    return asyncio.run(asyncio.wait_for(send(), 2 * PATIENCE_S))
+    return aio.run(asyncio.wait_for(send(), 2 * PATIENCE_S))
 
 
 @pytest.mark.parametrize("refused_by", [refused_by_confluent, refused_by_aiokafka])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,23 @@ def test_a_silent_member_is_given_up_in_time(store: Store) -> None:
     running(work())
 
 
-def test_who_has_left_is_not_there_before_that_is_on_disk(store: Store) -> None:
+def test_who_has_left_is_not_there_before_that_is_on_disk(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
+        disk_is_free = asyncio.Event()
+
+        async def put_later(records: Sequence[GroupRecord]) -> int:
+            await disk_is_free.wait()
+            return await put(records)
+
         async with asking(store) as client:
             name = await client.member()
             log = client.groups._coordinator.log
             while log.offsets.generation("g") is None:
                 await asyncio.sleep(0.01)
+            put = log._put
+            monkeypatch.setattr(log, "_put", put_later)
             kind: Any = schemas.LeaveGroupRequest.MemberIdentity
             members = [kind(member_id=name, group_instance_id=None)]
             left = await client.ask(Api.LEAVE_GROUP, group_id="g", members=members)
@@ -72,6 +82,7 @@ def test_who_has_left_is_not_there_before_that_is_on_disk(store: Store) -> None:
             assert (found.groups[0].group_state, found.groups[0].members) == ("Empty", [])
             again = await client.ask(Api.LIST_GROUPS)
             assert [each.group_state for each in again.groups] == ["Empty"]
+            disk_is_free.set()
             while client.groups._coordinator._groups:  # it is forgotten once that is on disk
                 await asyncio.sleep(0.01)
             assert not (await client.ask(Api.LIST_GROUPS)).groups
