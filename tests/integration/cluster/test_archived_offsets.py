@@ -61,7 +61,7 @@ def one(serve: Serve, archive: Path) -> Served:
 
 
 def query(store: Served | HeardOf, archive: Path, **given: str) -> DafkaBatchReader:
-    options = {"subscribe": "t", "fetchTimeoutMs": "1000", "archive": str(archive), **given}
+    options = {"subscribe": "t", "fetchTimeoutMs": "10000", "archive": str(archive), **given}
     source = store if isinstance(store, HeardOf) else HeardOf([store])
     return DafkaBatchReader(full(), SourceOptions.of(options).for_batch(), source.connect)
 
@@ -262,7 +262,7 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
 
 @pytest.fixture
 def stream(one: Served, archive: Path) -> DafkaStreamReader:
-    given = {"subscribe": "t", "startingOffsets": "earliest", "fetchTimeoutMs": "1000"}
+    given = {"subscribe": "t", "startingOffsets": "earliest", "fetchTimeoutMs": "10000"}
     options = SourceOptions.of({**given, "archive": str(archive)}).for_stream()
     return DafkaStreamReader(full(), options, HeardOf([one]).connect)
 

@@ -55,7 +55,7 @@ def one(serve: Serve) -> Served:
 
 @pytest.mark.parametrize("fetch", WAYS)
 def test_a_query_that_goes_on_is_told(one: Served, fetch: str) -> None:
-    stream = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="2000")
+    stream = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="10000")
     read = everything(stream)
     take_over(one, 60)
     after = stream.latestOffset(json_round(read), ALL)
@@ -68,12 +68,12 @@ def test_a_query_that_goes_on_is_told(one: Served, fetch: str) -> None:
 
 @pytest.mark.parametrize("fetch", WAYS)
 def test_a_batch_that_is_run_again_is_told(one: Served, fetch: str) -> None:
-    stream = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="2000")
+    stream = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="10000")
     start, end = stream.initialOffset(), everything(stream)
     assert list(rows(stream, start, end)) == of(OLD, 0, 100)
     take_over(one, 60)
     found: list[str] = []
-    again = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="2000")
+    again = reader(HeardOf([one]), fetch=fetch, fetchtimeoutms="10000")
     with pytest.raises(HistoryReplacedError):
         found.extend(rows(again, start, end))
     assert found == of(OLD, 0, 60)[: len(found)]
@@ -110,7 +110,7 @@ def test_a_store_that_is_behind_is_no_source(one: Served, serve: Serve) -> None:
     behind = serve("behind")
     write(behind, OLD, 100)
     take_over(one, 30)
-    stream = reader(HeardOf([behind, one]), fetch="flight", fetchtimeoutms="500")
+    stream = reader(HeardOf([behind, one]), fetch="flight", fetchtimeoutms="2000")
     end = everything(stream)
     assert end["topics"] == {"t": {"A": 90}}
     assert list(rows(stream, stream.initialOffset(), end)) == of(OLD, 0, 60) + of(NEW, 60, 90)

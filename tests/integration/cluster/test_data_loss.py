@@ -37,7 +37,7 @@ def test_a_store_that_had_more_and_is_away_has_not_lost_it(serve: Serve) -> None
     ahead.add(A, 100)
     behind.add(A, 60)
     source = HeardOf([ahead, behind])
-    stream = reader(source, fetchtimeoutms="400")
+    stream = reader(source, fetchtimeoutms="2000")
     offset = stream.latestOffset(stream.initialOffset(), ALL)
     port = ahead.port
     ahead.stop()
@@ -61,7 +61,7 @@ def test_a_store_that_had_more_and_answers_has_lost_it(serve: Serve, tmp_path: P
     store.add(A, 100)
     other.add(B, 1)
     source = HeardOf([store, other])
-    stream = reader(source, fetchtimeoutms="400")
+    stream = reader(source, fetchtimeoutms="2000")
     offset = stream.latestOffset(stream.initialOffset(), ALL)
     with Served(tmp_path / "restored", "one") as restored:
         restored.add(A, 30)
@@ -81,7 +81,7 @@ def test_the_last_store_seen_with_a_partition_that_vanished_is_named(serve: Serv
     store.add(A, 100)
     other.add(B, 1)
     source = HeardOf([store, other])
-    stream = reader(source, fetchtimeoutms="400")
+    stream = reader(source, fetchtimeoutms="2000")
     offset = stream.latestOffset(stream.initialOffset(), ALL)
     source.served.remove(store)
     vanished = lost_by(stream, offset)

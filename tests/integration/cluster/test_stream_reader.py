@@ -55,7 +55,7 @@ def write(store: Served, tp: TopicPartition, count: int, ago_s: float = 0.0) -> 
 
 
 def latest(source: HeardOf, **given: str) -> DafkaStreamReader:
-    return reader(source, startingoffsets="latest", fetchtimeoutms="500", **given)
+    return reader(source, startingoffsets="latest", **{"fetchtimeoutms": "10000"} | given)
 
 
 def rows(stream: DafkaStreamReader, start: Any, end: Any) -> dict[str, list[int]]:
@@ -210,7 +210,7 @@ def test_a_partition_waits_for_a_store_that_can_tell(
     def fails(client: StoreClient, *_: Any, **__: Any) -> Any:
         raise StoreUnreachableError(client.location.store, "it is stopped")
 
-    stream = latest(HeardOf([one]))
+    stream = latest(HeardOf([one]), fetchtimeoutms="1000")
     begun = stream.initialOffset()
     write(one, B, 50, HOUR_S)
     write(one, A, 1)

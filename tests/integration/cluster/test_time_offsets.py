@@ -52,7 +52,7 @@ def hourly(store: Served, tp: TopicPartition, count: int, first_ms: int = T0_MS)
 
 def batch(source: HeardOf, **given: Any) -> dict[str, list[int]]:
     """The offsets that a batch query reads, by partition."""
-    given = {"subscribe": "t", "fetchTimeoutMs": "500", **given}
+    given = {"subscribe": "t", "fetchTimeoutMs": "10000", **given}
     options = SourceOptions.of({name: str(each) for name, each in given.items()}).for_batch()
     query = DafkaBatchReader(full(), options, source.connect)
     found: dict[str, list[int]] = {}
@@ -231,7 +231,7 @@ def test_stores_that_do_not_answer_are_waited_for_and_named(
 
     monkeypatch.setattr(StoreClient, "offset_for_times", silent)
     with pytest.raises(StoreUnreachableError, match="no answer"):
-        batch(HeardOf([one]), startingTimestamp=T0_MS)
+        batch(HeardOf([one]), startingTimestamp=T0_MS, fetchTimeoutMs="1000")
     assert len(asked) > 1
 
 
@@ -255,7 +255,7 @@ def test_ten_thousand_partitions_take_seconds(serve: Serve) -> None:
 
 def filtered(source: HeardOf, *conditions: tuple[str, int]) -> dict[str, Any]:
     """What a batch reads whose filters are these, of ``timestamp`` and hours since the first."""
-    options = SourceOptions.of({"subscribe": "t", "fetchTimeoutMs": "500"})
+    options = SourceOptions.of({"subscribe": "t", "fetchTimeoutMs": "10000"})
     query = PushingBatchReader(full(), options.for_batch(), source.connect)
     kinds = {">=": GreaterThanOrEqual, ">": GreaterThan, "<": LessThan, "<=": LessThanOrEqual}
     epoch = dt.datetime.fromtimestamp(T0_MS // 1_000, dt.UTC)

@@ -34,7 +34,7 @@ Rows = list[tuple[str, int]]
 
 
 def options(where: str, **given: str) -> SourceOptions:
-    given = {"subscribe": "t", "fetchTimeoutMs": "1000", **given}
+    given = {"subscribe": "t", "fetchTimeoutMs": "10000", **given}
     return SourceOptions.of({"where": where, **given})
 
 
