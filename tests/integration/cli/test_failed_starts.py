@@ -134,26 +134,24 @@ def test_up_that_cannot_start_has_no_tower_join_it(mesh: Mesh, tmp_path: Path) -
 
 
 def test_a_store_in_a_program_is_known_when_it_is_announced(own_mesh: Mesh, tmp_path: Path) -> None:
-    mesh = own_mesh
-    used = f"127.0.0.1:{mesh.names['port']}"
-    with Store(tmp_path / "new", announce=False, tower=mesh.hub.tower) as store:
+    used = f"127.0.0.1:{own_mesh.names['port']}"
+    with Store(tmp_path / "new", announce=False, tower=own_mesh.hub.tower) as store:
         with pytest.raises(ValueError, match="cannot listen"):
             Gateway(store, listen=used)
-        mesh.check()
+        own_mesh.check()
         with Gateway(store, listen="127.0.0.1:0"):
             store.announce()
-            wait_until(lambda: mesh.store.known_stores == (store.address,))
-            wait_until(lambda: store.known_stores == (mesh.store.address,))
+            wait_until(lambda: own_mesh.store.known_stores == (store.address,))
+            wait_until(lambda: store.known_stores == (own_mesh.store.address,))
 
 
 def test_a_tower_is_known_when_it_is_announced(own_mesh: Mesh) -> None:
-    mesh = own_mesh
     ports = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
     with (
-        Tower(announce=False, join=mesh.hub.tower, **ports) as other,
-        Reader(tower=mesh.hub.tower) as reader,
+        Tower(announce=False, join=own_mesh.hub.tower, **ports) as other,
+        Reader(tower=own_mesh.hub.tower) as reader,
     ):
         reader.hear_stores(timeout_s=PATIENCE_S)
-        assert reader.towers() == [mesh.hub.tower]
+        assert reader.towers() == [own_mesh.hub.tower]
         other.announce()
-        wait_until(lambda: reader.towers() == [mesh.hub.tower, other.tower])
+        wait_until(lambda: reader.towers() == [own_mesh.hub.tower, other.tower])
