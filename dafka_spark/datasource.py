@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from dafka_spark.options import SinkOptions, SourceOptions
-    from dafka_spark.sink.writers import DafkaBatchWriter, DafkaStreamWriter
+    from dafka_spark.sink.writer import DafkaBatchWriter, DafkaStreamWriter
     from dafka_spark.source.batch_reader import DafkaBatchReader
     from dafka_spark.source.metadata_reader import MetadataReader
 
@@ -42,8 +42,7 @@ class DafkaDataSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns, once the options are checked: Spark asks in ``load()``, before planning."""
-        from dafka_spark.options import SourceOptions
-        from dafka_spark.spark_options import creates_table, sides, user_options
+        from dafka_spark.options import SourceOptions, creates_table, sides, user_options
 
         given = user_options(self.options)
         if creates_table(self.options):
@@ -70,16 +69,16 @@ class DafkaDataSource(DataSource):
         Spark 4.3 shows the ``UnboundLocalError`` that it makes of it.
         """
         from dafka_core.errors import DafkaError
-        from dafka_spark.source.stream_reader import DafkaStreamReader, RefusedStream
+        from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream, RefusedStream
 
         try:
-            return DafkaStreamReader(schema, self._source_options(schema).for_stream())
+            return DafkaMicroBatchStream(schema, self._source_options(schema).for_stream())
         except DafkaError as error:
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DafkaBatchWriter:
         """The writer of a batch query; ``mode("overwrite")`` is refused, topics only grow."""
-        from dafka_spark.sink.writers import DafkaBatchWriter
+        from dafka_spark.sink.writer import DafkaBatchWriter
 
         writer = DafkaBatchWriter(schema, self._sink_options(schema), overwrite=overwrite)
         writer.begin()
@@ -91,7 +90,7 @@ class DafkaDataSource(DataSource):
         ``overwrite`` says that the output mode is ``complete``: as with Spark's Kafka sink each
         micro-batch's whole result is appended.  Spark 4.3 itself refuses mode ``update``.
         """
-        from dafka_spark.sink.writers import DafkaStreamWriter
+        from dafka_spark.sink.writer import DafkaStreamWriter
 
         del overwrite
         checkpoint = self.options.get("checkpointLocation", "")

@@ -76,7 +76,7 @@ def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
     Raises ConfigError if none names a cluster, and Spark's ``DAFKA_TOWER`` is not Python's.
     """
     from dafka_core.config.node_options import towers_of_environment  # noqa: PLC0415 -- as below
-    from dafka_spark.spark_options import camel  # noqa: PLC0415 -- sessions import this module
+    from dafka_spark.options import camel  # noqa: PLC0415 -- sessions import this module
 
     given = {camel(name): _text(value) for name, value in options.items() if value is not None}
     if not given.keys() & {"tower", "stores"}:

@@ -38,8 +38,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_spark.datasource import DafkaDataSource
+from dafka_spark.option_types import parse_duration_ms
 from dafka_spark.options import SinkOptions, SourceOptions
-from dafka_spark.positions import parse_duration_ms
 
 EXIT_CODES = (
     "Exit codes: 0 done, or told to stop; 1 failed; 2 cannot be done as it was asked for; 130 or "

@@ -1,14 +1,11 @@
-"""Every option of format ``dafka``, declared once: name, type, default, unit and meaning.
-
-Those of reading and writing alike are in ``spark_options``, with how all of them are given.
-"""
+"""Options of format ``dafka``, each declared once: name, type, default, unit and meaning."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -16,38 +13,286 @@ from pyspark.sql import types
 
 from dafka_core.config import node_options as nodes
 from dafka_core.config.missing_stores import parse_min_stores
-from dafka_core.config.options import Options, option, parse_int, parse_str
+from dafka_core.config.node_options import KeyFiles, NodeOptions, keys_in, keys_of_environment
+from dafka_core.config.options import DEFAULT_TOWER, Options, option, parse_int, parse_str, unknown
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from dafka_core.flight.store_location import parse_locations
+from dafka_core.model.envelope import AUTO as ENVELOPE_AUTO
+from dafka_core.model.envelope import ENVELOPE, ENVELOPE_MEANING
 from dafka_core.model.name_limits import parse_topic
 from dafka_core.model.names import INTERNAL, NOT_PLAIN, QUERIES_TOPIC, escape, is_plain
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.where import Where
-from dafka_spark import option_values as values
+from dafka_core.security.allowed_keys import own_permissions
+from dafka_core.security.permissions import Permissions
+from dafka_spark import option_types as values
 from dafka_spark.formats import codecs
 from dafka_spark.formats.codec import Codec
 from dafka_spark.formats.codecs import BYTES, FORMATS, PROTOBUF, TYPED
+from dafka_spark.kafka_options import translated
 from dafka_spark.metadata import KINDS
-from dafka_spark.option_values import (
-    EVERY_TOPIC,
-    UNLIMITED,
-    UNLIMITED_BYTES,
-    TopicSelection,
-    parse_size,
-    parse_word,
-)
-from dafka_spark.positions import (
+from dafka_spark.option_types import (
     AT_EARLIEST,
     AT_LATEST,
     EARLIEST_OFFSET,
+    EVERY_TOPIC,
+    UNLIMITED,
+    UNLIMITED_BYTES,
     OffsetRangeLimit,
     Position,
+    TopicSelection,
     parse_duration_ms,
     parse_offset_range_limit,
     parse_offsets_by_timestamp,
+    parse_size,
     parse_timestamp,
+    parse_word,
 )
-from dafka_spark.spark_options import SparkOptions, camel
+
+_log = logging.getLogger("dafka_spark")
+
+# Options of the nodes that Spark's processes are, given with ``dafka.`` before their names.
+#
+# As ``kafka.`` does in Spark's Kafka connector: ``dafka.peer_expiry_ms`` is the node's
+# ``peer_expiry_ms``.  In any case, and without underscores if users like: ``dafka.peerExpiryMs``.
+
+
+NODE_PREFIX: Final = "dafka."
+
+OWN: Final = {
+    "tower": "tower",
+    "host": "host",
+    "port": "port",
+    "acks": "acks",
+    "allow_control_characters": "allowControlCharacters",
+    "envelope": "envelope",
+}
+"""What is an option of Spark's already, by the node's name of it."""
+
+NodeSettings = tuple[tuple[str, str], ...]
+"""Names of the nodes' options, and their values, in order."""
+
+
+def taken_out(
+    given: Mapping[str, str], nodes: Iterable[type[NodeOptions]]
+) -> tuple[dict[str, str], NodeSettings]:
+    """The options without those of ``nodes``, and these.
+
+    Raises:
+        ConfigError: none of the nodes has such an option, or it has a wrong value.
+    """
+    tables = list(nodes)
+    names = {_folded(row.name): row.name for each in tables for row in each.table()}
+    others: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    spelt: dict[str, str] = {}
+    for name, value in given.items():
+        if not name.lower().startswith(NODE_PREFIX):
+            others[name] = value
+            continue
+        found = names.get(_folded(name[len(NODE_PREFIX) :]))
+        if found is None:
+            known = [NODE_PREFIX + each for each in names.values() if each not in OWN]
+            raise ConfigError(name, value, unknown(name, known))
+        if found in OWN:
+            raise ConfigError(name, value, f"is option {OWN[found]!r} here")
+        if found in spelt:
+            why = f"is option {spelt[found]!r} in another spelling; leave one of them out"
+            raise ConfigError(name, value, why)
+        spelt[found], settings[found] = name, value
+    for table in tables:
+        try:
+            # With a tower: that of the environment is not asked for here.
+            table.build({"tower": "localhost", **settings_of(table, settings.items())})
+        except ConfigError as error:
+            raise ConfigError(NODE_PREFIX + error.option, error.value, error.why) from None
+    return others, tuple(sorted(settings.items()))
+
+
+def settings_of(node: type[NodeOptions], settings: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Those of the settings that a node takes."""
+    names = {row.name for row in node.table()}
+    return {name: value for name, value in settings if name in names}
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+TABLE_PREFIX: Final = "option."
+"""``CREATE TABLE ... OPTIONS (a 1)`` arrives as ``a`` and ``option.a``, among table properties."""
+
+
+class MeshAddress(NamedTuple):
+    """How to join the mesh, or, where ``stores`` are named, what to use instead of it."""
+
+    tower: str
+    host: str = nodes.AUTO_HOST
+    port: str = "0"
+    stores: tuple[str, ...] = ()
+    node: NodeSettings = ()
+
+    @property
+    def name(self) -> str:
+        """What its stores are found by."""
+        return ",".join(self.stores) or self.tower
+
+    @property
+    def keys(self) -> KeyFiles:
+        """By which stores and these processes know each other: the names of files."""
+        return keys_in(dict(self.node))
+
+    @property
+    def owner(self) -> Permissions:
+        """Whose the nodes and partitions are: the key's, or everybody's where there is none.
+
+        Raises:
+            ConfigError: the key or the directory of allowed ones is wrong.
+        """
+        return own_permissions(nodes.ReaderOptions.build({"tower": "localhost", **dict(self.node)}))
+
+
+def camel(name: str) -> str:
+    """``fetch_timeout_ms`` as Spark's users write it: ``fetchTimeoutMs``."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
+
+
+@dataclasses.dataclass(frozen=True)
+class SparkOptions(Options):
+    """Options with names as Spark's users write them."""
+
+    RENAME: ClassVar[Callable[[str], str]] = staticmethod(camel)
+    ALLOWED: ClassVar[frozenset[str]] = frozenset()
+    """What Spark itself adds to the options (seen in 4.3), in lower case."""
+    USE: ClassVar[str] = ""
+    NAMES_TOPIC: ClassVar[str] = ""
+    NODES: ClassVar[tuple[type[nodes.NodeOptions], ...]] = (nodes.ReaderOptions,)
+    """The nodes that Spark's processes are, whose options are given with ``dafka.`` before them."""
+    tower: str = option(
+        DEFAULT_TOWER,
+        "towers to join through, with commas between; without it DAFKA_TOWER of the driver's "
+        "environment",
+        kind=nodes.TOWERS,
+        parse=values.parse_tower,
+    )
+    host: str = option(
+        nodes.AUTO_HOST,
+        "address at which stores reach the driver and the executors; `auto` takes the one from "
+        "which each of them reaches the towers",
+        parse=nodes.parse_host,
+    )
+    port: str = option(
+        "0",
+        "where stores connect to each of these Python processes; 0 lets the system choose",
+        kind=nodes.PORTS,
+        parse=nodes.parse_ports,
+    )
+    stores: tuple[str, ...] = option(
+        (),
+        "stores to use, and no others, by Arrow Flight instead of through towers; with commas "
+        "between. Nobody connects to the driver or the executors then",
+        kind="grpc://HOST:PORT",
+        parse=parse_locations,
+    )
+
+    envelope: str = option(
+        ENVELOPE_AUTO,
+        ENVELOPE_MEANING,
+        choices=ENVELOPE,
+        parse=values.parse_word,
+    )
+
+    node: NodeSettings = ()
+    """What was given with ``dafka.`` before the name of a node's option."""
+
+    @property
+    def opens(self) -> bool:
+        """Whether keys, headers and null values are in envelopes, or contents left alone."""
+        return self.envelope == ENVELOPE_AUTO
+
+    @property
+    def mesh_address(self) -> MeshAddress:
+        """How to join the mesh, or how to do without one."""
+        node = tuple(settings_of(nodes.ReaderOptions, self.node).items())
+        return MeshAddress(self.tower, self.host, self.port, self.stores, node)
+
+    @property
+    def keys(self) -> KeyFiles:
+        """See ``MeshAddress``."""
+        return keys_in(dict(self.node))
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """The options as Spark hands them over.
+
+        Raises:
+            ConfigError: an option is unknown, belongs to the other side, or has a wrong value.
+        """
+        names = {row.name.lower(): row.name for row in cls.table()}
+        given, node = taken_out(translated(given, names), cls.NODES)
+        # Here and not in a node: executors' environments are not the driver's.
+        folded: dict[str, object] = {}
+        for name, value in given.items():
+            lower = name.lower()
+            if lower in names:
+                folded[names[lower]] = value
+            elif lower not in cls.ALLOWED:
+                raise ConfigError(name, value, cls._why_not(lower, list(names.values())))
+        if "tower" not in folded:
+            folded["tower"] = nodes.towers_of_environment()
+        if not any(name in KeyFiles._fields for name, _ in node):
+            node = tuple(sorted({**dict(node), **keys_of_environment()}.items()))
+        options = dataclasses.replace(cls.build(folded), node=node)
+        of_mesh = [each for each in node if each[0] not in KeyFiles._fields]
+        if of_mesh and options.stores:
+            why = "nobody joins a mesh with option stores; leave one of them out"
+            raise ConfigError(NODE_PREFIX + of_mesh[0][0], of_mesh[0][1], why)
+        return options
+
+    @classmethod
+    def of_table(cls, kept: Mapping[str, str], given: Mapping[str, str]) -> Self:
+        """The options of a query of a SQL table, which has ``kept`` some for either side."""
+        own = {row.name.lower() for row in cls.table()}
+        other = {row.name.lower() for each in sides() for row in each.table()} - own
+        kept = {name: value for name, value in kept.items() if name.lower() not in other}
+        return cls.of({**kept, **given})
+
+    @classmethod
+    def _why_not(cls, name: str, known: list[str]) -> str:
+        for other in sides():
+            if name in {row.name.lower() for row in other.table()}:
+                return f"is an option of {other.USE}; {cls.USE} takes {', '.join(sorted(known))}"
+        if name == "path":
+            return f"format 'dafka' has no path; name the topic with option {cls.NAMES_TOPIC!r}"
+        return unknown(name, known)
+
+
+def sides() -> list[type[SparkOptions]]:
+    """The options of reading, and those of writing."""
+    return SparkOptions.__subclasses__()
+
+
+def creates_table(given: Mapping[str, str]) -> bool:
+    """Whether Spark asks on behalf of ``CREATE TABLE``: it adds the provider's name then."""
+    return "provider" in given
+
+
+def user_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The options a user gave: at ``CREATE TABLE`` Spark mixes them with table properties."""
+    if not creates_table(given):
+        return dict(given)
+    return {
+        name.removeprefix(TABLE_PREFIX): value
+        for name, value in given.items()
+        if name.startswith(TABLE_PREFIX)
+    }
+
+
+# Every option of format ``dafka``, declared once: name, type, default, unit and meaning.
+#
+# Those of reading and writing alike are in ``spark_options``, with how all of them are given.
 
 
 def parse_where(value: Any) -> Where:
@@ -463,8 +708,6 @@ COUNT_BITS: Final = 14
 was written."""
 
 MAX_TXN_VERSION: Final = (1 << 63 - COUNT_BITS) - 1
-
-_log = logging.getLogger("dafka_spark")
 
 
 def _count(meaning: str, unit: str) -> int | None:

@@ -21,7 +21,7 @@ from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.task_writer import by_topic, check_columns, encoded, row_codec
+from dafka_spark.sink.rows import by_topic, check_columns, encoded, row_codec
 
 _ANY_TOPIC = {"topic": "-"}
 """Where rows go is not compared."""

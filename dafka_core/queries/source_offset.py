@@ -17,7 +17,7 @@ newest one when the position was planned.  Who reads on there is told if a newer
 without the records before it.
 
 ``tasks`` is the rule by which the batch that ends here is cut into tasks: 2, for
-``range_planner.plan_tasks``.
+``offset_ranges.plan_tasks``.
 
 ``begun`` is there where the query began at ``latest``: when, in microseconds since the epoch UTC.
 Of partitions that it finds later it reads what was written since (``later_partitions``).  Such an

@@ -37,7 +37,7 @@ from dafka_core.system.closing import Closing
 from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.known_stores import MAX_ASKED, MeshlessReader, TowerlessReader, remembered
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.spark_options import MeshAddress
+from dafka_spark.options import MeshAddress
 
 NO_MESH: Final = "with option stores there is no mesh to read from"
 

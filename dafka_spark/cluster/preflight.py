@@ -17,7 +17,7 @@ from dafka_core import Reader
 from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import NoStoreError, TowerNotFoundError
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.spark_options import MeshAddress
+from dafka_spark.options import MeshAddress
 
 if TYPE_CHECKING:
     from dafka_core.ops.findings import Finding

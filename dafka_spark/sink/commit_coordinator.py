@@ -13,12 +13,12 @@ from dafka_core.model.log_entries import Discard
 from dafka_core.model.records import StagedTransaction, TopicPartition
 from dafka_core.model.row_digest import RowDigest
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import AT_LEAST_ONCE, SinkOptions
-from dafka_spark.sink.applications import Application, Progress
+from dafka_spark.sink.application import Application, Progress
 from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
-from dafka_spark.sink.task_writer import partition_address
+from dafka_spark.sink.rows import partition_address
+from dafka_spark.sink.store_session import StoreSession, choose_host
 
 _log = logging.getLogger("dafka_spark")
 

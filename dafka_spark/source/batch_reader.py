@@ -17,17 +17,19 @@ from dafka_core.model.names import escape
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.where import AT_LEAST, AT_MOST, EQUAL, GREATER, IN, LESS, Comparison
 from dafka_spark.cluster.worker_process import warn_if_reused
-from dafka_spark.positions import AT_EARLIEST
-from dafka_spark.source.latest_offsets import (
+from dafka_spark.option_types import AT_EARLIEST
+from dafka_spark.source.offset_ranges import OffsetRange, plan_tasks
+from dafka_spark.source.offset_reader import (
+    ArchiveLook,
     OffsetsSnapshot,
     check_found,
     check_stores,
     fetch_latest_offsets,
+    resolved,
+    spans_of_times,
 )
+from dafka_spark.source.partition_reader import RangeReader
 from dafka_spark.source.progress_publisher import described
-from dafka_spark.source.range_planner import OffsetRange, plan_tasks
-from dafka_spark.source.range_reader import RangeReader
-from dafka_spark.source.time_offsets import ArchiveLook, resolved, spans_of_times
 
 # Which offsets of a batch can have what is asked for: a topic is a table indexed by time.
 #

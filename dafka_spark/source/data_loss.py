@@ -24,8 +24,8 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.latest_offsets import Heads, OffsetsSnapshot
-from dafka_spark.source.range_planner import HeldRange
+from dafka_spark.source.offset_ranges import HeldRange
+from dafka_spark.source.offset_reader import Heads, OffsetsSnapshot
 
 _log = logging.getLogger("dafka_spark")
 

@@ -22,17 +22,17 @@ from dafka_spark import metadata
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.worker_process import warn_if_reused
-from dafka_spark.option_values import EVERY_TOPIC
+from dafka_spark.option_types import EVERY_TOPIC
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.latest_offsets import (
+from dafka_spark.source.offset_reader import (
     OffsetsSnapshot,
     ask_known,
     check_found,
     check_stores,
     fetch_latest_offsets,
 )
+from dafka_spark.source.partition_reader import QueryReader
 from dafka_spark.source.progress_publisher import described
-from dafka_spark.source.range_reader import QueryReader
 
 Columns = Mapping[str, pa.Array]
 

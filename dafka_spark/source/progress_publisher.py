@@ -24,8 +24,8 @@ from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.batch_limit import Sizes, Waiting
-from dafka_spark.source.latest_offsets import ask_known
+from dafka_spark.source.offset_reader import ask_known
+from dafka_spark.source.read_limit import Sizes, Waiting
 
 EVERY_S: Final = 10.0
 """Between two reports at least."""

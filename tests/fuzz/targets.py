@@ -69,7 +69,7 @@ from dafka_kafka.records.record_batch import decode_batches
 from dafka_kafka.requests import parse_head
 from dafka_kafka.sasl import Sasl
 from dafka_kafka.users import SCRAM, Rights, Users, lines_of
-from dafka_spark.positions import (
+from dafka_spark.option_types import (
     parse_duration_ms,
     parse_offset_range_limit,
     parse_offsets_by_timestamp,

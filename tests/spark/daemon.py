@@ -9,9 +9,9 @@ from __future__ import annotations
 import pandas  # noqa: F401, ICN001 -- what Spark's workers import
 from pyspark.daemon import manager
 
-import dafka_spark.sink.writers
+import dafka_spark.sink.writer
 import dafka_spark.source.batch_reader
-import dafka_spark.source.stream_reader  # noqa: F401
+import dafka_spark.source.micro_batch_stream  # noqa: F401
 
 if __name__ == "__main__":
     manager()

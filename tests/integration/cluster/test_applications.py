@@ -15,12 +15,12 @@ from dafka_core.errors import FencedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import StagedTransaction, TopicPartition
 from dafka_core.testing import wait_until
-from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.errors import ApplicationError
 from dafka_spark.options import COUNT_BITS, MAX_TXN_VERSION
-from dafka_spark.sink.applications import Application
+from dafka_spark.sink.application import Application
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.writers import DafkaBatchWriter
+from dafka_spark.sink.store_session import StoreSession
+from dafka_spark.sink.writer import DafkaBatchWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import BatchJob, seen
 from tests.integration.cluster.transactions import (

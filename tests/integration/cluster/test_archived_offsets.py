@@ -22,7 +22,7 @@ from dafka_spark.errors import FetchError, HistoryReplacedError, RetentionAheadE
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.archive.records import BEGIN_US, HOUR_US, batch, content
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 from tests.unit.dafka_spark.streams import ALL, json_round
@@ -261,20 +261,20 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
 
 
 @pytest.fixture
-def stream(one: Served, archive: Path) -> DafkaStreamReader:
+def stream(one: Served, archive: Path) -> DafkaMicroBatchStream:
     given = {"subscribe": "t", "startingOffsets": "earliest", "fetchTimeoutMs": "10000"}
     options = SourceOptions.of({**given, "archive": str(archive)}).for_stream()
-    return DafkaStreamReader(full(), options, HeardOf([one]).connect)
+    return DafkaMicroBatchStream(full(), options, HeardOf([one]).connect)
 
 
-def streamed(stream: DafkaStreamReader, start: Any, end: Any) -> Iterator[int]:
+def streamed(stream: DafkaMicroBatchStream, start: Any, end: Any) -> Iterator[int]:
     for part in stream.partitions(json_round(start), json_round(end)):
         for each in stream.read(part):
             yield from each["offset"].to_pylist()
 
 
 def test_a_stream_begins_in_the_archive_and_goes_on_in_the_stores(
-    one: Served, archive: Path, stream: DafkaStreamReader
+    one: Served, archive: Path, stream: DafkaMicroBatchStream
 ) -> None:
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
@@ -288,7 +288,7 @@ def test_a_stream_begins_in_the_archive_and_goes_on_in_the_stores(
 
 
 def test_a_stream_that_is_overtaken_by_retention_goes_on_in_the_archive(
-    one: Served, archive: Path, stream: DafkaStreamReader
+    one: Served, archive: Path, stream: DafkaMicroBatchStream
 ) -> None:
     start = json_round(stream.initialOffset())
     end = stream.latestOffset(start, ALL)
@@ -301,19 +301,19 @@ def test_a_stream_that_is_overtaken_by_retention_goes_on_in_the_archive(
 
 
 def test_a_repeated_batch_has_the_same_tasks(
-    one: Served, archive: Path, stream: DafkaStreamReader
+    one: Served, archive: Path, stream: DafkaMicroBatchStream
 ) -> None:
     start = json_round(stream.initialOffset())
     end = json_round(stream.latestOffset(start, ALL))
     before = stream.partitions(start, end)
     archived(archive, one, A, 55, start=40)
-    again = DafkaStreamReader(full(), stream._options, HeardOf([one]).connect)
+    again = DafkaMicroBatchStream(full(), stream._options, HeardOf([one]).connect)
     assert again.partitions(start, end) == before
     assert list(streamed(again, start, end)) == list(range(60))
 
 
 def test_the_archive_is_looked_at_when_stores_have_given_something_up(
-    one: Served, archive: Path, stream: DafkaStreamReader, monkeypatch: pytest.MonkeyPatch
+    one: Served, archive: Path, stream: DafkaMicroBatchStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = stream.latestOffset(stream.initialOffset(), ALL)
     monkeypatch.setattr(stream._archive._archive, "held", None)  # nobody looks

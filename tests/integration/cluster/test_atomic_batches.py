@@ -18,13 +18,13 @@ from dafka_core.model.records import StagedTransaction, TopicPartition, Transact
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.options import COUNT_BITS
 from dafka_spark.sink import commit_coordinator
-from dafka_spark.sink.applications import Application
+from dafka_spark.sink.application import Application
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.writers import BATCH_ID, QUERY_ID, DafkaStreamWriter
+from dafka_spark.sink.store_session import StoreSession
+from dafka_spark.sink.writer import BATCH_ID, QUERY_ID, DafkaStreamWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import seen
 from tests.integration.cluster.transactions import (

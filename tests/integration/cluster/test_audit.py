@@ -17,7 +17,7 @@ from dafka_core.model.values import Values
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.writers import BATCH_ID, QUERY_ID, DafkaBatchWriter, DafkaStreamWriter
+from dafka_spark.sink.writer import BATCH_ID, QUERY_ID, DafkaBatchWriter, DafkaStreamWriter
 from tests.integration.cluster.transactions import Held, held, numbers, options
 from tests.unit.dafka_spark.tasks import Task
 from tests.unit.queries.checkpoints import checkpoint

@@ -11,7 +11,7 @@ from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.requests import RecordSizes
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 from tests.unit.dafka_spark.streams import json_round, reader
 
@@ -28,7 +28,7 @@ def one(serve: Serve) -> Served:
     return store
 
 
-def batches(stream: DafkaStreamReader, start: Any) -> list[tuple[int, int, set[str]]]:
+def batches(stream: DafkaMicroBatchStream, start: Any) -> list[tuple[int, int, set[str]]]:
     """Records and bytes of each micro-batch until there is nothing new, and of which partitions."""
     found = []
     limit = stream.getDefaultReadLimit()

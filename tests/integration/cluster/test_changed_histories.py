@@ -13,7 +13,7 @@ from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_spark.errors import FetchError, HistoryReplacedError
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 from tests.unit.dafka_spark.streams import ALL, everything, json_round, reader
 
@@ -35,7 +35,7 @@ def take_over(store: Served, count: int) -> None:
     write(store, NEW, count)
 
 
-def rows(stream: DafkaStreamReader, start: Any, end: Any) -> Iterator[str]:
+def rows(stream: DafkaMicroBatchStream, start: Any, end: Any) -> Iterator[str]:
     for part in stream.partitions(json_round(start), json_round(end)):
         for batch in stream.read(part):
             column = pa.Table.from_batches([batch])["value"]

@@ -12,15 +12,15 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition, TransactionState
-from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.options import DELIVERY
 from dafka_spark.sink import commit_coordinator
-from dafka_spark.sink.applications import Application
+from dafka_spark.sink.application import Application
 from dafka_spark.sink.commit_coordinator import pick_store
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.task_writer import partition_address
-from dafka_spark.sink.transactional_writer import WriterFactory
-from dafka_spark.sink.writers import DafkaBatchWriter, DafkaStreamWriter
+from dafka_spark.sink.rows import partition_address
+from dafka_spark.sink.store_session import StoreSession
+from dafka_spark.sink.transaction_writer import WriterFactory
+from dafka_spark.sink.writer import DafkaBatchWriter, DafkaStreamWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import VALUES, BatchJob
 from tests.integration.cluster.transactions import (

@@ -17,16 +17,15 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
-from dafka_spark.options import SinkOptions, SourceOptions
-from dafka_spark.sink.transactional_writer import MeshWriter
-from dafka_spark.spark_options import MeshAddress
+from dafka_spark.options import MeshAddress, SinkOptions, SourceOptions
+from dafka_spark.sink.transaction_writer import MeshWriter
 from tests.integration.cluster.stores import Serve
 from tests.memory_reader import MemoryReader
 
 
 def test_a_process_ends_though_a_borrower_was_abandoned() -> None:
     program = (
-        "from dafka_spark.spark_options import MeshAddress\n"
+        "from dafka_spark.options import MeshAddress\n"
         "from tests.unit.dafka_spark.test_connections import Opened, abandon\n"
         "opened = Opened()\n"
         "abandon(opened, MeshAddress('a'))\n"

@@ -12,8 +12,8 @@ import pytest
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import HeadBehindError, PartitionVanishedError, StoreLostDataError
-from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
+from dafka_spark.source.offset_ranges import OffsetRange
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 from tests.unit.dafka_spark.streams import ALL, reader
 
@@ -21,7 +21,7 @@ A = TopicPartition("t", "A")
 B = TopicPartition("t", "B")
 
 
-def lost_by(stream: DafkaStreamReader, offset: Any) -> DafkaError:
+def lost_by(stream: DafkaMicroBatchStream, offset: Any) -> DafkaError:
     """What a stream says of an offset that it cannot go on from, after a while."""
     for _ in range(1_000):
         try:

@@ -16,9 +16,9 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ApplicationError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.task_writer import write_rows
-from dafka_spark.sink.transactional_writer import MeshWriter, WriterFactory
-from dafka_spark.sink.writers import DafkaBatchWriter
+from dafka_spark.sink.rows import write_rows
+from dafka_spark.sink.transaction_writer import MeshWriter, WriterFactory
+from dafka_spark.sink.writer import DafkaBatchWriter
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from tests.integration.cluster.batch_job import seen
 from tests.integration.cluster.transactions import PARTITION, PATIENCE_S, held, options, soon

@@ -18,17 +18,18 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import PATIENCE_S, wait_until
-from dafka_spark.cluster import connections, known_stores, store_session
+from dafka_spark.cluster import connections, known_stores
 from dafka_spark.cluster.connections import Connections
 from dafka_spark.cluster.known_stores import MAX_FILES, remember, remembered
-from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
+from dafka_spark.sink import store_session
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.transactional_writer import WriterFactory
-from dafka_spark.sink.writers import DafkaStreamWriter
+from dafka_spark.sink.store_session import StoreSession
+from dafka_spark.sink.transaction_writer import WriterFactory
+from dafka_spark.sink.writer import DafkaStreamWriter
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.transactions import PARTITION, numbers, options, read, soon, texts_of
 
 NewProcess = Callable[[], None]
@@ -130,7 +131,7 @@ def test_a_source_goes_on_at_any_trigger_interval(
     readers = Connections(connections._join, idle_s=0.02)
     monkeypatch.setattr(connections, "_readers", readers)
     write(own, 0)
-    source = DafkaStreamReader(full(), source_options(own).for_stream())
+    source = DafkaMicroBatchStream(full(), source_options(own).for_stream())
     start = source.initialOffset()
     own.kill_tower()
     connections._clients.close()

@@ -13,9 +13,9 @@ from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.latest_offsets import OffsetsSnapshot, fetch_latest_offsets
-from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
+from dafka_spark.source.offset_ranges import OffsetRange
+from dafka_spark.source.offset_reader import OffsetsSnapshot, fetch_latest_offsets
 from tests.integration.cluster.stores import HeardOf, Serve
 
 A = TopicPartition("t", "A")
@@ -175,7 +175,7 @@ def test_what_fetch_cannot_do_is_said_at_planning(serve: Serve, fetch: str) -> N
     reader = DafkaBatchReader(full(), options(fetch=fetch), both.connect)
     with pytest.raises(ConfigError, match=r"partition B is only in stores that serve no Arrow"):
         reader.partitions()
-    stream = DafkaStreamReader(full(), options(fetch=fetch), both.connect)
+    stream = DafkaMicroBatchStream(full(), options(fetch=fetch), both.connect)
     with pytest.raises(ConfigError, match=r"partition B is only in stores that serve no Arrow"):
         stream.initialOffset()
 
@@ -210,8 +210,10 @@ def test_plans_name_the_places(serve: Serve) -> None:
 # -- streams -------------------------------------------------------------------------------------
 
 
-def stream_of(source: HeardOf, **given: str) -> DafkaStreamReader:
-    return DafkaStreamReader(full(), options(startingoffsets="earliest", **given), source.connect)
+def stream_of(source: HeardOf, **given: str) -> DafkaMicroBatchStream:
+    return DafkaMicroBatchStream(
+        full(), options(startingoffsets="earliest", **given), source.connect
+    )
 
 
 def test_an_offset_never_goes_backwards(serve: Serve) -> None:
@@ -305,7 +307,7 @@ def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
     assert [rows_of(replay, p) for p in again] == before
 
 
-def rows_of(stream: DafkaStreamReader, part: OffsetRange) -> list[tuple[int, bytes]]:
+def rows_of(stream: DafkaMicroBatchStream, part: OffsetRange) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     for batch in stream.read(part):
         found += zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)

@@ -21,8 +21,8 @@ from dafka_spark.cluster import connections
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.range_planner import OffsetRange
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
+from dafka_spark.source.offset_ranges import OffsetRange
 from tests.integration.cluster.stores import HeardOf, Serve
 from tests.memory_reader import MemoryReader
 
@@ -120,7 +120,7 @@ def test_a_stream_waits_and_says_so_once(serve: Serve, caplog: pytest.LogCapture
     store = serve("one")
     store.add(FLIGHTS, 5)
     options = SourceOptions.of({"subscribe": "fligths", "startingOffsets": "earliest"})
-    stream = DafkaStreamReader(full(), options.for_stream(), HeardOf([store]).connect)
+    stream = DafkaMicroBatchStream(full(), options.for_stream(), HeardOf([store]).connect)
     begin = stream.initialOffset()
     for _ in range(3):
         assert stream.latestOffset(begin, ReadAllAvailable()) == begin
@@ -144,7 +144,7 @@ def test_a_stream_that_ends_or_names_partitions_fails(
 ) -> None:
     def asked(**more: str) -> dict[str, Any]:
         options = SourceOptions.of({**given, "startingOffsets": "earliest", **more})
-        stream = DafkaStreamReader(full(), options.for_stream(), source.connect)
+        stream = DafkaMicroBatchStream(full(), options.for_stream(), source.connect)
         if ends:
             stream.prepareForTriggerAvailableNow()
         begin = stream.initialOffset()
@@ -157,7 +157,7 @@ def test_a_stream_that_ends_or_names_partitions_fails(
 
 def test_a_topic_that_was_read_before_may_only_be_away(source: HeardOf) -> None:
     options = SourceOptions.of({"subscribe": "gone"})
-    stream = DafkaStreamReader(full(), options.for_stream(), source.connect)
+    stream = DafkaMicroBatchStream(full(), options.for_stream(), source.connect)
     stream.prepareForTriggerAvailableNow()
     begin = SourceOffset({TopicPartition("gone", "A"): 0}).as_json()
     assert stream.latestOffset(begin, ReadAllAvailable()) == begin
@@ -227,13 +227,13 @@ def test_a_stream_says_so_once_when_it_begins(caplog: pytest.LogCaptureFixture) 
     mesh.add(TP, 5)
     mesh.away = [KnownStore("S" * 32, "tcp://h:1", 1)]
     options = SourceOptions.of({"subscribe": "t", "fetch": "mesh"})
-    reader = DafkaStreamReader(full(), options, mesh.connect)
+    reader = DafkaMicroBatchStream(full(), options, mesh.connect)
     with caplog.at_level(logging.WARNING, "dafka_spark"):
         start = reader.initialOffset()
         for _ in range(3):
             start = reader.latestOffset(start, ReadAllAvailable())
     assert caplog.text.count(f"store {'S' * 32} (tcp://h:1") == 1
     strict = SourceOptions.of({"subscribe": "t", "fetch": "mesh", "minstores": "all"})
-    reader = DafkaStreamReader(full(), strict, mesh.connect)
+    reader = DafkaMicroBatchStream(full(), strict, mesh.connect)
     with pytest.raises(ConfigError, match="away: store SSSS"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())

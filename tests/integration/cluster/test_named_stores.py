@@ -18,9 +18,9 @@ from dafka_core.testing import wait_until
 from dafka_spark.cluster.connections import NamedStoresReader
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.transactional_writer import WriterFactory
+from dafka_spark.sink.transaction_writer import WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.transactions import PARTITION, numbers, soon
 
 TOPIC = "numbers"
@@ -75,7 +75,7 @@ def test_a_query_reads_and_writes_without_any_mesh(own: EmbeddedCluster) -> None
 
     wait_until(all_are_everywhere, "both stores have all rows")
     # A stream goes on when one of them dies.
-    stream = DafkaStreamReader(full(), source(both).for_stream())
+    stream = DafkaMicroBatchStream(full(), source(both).for_stream())
     start = stream.initialOffset()
     own.kill_store(1)
     end: dict[str, object] = {}

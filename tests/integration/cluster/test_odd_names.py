@@ -15,10 +15,10 @@ from dafka_spark.errors import ColumnError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.task_writer import partition_address, write_rows
-from dafka_spark.sink.transactional_writer import MeshWriter, WriterFactory
+from dafka_spark.sink.rows import partition_address, write_rows
+from dafka_spark.sink.transaction_writer import MeshWriter, WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.transactions import PARTITION, PATIENCE_S, options, soon
 
 FORMS = ("{}-bad\udcff", "{}-new\nline", "{}-\\xff", "{}-plain", "{}-" + "\udcfe" * 200)
@@ -82,7 +82,7 @@ def test_a_stream_goes_on_from_its_checkpoint(shared: EmbeddedCluster, topic: st
     chosen = SourceOptions.of({**given, "subscribePattern": f"{topic}-.*"})
     begin = end = None
     for count in (1, 2):
-        stream = DafkaStreamReader(full(), chosen)
+        stream = DafkaMicroBatchStream(full(), chosen)
         begin = end or stream.initialOffset()
         end = json.loads(json.dumps(stream.latestOffset(begin, ReadAllAvailable())))
         assert end["version"] == 2

@@ -19,7 +19,7 @@ from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import progress_publisher
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 
 A = TopicPartition("t", "A")
@@ -32,9 +32,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_publisher, "EVERY_S", 0.05)
 
 
-def reader(source: HeardOf, **given: str) -> DafkaStreamReader:
+def reader(source: HeardOf, **given: str) -> DafkaMicroBatchStream:
     named = {"subscribe": "t", "startingoffsets": "earliest", "queryname": "q", **given}
-    return DafkaStreamReader(full(), SourceOptions.of(named).for_stream(), source.connect)
+    return DafkaMicroBatchStream(full(), SourceOptions.of(named).for_stream(), source.connect)
 
 
 def lags(store: Served) -> list[QueryLag]:
@@ -68,7 +68,7 @@ def test_a_query_without_a_name_reports_nothing(serve: Serve) -> None:
     store = serve("one")
     store.add(A, 5)
     options = SourceOptions.of({"subscribe": "t", "startingoffsets": "earliest"})
-    stream = DafkaStreamReader(full(), options, HeardOf([store]).connect)
+    stream = DafkaMicroBatchStream(full(), options, HeardOf([store]).connect)
     end = stream.latestOffset(stream.initialOffset(), ALL)
     stream.commit(end)
     stream.stop()
@@ -161,4 +161,4 @@ def test_two_queries_of_one_name_are_told_apart(serve: Serve) -> None:
 
 def test_a_reader_travels_before_it_has_begun(serve: Serve) -> None:
     options = SourceOptions.of({"subscribe": "t", "queryname": "q"})
-    pickle.loads(pickle.dumps(DafkaStreamReader(full(), options)))
+    pickle.loads(pickle.dumps(DafkaMicroBatchStream(full(), options)))

@@ -25,8 +25,8 @@ from dafka_spark.errors import (
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.range_planner import HeldRange, OffsetRange, SharedTask
-from dafka_spark.source.range_reader import RangeReader
+from dafka_spark.source.offset_ranges import HeldRange, OffsetRange, SharedTask
+from dafka_spark.source.partition_reader import RangeReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 
 PARTITIONS = [TopicPartition("t", f"P{number:02}") for number in range(20)]

@@ -23,9 +23,9 @@ from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.range_fetch import FlightSource, LocalLogSource, MeshSource
-from dafka_spark.source.range_planner import HeldRange, OffsetRange
-from dafka_spark.source.range_reader import RangeReader
+from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import HeardOf, Serve, value
 from tests.integration.storage import appender

@@ -11,20 +11,20 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import progress_publisher
-from dafka_spark.source.batch_limit import Sizes, Waiting
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from dafka_spark.source.progress_publisher import described
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.read_limit import Sizes, Waiting
 from tests.integration.cluster.stores import HeardOf, Serve
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 
 
-def stream_of(source: HeardOf) -> DafkaStreamReader:
+def stream_of(source: HeardOf) -> DafkaMicroBatchStream:
     options = SourceOptions.of({"subscribe": "t", "startingoffsets": "earliest"})
-    return DafkaStreamReader(full(), options, source.connect)
+    return DafkaMicroBatchStream(full(), options, source.connect)
 
 
-def lag(stream: DafkaStreamReader) -> dict[str, Any]:
+def lag(stream: DafkaMicroBatchStream) -> dict[str, Any]:
     report = stream.reportLatestOffset()
     assert report is not None
     found: dict[str, Any] = report["lag"]

@@ -16,8 +16,8 @@ from dafka_core.flight.store_client import PutStream, StoreClient
 from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.sink import transactional_writer
-from dafka_spark.sink.transactional_writer import WriterFactory
+from dafka_spark.sink import transaction_writer
+from dafka_spark.sink.transaction_writer import WriterFactory
 from tests.forked import ForkedCluster
 from tests.integration.cluster.transactions import (
     PARTITION,
@@ -46,7 +46,7 @@ def test_small_batches_become_blocks(
         put(stream, values)
 
     monkeypatch.setattr(PutStream, "write", counted)
-    monkeypatch.setattr(transactional_writer, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(transaction_writer, "BLOCK_ROWS", 100)
     with hosted(shared, topic) as writer:
         for start in range(0, 250, 10):
             writer.write(numbers(start, start + 10))
@@ -60,7 +60,7 @@ def test_small_batches_become_blocks(
 def test_what_is_retained_is_bounded(
     shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactional_writer, "RETAINED_BYTES", 2000)
+    monkeypatch.setattr(transaction_writer, "RETAINED_BYTES", 2000)
     with hosted(shared, topic) as writer:
         for start in range(0, 1000, 10):
             writer.write(numbers(start, start + 10))
@@ -75,7 +75,7 @@ def test_what_is_retained_is_bounded(
 def test_rows_without_bytes_are_bounded_too(
     shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactional_writer, "RETAINED_BYTES", 200)
+    monkeypatch.setattr(transaction_writer, "RETAINED_BYTES", 200)
     with hosted(shared, topic) as writer:
         writer.write(pa.array([b""] * 100))
         assert not writer.rows.is_whole
@@ -87,7 +87,7 @@ def test_rows_without_bytes_are_bounded_too(
 def test_many_topics_share_few_streams(
     shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactional_writer, "MAX_STREAMS", 2)
+    monkeypatch.setattr(transaction_writer, "MAX_STREAMS", 2)
     names = [f"{topic}-{index}" for index in range(5)]
     streams: set[PutStream] = set()
     put, close = StoreClient.put, PutStream.close
@@ -142,7 +142,7 @@ def test_the_host_is_lost_again_while_rows_are_staged_anew(
 def test_a_large_transaction_goes_on_at_the_same_host(
     own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactional_writer, "RETAINED_BYTES", 300)
+    monkeypatch.setattr(transaction_writer, "RETAINED_BYTES", 300)
     own.kill_store(1)
     with transaction(own, topic) as writer:
         writer.write(numbers(0, 155))
@@ -158,7 +158,7 @@ def test_a_large_transaction_goes_on_at_the_same_host(
 def test_a_large_transaction_whose_host_is_gone_fails(
     own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactional_writer, "RETAINED_BYTES", 300)
+    monkeypatch.setattr(transaction_writer, "RETAINED_BYTES", 300)
     with transaction(own, topic, deliveryTimeoutMs=1500) as writer:
         writer.write(numbers(0, 155))
         own.kill_store(host_of(own, writer))
@@ -173,7 +173,7 @@ def test_a_large_transaction_whose_host_is_given_up_fails_at_once(
     topic: str, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     """And not after two minutes: what waits is Spark's next attempt."""
-    monkeypatch.setattr(transactional_writer, "RETAINED_BYTES", 300)
+    monkeypatch.setattr(transaction_writer, "RETAINED_BYTES", 300)
     monkeypatch.setattr(timing, "SILENT_S", 1.0)
     with ForkedCluster(stores=1 + others) as cluster, transaction(cluster, topic) as writer:
         writer.write(numbers(0, 155))
@@ -191,7 +191,7 @@ def test_two_hundred_slow_writers_share_the_places_of_a_store(
     shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has some rows staged while it computes the others: there are 32 places."""
-    monkeypatch.setattr(transactional_writer, "HOLD_S", 0.05)
+    monkeypatch.setattr(transaction_writer, "HOLD_S", 0.05)
     all_staged = threading.Barrier(200)
 
     def work(number: int) -> int:

@@ -23,9 +23,9 @@ from dafka_core.model.records import (
 )
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.sink.transactional_writer import fence
+from dafka_spark.sink.store_session import StoreSession
+from dafka_spark.sink.transaction_writer import fence
 from tests.integration.cluster.transactions import (
     PARTITION,
     PATIENCE_S,

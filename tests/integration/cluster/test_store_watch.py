@@ -18,7 +18,7 @@ from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source.stream_reader import LONG_S, DafkaStreamReader, IdleWait
+from dafka_spark.source.micro_batch_stream import LONG_S, DafkaMicroBatchStream, IdleWait
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 
 A = TopicPartition("t", "A")
@@ -46,12 +46,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch, wait_s: float = 0.02) -> None:
     monkeypatch.setattr(IdleWait, "allowed_s", lambda _: wait_s)
 
 
-def stream_of(source: HeardOf, **given: str) -> DafkaStreamReader:
+def stream_of(source: HeardOf, **given: str) -> DafkaMicroBatchStream:
     options = {"subscribe": "t", "startingoffsets": "earliest", "fetchtimeoutms": "20000", **given}
-    return DafkaStreamReader(full(), SourceOptions.of(options), source.connect)
+    return DafkaMicroBatchStream(full(), SourceOptions.of(options), source.connect)
 
 
-def idle(stream: DafkaStreamReader) -> Offset:
+def idle(stream: DafkaMicroBatchStream) -> Offset:
     """Where the query is when it has read everything and been told that there is nothing new."""
     end = stream.latestOffset(stream.initialOffset(), ALL)
     assert stream.latestOffset(end, ALL) == end

@@ -17,8 +17,8 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
-from dafka_spark.source import stream_reader
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source import micro_batch_stream
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 from tests.unit.dafka_spark.streams import ALL, json_round, reader
 
@@ -54,11 +54,11 @@ def write(store: Served, tp: TopicPartition, count: int, ago_s: float = 0.0) -> 
     store.log.append([RecordBatch(tp, start, values, times=times)])
 
 
-def latest(source: HeardOf, **given: str) -> DafkaStreamReader:
+def latest(source: HeardOf, **given: str) -> DafkaMicroBatchStream:
     return reader(source, startingoffsets="latest", **{"fetchtimeoutms": "10000"} | given)
 
 
-def rows(stream: DafkaStreamReader, start: Any, end: Any) -> dict[str, list[int]]:
+def rows(stream: DafkaMicroBatchStream, start: Any, end: Any) -> dict[str, list[int]]:
     """The offsets that a batch has read, by partition."""
     found: dict[str, list[int]] = {}
     for part in stream.partitions(json_round(start), json_round(end)):
@@ -119,12 +119,12 @@ def test_the_clock_of_the_driver_may_be_wrong(
     source = HeardOf([one])
     stream = latest(source)
     with monkeypatch.context() as patched:
-        patched.setattr(stream_reader, "time", Clock(ahead_s))
+        patched.setattr(micro_batch_stream, "time", Clock(ahead_s))
         begun = stream.initialOffset()
     write(away, B, 2)
     write(away, C, 3)
     source.served.append(away)
-    monkeypatch.setattr(stream_reader, "time", Clock(ahead_s))
+    monkeypatch.setattr(micro_batch_stream, "time", Clock(ahead_s))
     first = stream.latestOffset(begun, ALL)
     assert rows(stream, begun, first) == {"B": [50, 51], "C": [0, 1, 2]}
 

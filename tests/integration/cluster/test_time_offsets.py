@@ -24,10 +24,10 @@ from dafka_core.model.values import Values
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import stream_reader
+from dafka_spark.source import micro_batch_stream
 from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
-from dafka_spark.source.range_planner import HeldRange
-from dafka_spark.source.time_offsets import AskedTime, offsets_of_times
+from dafka_spark.source.offset_ranges import HeldRange
+from dafka_spark.source.offset_reader import AskedTime, offsets_of_times
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 from tests.integration.cluster.test_stream_reader import Clock, positions, rows
 from tests.unit.dafka_spark.streams import ALL, json_round, reader
@@ -137,7 +137,7 @@ def test_ago_is_by_the_clock_of_the_stores(
     """The driver's may be wrong by hours."""
     store, now_ms = serve("one"), time.time_ns() // 1_000_000
     write(store, A, now_ms - 2 * HOUR_MS, now_ms - 30 * 60_000, now_ms - 60_000)
-    monkeypatch.setattr(stream_reader, "time", Clock(ahead_s))
+    monkeypatch.setattr(micro_batch_stream, "time", Clock(ahead_s))
     source = HeardOf([store])
     for text, offset in (("-1h", 1), ("-10m", 2), ("-1d", 0), ("-5s", 3)):
         stream = reader(source, startingoffsets=text)

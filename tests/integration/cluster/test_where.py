@@ -23,9 +23,9 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import range_fetch
+from dafka_spark.source import record_sources
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.range_planner import OffsetRange, SharedTask
+from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 from tests.unit.dafka_spark.streams import ALL, json_round, reader
 
@@ -158,7 +158,7 @@ def test_a_task_goes_on_at_the_next_store(
             raise HistoryChangedError("t", "A", 0, None, "it broke", 1)
         yield from came
 
-    monkeypatch.setattr(range_fetch, "read_where", breaking)
+    monkeypatch.setattr(record_sources, "read_where", breaking)
     monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
     monkeypatch.setattr(server_get, "MAX_SCANNED_BLOCKS", 1)
     source = HeardOf([one, other])
@@ -176,7 +176,7 @@ def test_a_reply_that_has_not_looked_at_all_is_an_error(
         for start, end in looked_at:
             yield KeptRecords(TP, start, end, np.array([], np.int64), Values())
 
-    monkeypatch.setattr(range_fetch, "read_where", lying)
+    monkeypatch.setattr(record_sources, "read_where", lying)
     with pytest.raises((IncompleteBatchError, StoreLostDataError)):
         batch(HeardOf([one]), "value = '00007'", fetch="flight")
 

@@ -24,7 +24,7 @@ from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink.commit_messages import WrittenRange
-from dafka_spark.sink.transactional_writer import MeshWriter
+from dafka_spark.sink.transaction_writer import MeshWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.transactions import (
     PARTITION,

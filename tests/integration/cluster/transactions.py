@@ -10,12 +10,12 @@ import pytest
 from dafka_core import EmbeddedCluster
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition, TransactionState
-from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
-from dafka_spark.sink.task_writer import PartitionWriter
-from dafka_spark.sink.transactional_writer import TransactionalWriter, WriterFactory
+from dafka_spark.sink.rows import PartitionWriter
+from dafka_spark.sink.store_session import StoreSession
+from dafka_spark.sink.transaction_writer import TransactionalWriter, WriterFactory
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
 PATIENCE_S = 30.0

@@ -20,12 +20,12 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
-from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
-from dafka_spark.sink.transactional_writer import TransactionalWriter, WriterFactory
-from dafka_spark.source.range_fetch import RangeFetch, open_sources
-from dafka_spark.source.range_planner import HeldRange, OffsetRange
+from dafka_spark.sink.store_session import StoreSession
+from dafka_spark.sink.transaction_writer import TransactionalWriter, WriterFactory
+from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.record_sources import RangeFetch, open_sources
 
 READ, PUT = TopicPartition("read", "A" * 32), TopicPartition("put", "B" * 32)
 TIMEOUT_S = 60.0

@@ -17,9 +17,9 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.transactional_writer import WriterFactory
+from dafka_spark.sink.transaction_writer import WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 
 TP = TopicPartition("numbers", "A" * 32)
 COUNT = 10
@@ -43,7 +43,7 @@ def read(given: dict[str, str], **others: str) -> int:
 def stream(given: dict[str, str]) -> int:
     """What a streaming query finds in its first batch."""
     options = SourceOptions.of({**given, "subscribe": TP.topic, "startingOffsets": "earliest"})
-    reader = DafkaStreamReader(full(), options.for_stream())
+    reader = DafkaMicroBatchStream(full(), options.for_stream())
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     tasks = reader.partitions(start, end)

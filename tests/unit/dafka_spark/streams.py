@@ -9,15 +9,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.memory_reader import MemoryReader
 
 ALL = ReadAllAvailable()
 
 
-def reader(source: MemoryReader, **given: str) -> DafkaStreamReader:
+def reader(source: MemoryReader, **given: str) -> DafkaMicroBatchStream:
     options = SourceOptions.of({"subscribe": "t", "startingoffsets": "earliest", **given})
-    return DafkaStreamReader(full(), options, source.connect)
+    return DafkaMicroBatchStream(full(), options, source.connect)
 
 
 def json_round(offset: Any) -> Any:
@@ -25,10 +25,10 @@ def json_round(offset: Any) -> Any:
     return json.loads(json.dumps(offset))
 
 
-def everything(stream: DafkaStreamReader) -> dict[str, Any]:
+def everything(stream: DafkaMicroBatchStream) -> dict[str, Any]:
     return stream.latestOffset(stream.initialOffset(), ALL)
 
 
-def planned(stream: DafkaStreamReader, start: Any, end: Any) -> Any:
+def planned(stream: DafkaMicroBatchStream, start: Any, end: Any) -> Any:
     parts: list[Any] = stream.partitions(json_round(start), json_round(end))
     return {(part.partition, part.start, part.end) for part in parts}

@@ -7,7 +7,7 @@ from typing import Self
 
 import pytest
 
-from dafka_spark.sink import writers
+from dafka_spark.sink import writer
 
 
 class Task:
@@ -19,7 +19,7 @@ class Task:
 
     def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """From now on this is the running task."""
-        monkeypatch.setattr(writers, "TaskContext", self)
+        monkeypatch.setattr(writer, "TaskContext", self)
 
     def get(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from dafka_core.model.records import TopicPartition
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.batch_limit import ASSUMED_BYTES, BatchLimit, records_within
+from dafka_spark.source.read_limit import ASSUMED_BYTES, BatchLimit, records_within
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 

@@ -25,7 +25,7 @@ from dafka_spark.source.batch_reader import (
     Spans,
     conditions,
 )
-from dafka_spark.source.latest_offsets import OffsetsSnapshot
+from dafka_spark.source.offset_reader import OffsetsSnapshot
 from tests.memory_reader import MemoryReader
 
 

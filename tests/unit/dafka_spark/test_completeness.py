@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_spark.errors import IncompleteBatchError, StoreLostDataError
-from dafka_spark.source.range_fetch import CompletenessCheck, checked_reply
-from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.offset_ranges import OffsetRange
+from dafka_spark.source.record_sources import CompletenessCheck, checked_reply
 
 WANTED = OffsetRange("t", "A", 10, 30)
 

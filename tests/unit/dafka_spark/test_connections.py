@@ -9,7 +9,7 @@ import pytest
 
 from dafka_core.errors import DataLossError, FetchTimeoutError
 from dafka_spark.cluster.connections import Connections
-from dafka_spark.spark_options import MeshAddress
+from dafka_spark.options import MeshAddress
 from tests.memory_reader import MemoryReader
 
 

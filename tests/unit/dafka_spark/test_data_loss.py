@@ -29,7 +29,7 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import data_loss
 from dafka_spark.source.data_loss import DataLossPolicy, classify, denial
-from dafka_spark.source.stream_reader import DafkaStreamReader
+from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.memory_reader import MemoryReader
 from tests.unit.dafka_spark.streams import ALL, everything, json_round, planned, reader
 
@@ -295,7 +295,7 @@ def test_partitions_that_are_not_read_any_more_are_not_missed(source: MemoryRead
     first = everything(reader(source))
     source.drop(A)
     options = {"assign": '{"t": ["B"]}', "startingoffsets": "earliest", "fetchtimeoutms": "1"}
-    stream = DafkaStreamReader(full(), SourceOptions.of(options), source.connect)
+    stream = DafkaMicroBatchStream(full(), SourceOptions.of(options), source.connect)
     stream.prepareForTriggerAvailableNow()
     assert stream.latestOffset(first, ALL) == first
 

@@ -6,16 +6,15 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_spark.options import Bound
-from dafka_spark.positions import (
+from dafka_spark.option_types import (
     AT_EARLIEST,
     AT_LATEST,
     OffsetRangeLimit,
     parse_offset_range_limit,
     parse_timestamp,
 )
-from dafka_spark.source.latest_offsets import OffsetsSnapshot
-from dafka_spark.source.time_offsets import resolved
+from dafka_spark.options import Bound
+from dafka_spark.source.offset_reader import OffsetsSnapshot, resolved
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HEADS = {A: PartitionInfo("t", "A", 5, 50), B: PartitionInfo("t", "B", 0, 7)}

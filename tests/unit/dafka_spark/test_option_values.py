@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dafka_core.model.records import TopicPartition
-from dafka_spark.option_values import (
+from dafka_spark.option_types import (
     ALL_STORES,
     parse_acks,
     parse_assign,

@@ -15,13 +15,20 @@ from dafka_core.errors import ConfigError
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark import DafkaDataSource
-from dafka_spark import option_values as values
+from dafka_spark import option_types as values
 from dafka_spark.errors import ColumnError
-from dafka_spark.option_values import ALL_STORES, UNLIMITED_BYTES
+from dafka_spark.option_types import (
+    ALL_STORES,
+    AT_EARLIEST,
+    AT_LATEST,
+    LATEST,
+    TIME,
+    UNLIMITED_BYTES,
+    Position,
+)
 from dafka_spark.options import DEFAULT_BYTES, SinkOptions, SourceOptions
-from dafka_spark.positions import AT_EARLIEST, AT_LATEST, LATEST, TIME, Position
 from dafka_spark.schema import is_table, table_options
-from dafka_spark.sink.task_writer import check_columns
+from dafka_spark.sink.rows import check_columns
 from scripts.options import markdown_table
 from tests.unit.dafka_spark.descriptors import INT64, File
 

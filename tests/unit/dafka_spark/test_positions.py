@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.model.records import TopicPartition
-from dafka_spark.positions import (
+from dafka_spark.option_types import (
     AGO,
     AT_EARLIEST,
     AT_LATEST,

@@ -32,8 +32,8 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.range_fetch import MeshSource, RangeFetch, RecordSource
-from dafka_spark.source.range_planner import OffsetRange
+from dafka_spark.source.offset_ranges import OffsetRange
+from dafka_spark.source.record_sources import MeshSource, RangeFetch, RecordSource
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")

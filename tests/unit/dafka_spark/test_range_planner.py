@@ -14,7 +14,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import TopicPartition
 from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
-from dafka_spark.source.range_planner import (
+from dafka_spark.source.offset_ranges import (
     LEAST_TASKS,
     SHARED_RANGES,
     SHARED_RECORDS,

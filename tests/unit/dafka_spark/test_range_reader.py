@@ -25,10 +25,10 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import range_reader
-from dafka_spark.source.range_fetch import RangeFetch
-from dafka_spark.source.range_planner import OffsetRange, SharedTask
-from dafka_spark.source.range_reader import ArrowBatches, RangeReader
+from dafka_spark.source import partition_reader
+from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
+from dafka_spark.source.partition_reader import ArrowBatches, RangeReader
+from dafka_spark.source.record_sources import RangeFetch
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
@@ -329,5 +329,5 @@ def test_contents_may_be_left_as_they_are() -> None:
 def test_envelopes_are_opened_only_where_a_column_asks_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(range_reader, "opened_columns")
+    monkeypatch.delattr(partition_reader, "opened_columns")
     assert len(made(columns("offset", "topic", "timestamp", "timestampType"))) == 4

@@ -22,7 +22,8 @@ from dafka_core.model.records import (
 )
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.range_fetch import (
+from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.record_sources import (
     FlightSource,
     LocalLogSource,
     MeshSource,
@@ -33,7 +34,6 @@ from dafka_spark.source.range_fetch import (
     sources_now,
     with_times,
 )
-from dafka_spark.source.range_planner import HeldRange, OffsetRange
 from tests.integration.archive.records import A, B, archived
 from tests.memory_reader import MemoryReader
 

@@ -17,13 +17,12 @@ from dafka_core.config.node_options import (
 )
 from dafka_core.errors import HIDDEN, ConfigError
 from dafka_spark.cluster import connections
-from dafka_spark.option_values import ALL_STORES
-from dafka_spark.options import SinkOptions, SourceOptions
-from dafka_spark.spark_options import (
-    KAFKA_OPTIONS,
-    Decision,
+from dafka_spark.kafka_options import KAFKA_OPTIONS, Decision, kafka_option
+from dafka_spark.option_types import ALL_STORES
+from dafka_spark.options import (
     MeshAddress,
-    kafka_option,
+    SinkOptions,
+    SourceOptions,
     settings_of,
     sides,
     user_options,

@@ -20,7 +20,13 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster import connections
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source.stream_reader import LONG_S, PAUSE_S, SHORT_S, DafkaStreamReader, IdleWait
+from dafka_spark.source.micro_batch_stream import (
+    LONG_S,
+    PAUSE_S,
+    SHORT_S,
+    DafkaMicroBatchStream,
+    IdleWait,
+)
 from tests.memory_reader import MemoryReader
 from tests.unit.dafka_spark.streams import ALL, everything, json_round, planned, reader
 
@@ -48,9 +54,9 @@ def test_it_travels_and_connects_where_it_comes_to(
     source: MemoryReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = SourceOptions.of({"subscribe": "t", "startingOffsets": "earliest"})
-    pickled = pickle.dumps(DafkaStreamReader(full(), options))
+    pickled = pickle.dumps(DafkaMicroBatchStream(full(), options))
     monkeypatch.setattr(connections, "lend_kept", source.connect)
-    stream: DafkaStreamReader = pickle.loads(pickled)
+    stream: DafkaMicroBatchStream = pickle.loads(pickled)
     start = stream.initialOffset()
     assert planned(stream, start, stream.latestOffset(start, ALL)) == {("A", 0, 10), ("B", 0, 20)}
 

@@ -22,10 +22,10 @@ from dafka_spark.errors import ColumnError
 from dafka_spark.formats.codecs import parse_ddl
 from dafka_spark.options import SinkOptions
 from dafka_spark.schema import full
-from dafka_spark.sink import task_writer
-from dafka_spark.sink.applications import Application
+from dafka_spark.sink import rows
+from dafka_spark.sink.application import Application
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
-from dafka_spark.sink.task_writer import (
+from dafka_spark.sink.rows import (
     by_topic,
     check_columns,
     encoded,
@@ -235,7 +235,7 @@ def test_odd_topics_are_written_when_they_are_allowed() -> None:
 
 
 def test_too_many_topics_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_writer, "MAX_TOPICS", 2)
+    monkeypatch.setattr(rows, "MAX_TOPICS", 2)
     with pytest.raises(ColumnError, match=r"more than 2 topics"):
         write(Ledger(), batch(value=[b""] * 3, topic=["a", "b", "c"]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_spark.option_values import TopicSelection
+from dafka_spark.option_types import TopicSelection
 from dafka_spark.options import SourceOptions
 
 ADDRESS = "EB0A5E4C1F3B4D7C8C1B0F8E2D3C4B5A"

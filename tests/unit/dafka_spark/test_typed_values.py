@@ -14,8 +14,8 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark import DafkaDataSource
 from dafka_spark.errors import BadValueError
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.range_planner import OffsetRange, SharedTask
-from dafka_spark.source.range_reader import RangeReader
+from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
+from dafka_spark.source.partition_reader import RangeReader
 from tests.memory_reader import MemoryReader
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")

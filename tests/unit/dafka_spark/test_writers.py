@@ -19,7 +19,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
-from dafka_spark.sink.writers import (
+from dafka_spark.sink.writer import (
     BATCH_ID,
     QUERY_ID,
     SPECULATION,

@@ -22,10 +22,10 @@ from dafka_core.flight.requests import AskedRange
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster import connections, timing
-from dafka_spark.option_values import UNLIMITED_BYTES
+from dafka_spark.option_types import UNLIMITED_BYTES
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.range_planner import Holders, rate_limit
-from dafka_spark.source.time_offsets import ranked
+from dafka_spark.source.offset_ranges import Holders, rate_limit
+from dafka_spark.source.offset_reader import ranked
 
 UNASKED_BYTES: Final = 1 << 20
 """Where records of this size would all fit into the limit, no store is asked how large they are: a

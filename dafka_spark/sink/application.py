@@ -18,12 +18,12 @@ from dafka_core.model.names import quoted
 from dafka_core.model.records import NO_VERSION, TopicPartition, Transaction
 from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.store_session import StoreSession
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ApplicationError, OldCheckpointError, TransactionChangedError
 from dafka_spark.options import COUNT_BITS, SinkOptions
 from dafka_spark.sink.commit_messages import PickedStore
-from dafka_spark.sink.task_writer import partition_address
+from dafka_spark.sink.rows import partition_address
+from dafka_spark.sink.store_session import StoreSession
 
 assert MAX_TRANSACTIONS < 1 << COUNT_BITS
 

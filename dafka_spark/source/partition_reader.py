@@ -28,8 +28,8 @@ from dafka_spark.errors import BadValueError
 from dafka_spark.formats.codec import Codec, Part, apart, joined
 from dafka_spark.options import DROPMALFORMED, FAILFAST, SourceOptions
 from dafka_spark.schema import CORRUPT, ERROR
-from dafka_spark.source.range_fetch import SharedFetch, incomplete
-from dafka_spark.source.range_planner import OffsetRange, SharedTask
+from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
+from dafka_spark.source.record_sources import SharedFetch, incomplete
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
 from dafka_spark.source.data_loss import DataLossPolicy, classify, denial, replaced
-from dafka_spark.source.range_planner import HeldRange, OffsetRange
+from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
 
 
 class ArchiveSource:

@@ -36,13 +36,12 @@ from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.cluster.worker_process import settle
-from dafka_spark.options import SinkOptions
-from dafka_spark.sink import applications, commit_coordinator
-from dafka_spark.sink.applications import Application
+from dafka_spark.options import SinkOptions, camel
+from dafka_spark.sink import application, commit_coordinator
+from dafka_spark.sink.application import Application
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, TaskCommit, WrittenRange
-from dafka_spark.sink.task_writer import check_columns, encoded, own_address, row_codec, write_rows
-from dafka_spark.sink.transactional_writer import WriterFactory
-from dafka_spark.spark_options import camel
+from dafka_spark.sink.rows import check_columns, encoded, own_address, row_codec, write_rows
+from dafka_spark.sink.transaction_writer import WriterFactory
 
 _LAST = 2
 """Records to read: that of the batch, if it is repeated, and the one before."""
@@ -183,7 +182,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         """Picks the store where all tasks stage their rows, or refuses (driver)."""
         if self._options.is_exact:
             self._picked = commit_coordinator.pick_store(self._options)
-            applications.check(self._options, self._picked)
+            application.check(self._options, self._picked)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of one task; a second attempt goes on in the first one's partition."""

@@ -45,13 +45,12 @@ from dafka_core.model.records import (
 from dafka_core.model.values import Values
 from dafka_core.system.closing import Closing
 from dafka_spark.cluster import timing
-from dafka_spark.cluster.store_session import StoreSession, choose_host
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.option_values import ALL_STORES
-from dafka_spark.options import SinkOptions
+from dafka_spark.option_types import ALL_STORES
+from dafka_spark.options import SinkOptions, settings_of
 from dafka_spark.sink.commit_messages import NOT_PICKED, PickedStore, WrittenRange
-from dafka_spark.sink.task_writer import PartitionWriter
-from dafka_spark.spark_options import settings_of
+from dafka_spark.sink.rows import PartitionWriter
+from dafka_spark.sink.store_session import StoreSession, choose_host
 
 BLOCK_ROWS: Final = MAX_BATCH_RECORDS
 BLOCK_BYTES: Final = MAX_BATCH_BYTES // 2

@@ -22,20 +22,10 @@ from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
+from dafka_spark.option_types import AT_LATEST
 from dafka_spark.options import MESH, SourceOptions
-from dafka_spark.positions import AT_LATEST
-from dafka_spark.source.batch_limit import BatchLimit, Sizes, Waiting
 from dafka_spark.source.data_loss import RegressionDetector
-from dafka_spark.source.latest_offsets import (
-    Heads,
-    OffsetsSnapshot,
-    StoreWatch,
-    check_stores,
-    fetch_latest_offsets,
-    wait_or_fail,
-)
-from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
-from dafka_spark.source.range_planner import (
+from dafka_spark.source.offset_ranges import (
     NOT_ARCHIVED,
     Archived,
     Holders,
@@ -43,14 +33,22 @@ from dafka_spark.source.range_planner import (
     Task,
     plan_tasks,
 )
-from dafka_spark.source.range_reader import RangeReader
-from dafka_spark.source.time_offsets import (
+from dafka_spark.source.offset_reader import (
     ArchiveLook,
     AskedTime,
+    Heads,
+    OffsetsSnapshot,
     Resolved,
+    StoreWatch,
+    check_stores,
+    fetch_latest_offsets,
     offsets_of_times,
     resolved,
+    wait_or_fail,
 )
+from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
+from dafka_spark.source.read_limit import BatchLimit, Sizes, Waiting
 
 # How long a query that has nothing to do may wait for news before it answers Spark.
 #
@@ -191,7 +189,7 @@ class LaterPartitions:
 # ruff: noqa: N802, N815 -- Spark names these methods
 
 
-class DafkaStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the selected partitions; new ones are read from their first record on.
 
     A query that began at ``latest`` reads of them what was written since (``later_partitions``).
