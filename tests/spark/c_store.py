@@ -1,6 +1,6 @@
-"""A C node that is a store, of bare sockets, of which only readers hear.
+"""A C store made of bare sockets, which only readers discover.
 
-Stores of ours would copy what it has; it does not greet them, so what it has stays its own.
+It does not greet stores of ours, as they would copy its records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.integration.nodes.peers import RawPeer
 
 
 class CStore:
-    """Has one partition; greets everybody but ``strangers``."""
+    """A store with one partition, which ignores the nodes in ``strangers``."""
 
     def __init__(
         self, tower: str, topic: str, values: Sequence[bytes], strangers: Collection[str]
@@ -53,16 +53,16 @@ class CStore:
         while not self._ended.wait(0.005):
             for node in self._readers():
                 self._peer.send(Hello(node, self._peer.address))
-            asked = self._peer.messages(GetHeads)
-            for question in asked[heads:]:
-                if question.topic in ("", self.topic) and self._knows(question.requestor):
+            requests = self._peer.messages(GetHeads)
+            for request in requests[heads:]:
+                if request.topic in ("", self.topic) and self._knows(request.requestor):
                     end = len(self.values) - 1
-                    head = DirectHead(question.requestor, self.topic, self.partition, end)
+                    head = DirectHead(request.requestor, self.topic, self.partition, end)
                     self._peer.send(head)
             wanted = self._peer.messages(Fetch)
             for fetch in wanted[fetches:]:
                 self._send(fetch)
-            heads, fetches = len(asked), len(wanted)
+            heads, fetches = len(requests), len(wanted)
 
     def _readers(self) -> set[str]:
         found = map(parse_subscription, list(self._peer.subscribed))

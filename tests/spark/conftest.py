@@ -12,8 +12,8 @@ import pytest
 
 from tests.spark import jvm
 
-# Before Spark's JVM starts: what it does for a source found by name it does with this Python,
-# whatever spark.pyspark.python says.
+# Set before Spark's JVM starts: Spark looks up sources by name with this Python and ignores
+# spark.pyspark.python.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 _ROOT = str(Path(__file__).parents[2])
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -29,7 +29,7 @@ from tests.forked import ForkedCluster  # noqa: E402
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark in this process, with two task slots."""
+    """Start Spark in this process, with two task slots."""
     session = (
         SparkSession.builder.master("local[2]")
         .appName("dafka tests")
@@ -50,12 +50,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """A tower and one store."""
+    """Start a tower and one store."""
     with ForkedCluster() as running:
         yield running
 
 
 @pytest.fixture
 def topic() -> str:
-    """A topic that no other test uses."""
+    """Return a topic that no other test uses."""
     return f"topic-{uuid.uuid4().hex[:12]}"

@@ -1,12 +1,12 @@
-"""Spark's daemon of Python workers, which has loaded what each worker of a test would load.
+"""Spark's daemon of Python workers, with the modules of the connector already imported.
 
-A fork gets it for nothing: it takes half a second of a processor otherwise, for each query and
-some of its steps, and for each task that fails, since its worker ends.
+Forked workers share them.  Otherwise each new worker spends half a second of CPU on imports: one
+for each query, for some steps of a query, and for each failed task.
 """
 
 from __future__ import annotations
 
-import pandas  # noqa: F401, ICN001 -- what Spark's workers import
+import pandas  # noqa: F401, ICN001 -- imported by each of Spark's workers
 from pyspark.daemon import manager
 
 import dafka_spark.sink.writer

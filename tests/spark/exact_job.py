@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 
 def main(tower: str, topic: str, checkpoint: str, starting: str) -> None:
-    """Reads a topic and does nothing with it."""
+    """Read a topic and drop its records."""
     spark = (
         SparkSession.builder.master("local[1]")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""What queries of tests do on their way: wait in the middle of a task, change the order, fail."""
+"""Functions for ``mapInArrow`` that hold a task, shuffle its rows or make it fail."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Change = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class InjectedError(Exception):
-    """A task's failure that a test wanted."""
+    """The failure of a task that a test injects."""
 
 
 def changed(frame: DataFrame, change: Change) -> DataFrame:
-    """The frame's rows on their way through ``change``, which may not change the columns."""
+    """Apply ``change``, which keeps the columns, to the rows of a frame."""
     return frame.mapInArrow(change, frame.schema)
 
 
 class Gate:
-    """Holds the tasks of one batch up, before their last rows, until the test opens it."""
+    """Holds the tasks of one batch before their last rows until the test opens it."""
 
     def __init__(self, directory: Path, batch: int | None = None) -> None:
         self._reached = directory / "reached"
@@ -49,16 +49,16 @@ class Gate:
                 yield batch
 
     def wait_reached(self) -> None:
-        """Returns when a task is held up."""
+        """Wait until a task is held."""
         wait_for(self._reached.exists)
 
     def open(self) -> None:
-        """Lets all tasks go on."""
+        """Let all tasks continue."""
         self._opened.touch()
 
 
 def shuffled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in another order each time."""
+    """Shuffle the rows, differently each time."""
     for batch in batches:
         order = list(range(batch.num_rows))
         random.shuffle(order)
@@ -66,7 +66,7 @@ def shuffled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def failing_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same, and a task's first attempts fail somewhere; each attempt's rows are in turn."""
+    """Shuffle the rows, and fail the first two attempts of each task at a random row."""
     task = TaskContext.get()
     assert task is not None
     left = random.randrange(2000) if task.attemptNumber() < 2 else None
@@ -80,8 +80,8 @@ def failing_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Returns when it holds."""
+    """Wait until the condition holds; fail after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to be in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.02)

@@ -1,9 +1,9 @@
-"""The JVMs of Spark in tests: they live for seconds or minutes, and most of that is their start.
+"""Options that make the JVMs of Spark start faster in tests.
 
-``python -m tests.spark.jvm`` makes an archive of Spark's classes as a JVM has them in memory when
-it has run a few queries (Java's class data sharing).  A JVM that finds it loads, checks and links
-none of them by itself, which is half of what it does until its first query is done.  ``make test``
-makes it once; without it, or with that of another Java, everything works and takes longer.
+``python -m tests.spark.jvm`` runs a few queries and archives the loaded classes of Spark (Java's
+class data sharing).  Loading, verifying and linking classes is half of the time until a JVM has run
+its first query; a JVM with the archive skips it.  ``make test`` makes the archive once.  Without
+one, or with that of another Java version, tests only take longer.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Compiling well and collecting in parallel is not worth it."""
+"""A short-lived JVM gains nothing from optimised code and parallel collection."""
 
-# Java says on standard output when an archive does not fit, where some programs print results.
+# Java warns about an unsuitable archive on standard output, where some programs print results.
 SHARED = (f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable", "-Xlog:all=error:stderr")
 
 QUERIES_ONCE = (
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
 )
-"""Queries that run once: to compile them costs more than it gives."""
+"""For a query that runs once, code generation costs more than it saves."""
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 
@@ -36,30 +36,30 @@ CHECKPOINTS = (
     "-Dspark.sql.streaming.checkpointFileManagerClass="
     f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
 )
-"""Spark's default one starts some sixty processes (``stat``, ``chmod``) for each micro-batch."""
+"""Spark's default manager starts about 60 processes (``stat``, ``chmod``) per micro-batch."""
 
 LOCAL_SOCKETS = "-Dspark.python.unix.domain.socket.enabled=true"
-"""Spark takes the first connection to a port of its own for the Python it has started.  A node that
-still tries a peer that has ended, whose port Spark was given by the system, would be taken for it.
+"""Spark accepts the first connection to its port as that of the Python worker it started.  A node
+that retries a peer which has ended may reach that port first.
 """
 
 PYTHON_STARTUP = str(Path(__file__).with_name("startup"))
-"""On ``PYTHONPATH``, it has the Pythons that a JVM starts begin sooner."""
+"""Added to ``PYTHONPATH``, it makes the Python processes of a JVM start faster."""
 
 
 def start_options() -> tuple[str, ...]:
-    """How a JVM starts, in any test."""
+    """Return the options of a JVM in any test."""
     return (*SHORT_LIVED, *(SHARED if ARCHIVE.exists() else ()))
 
 
 def options() -> str:
-    """What ``SPARK_SUBMIT_OPTS`` says to the JVMs of Spark's own tests."""
+    """Return ``SPARK_SUBMIT_OPTS`` for the tests in this directory."""
     return " ".join((*start_options(), *QUERIES_ONCE, CHECKPOINTS, LOCAL_SOCKETS))
 
 
 def make_archive() -> None:
-    """Has spark-submit run this file, in a JVM that writes its classes down as it ends."""
-    import pyspark  # not at the top: who only needs the options need not wait for it
+    """Run this file by spark-submit, in a JVM that archives its classes when it ends."""
+    import pyspark  # here, because callers of options() do not need it
 
     made = ARCHIVE.with_suffix(".new")
     java = (*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable", *QUERIES_ONCE)
@@ -84,7 +84,7 @@ def make_archive() -> None:
 
 
 def run_queries() -> None:
-    """A bit of all that the tests' queries do."""
+    """Run a sample of the queries that tests run."""
     from pyspark.sql import SparkSession
 
     def same(batches: Iterator[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers, to which a plan is old at once."""
+"""Spark's daemon of Python workers; each reused plan counts as old."""
 
 from __future__ import annotations
 

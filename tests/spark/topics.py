@@ -1,4 +1,4 @@
-"""Short ways to fill topics, read them and run queries over them."""
+"""Helpers that fill topics, read them and run queries over them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def produce(
     address: str | None = None,
     **options: Any,
 ) -> str:
-    """Publishes values as text, waits for the store, and gives the partition."""
+    """Publish values as text, wait for the store and return the partition."""
     with Producer(topic, tower=cluster.tower, address=address, **options) as producer:
         producer.publish_many([str(value).encode() for value in values])
         producer.flush(30)
@@ -38,7 +38,7 @@ def produce(
 
 
 def produce_many(cluster: EmbeddedCluster, topic: str, partitions: int, values: int) -> None:
-    """Writes some values, numbers as text, to each of many new partitions, straight to a store."""
+    """Write the numbers below ``values`` as text to each of many new partitions of a store."""
     records = pa.array([str(number).encode() for number in range(values)], pa.binary())
     with store_client(cluster) as client:
         for _ in range(partitions):
@@ -49,7 +49,7 @@ def produce_many(cluster: EmbeddedCluster, topic: str, partitions: int, values: 
 
 
 def store_client(cluster: EmbeddedCluster) -> StoreClient:
-    """A client of the cluster's only store."""
+    """Return a client of the cluster's only store."""
     with Reader(tower=cluster.tower) as reader:
         wait_until(reader.endpoints)
         (location,) = reader.endpoints().items()
@@ -59,7 +59,7 @@ def store_client(cluster: EmbeddedCluster) -> StoreClient:
 def proved(
     cluster: EmbeddedCluster, checkpoint: Path, *, passes_through: bool = False
 ) -> list[int]:
-    """The batches of an audited query, each of which stores have as it was written."""
+    """Verify all batches of an audited query and return their numbers."""
     own = Checkpoint.read(str(checkpoint))
     with store_client(cluster) as client:
         recompute = passed_through([client], own, timeout_s=TIMEOUT_S) if passes_through else None
@@ -70,12 +70,12 @@ def proved(
 
 
 def batch(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:
-    """A batch read."""
+    """Load the records that are there now."""
     return spark.read.format("dafka").options(tower=cluster.tower, **options).load()
 
 
 def stream(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:
-    """A streaming read, from the first record on if not told otherwise."""
+    """Load a stream, by default from the first record."""
     given: dict[str, Any] = {"startingOffsets": "earliest", "tower": cluster.tower, **options}
     return spark.readStream.format("dafka").options(**given).load()
 
@@ -83,7 +83,7 @@ def stream(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> Dat
 def run(
     frame: DataFrame, checkpoint: Path, each: Callable[[list[Row]], object], **trigger: Any
 ) -> StreamingQuery:
-    """Runs a query until it has read all there is, handing each batch's rows to ``each``."""
+    """Run a query until it has read all records; pass the rows of each batch to ``each``."""
 
     def hand_over(rows: DataFrame, _: int) -> None:
         each(rows.collect())
@@ -94,13 +94,13 @@ def run(
 def send(
     frame: DataFrame, cluster: EmbeddedCluster, checkpoint: Path, **options: Any
 ) -> StreamingQuery:
-    """Runs a query that writes to Dafka until it has written all there is."""
+    """Run a query that writes to Dafka until it has written all records."""
     writer = frame.writeStream.format("dafka").options(tower=cluster.tower, **options)
     return finish(writer, checkpoint)
 
 
 def finish(writer: DataStreamWriter, checkpoint: Path, **trigger: Any) -> StreamingQuery:
-    """Runs a query until it ends; without a trigger once it has read all there is."""
+    """Run a query until it ends; the default trigger is ``availableNow``."""
     writer = writer.option("checkpointLocation", str(checkpoint))
     query = writer.trigger(**(trigger or {"availableNow": True})).start()
     try:
@@ -111,5 +111,5 @@ def finish(writer: DataStreamWriter, checkpoint: Path, **trigger: Any) -> Stream
 
 
 def texts(rows: Iterable[Row]) -> list[str]:
-    """The values of rows, sorted."""
+    """Return the values of the rows, sorted."""
     return sorted(bytes(row["value"]).decode() for row in rows)
