@@ -78,11 +78,6 @@ def parse_commit(value: Any) -> str:
     return parse_word(value)
 
 
-def parse_mode(value: Any) -> str:
-    """Parse a word in any case; return it in capitals, as Spark writes parse modes."""
-    return parse_word(value).upper()
-
-
 def parse_acks(value: Any) -> int:
     """Parse a number of stores; return ``ALL_STORES`` for ``all``."""
     return parse_min_stores(value)
@@ -108,6 +103,11 @@ def parse_pattern(value: Any) -> str:
     if not value:
         raise ValueError("must be a regular expression that is not empty")
     return str(value)
+
+
+def parse_mode(value: Any) -> str:
+    """Parse a word in any case; return it in capitals, as Spark writes parse modes."""
+    return parse_word(value).upper()
 
 
 def parse_value_schema(value: Any) -> str:
