@@ -1,8 +1,8 @@
-"""Options of Spark's Kafka connector and of Kafka's clients: one table.
+"""Options of Spark's Kafka connector and of Kafka's clients, in one table.
 
-A job written for Kafka changes the format's name and the server's option, and keeps the others.
-Options with a meaning here are translated, those that tune Kafka's clients are ignored, and the
-rest is refused with what to use instead.
+A job written for Kafka changes the format's name and the server's option and keeps the others.
+An option with an equivalent becomes that option, one that tunes Kafka's clients is ignored, and
+any other is refused with a remedy.
 """
 
 from __future__ import annotations
@@ -21,130 +21,123 @@ _log = logging.getLogger("dafka_spark")
 
 
 class Decision(StrEnum):
-    """What becomes of an option."""
+    """The treatment of an option."""
 
     MAPPED = "becomes"
-    IGNORED = "is passed over"
-    REFUSED = "is refused"
+    IGNORED = "ignored"
+    REFUSED = "refused"
 
 
-class KafkaOption(NamedTuple):
-    """One option, or, with ``*`` at its end, all that begin so; ``to`` is ours for it."""
+class KafkaOptions(NamedTuple):
+    """Options with the same treatment and reason.
 
-    name: str
+    A name with ``*`` at its end stands for all names with this prefix; ``to`` is the equivalent
+    option of format ``dafka``.
+    """
+
     decision: Decision
     why: str
+    names: tuple[str, ...]
     to: str = ""
 
-    def is_for(self, lower: str) -> bool:
-        """Whether a name, in lower case, is this option's."""
-        own = self.name.lower()
-        return lower.startswith(own[:-1]) if own.endswith("*") else lower == own
+    def has(self, name: str) -> bool:
+        """Return whether an option belongs to this row; the case does not matter."""
+        lower = name.lower()
+        own = [each.lower() for each in self.names]
+        return any(
+            lower.startswith(each[:-1]) if each.endswith("*") else lower == each for each in own
+        )
 
 
-def _mapped(name: str, to: str, why: str = "") -> KafkaOption:
-    return KafkaOption(name, Decision.MAPPED, why, to)
+def _mapped(name: str, to: str, why: str = "") -> KafkaOptions:
+    return KafkaOptions(Decision.MAPPED, why, (name,), to)
 
 
-def _ignored(why: str, *names: str) -> list[KafkaOption]:
-    return [KafkaOption(name, Decision.IGNORED, why) for name in names]
+def _ignored(why: str, *names: str) -> KafkaOptions:
+    return KafkaOptions(Decision.IGNORED, why, names)
 
 
-def _refused(why: str, *names: str) -> list[KafkaOption]:
-    return [KafkaOption(name, Decision.REFUSED, why) for name in names]
+def _refused(why: str, *names: str) -> KafkaOptions:
+    return KafkaOptions(Decision.REFUSED, why, names)
 
 
-_SECURITY: Final = (
-    "a key says who this is, and encrypts (docs/security.md): set dafka.secret_key_file and "
-    "dafka.allowed_keys instead"
-)
-_CAST: Final = "keys and values are binary columns: leave it out, and cast them in the query"
-_GROUPS: Final = "each query keeps its own offsets, and is in no consumer group"
-_RETRIES: Final = "stores are asked again until fetchTimeoutMs has passed"
-_TUNING: Final = "it tunes Kafka's clients"
+_TUNING: Final = (
+    "kafka.batch.size", "kafka.buffer.memory", "kafka.check.crcs", "kafka.client.dns.lookup",
+    "kafka.client.id", "kafka.client.rack", "kafka.compression.*", "kafka.connections.max.idle.ms",
+    "kafka.default.api.timeout.ms", "kafka.exclude.internal.topics", "kafka.fetch.*",
+    "kafka.heartbeat.interval.ms", "kafka.linger.ms", "kafka.max.block.ms",
+    "kafka.max.in.flight.requests.per.connection", "kafka.max.partition.fetch.bytes",
+    "kafka.max.poll.interval.ms", "kafka.max.poll.records", "kafka.max.request.size",
+    "kafka.metadata.*", "kafka.metric.reporters", "kafka.metrics.*",
+    "kafka.partition.assignment.strategy", "kafka.receive.buffer.bytes",
+    "kafka.reconnect.backoff.*", "kafka.request.timeout.ms", "kafka.retries",
+    "kafka.retry.backoff.*", "kafka.send.buffer.bytes", "kafka.session.timeout.ms",
+    "kafka.socket.connection.setup.*",
+)  # fmt: skip
 
-KAFKA_OPTIONS: Final[tuple[KafkaOption, ...]] = (
-    *_refused(
-        "name a tower in its place, with option 'tower' or DAFKA_TOWER in the driver's environment",
+KAFKA_OPTIONS: Final[tuple[KafkaOptions, ...]] = (
+    _refused(
+        "name a tower instead, with option 'tower' or DAFKA_TOWER in the driver's environment",
         "kafka.bootstrap.servers",
     ),
-    *_ignored(
-        "it is one poll's; fetchTimeoutMs, which decides when records are lost, is another thing",
+    _mapped("kafka.delivery.timeout.ms", "deliveryTimeoutMs"),
+    _mapped("kafka.acks", "acks", "-1 means all; 0 means 1, because a store always acknowledges"),
+    _ignored(
+        "it limits one poll, while fetchTimeoutMs also decides when records count as lost",
         "kafkaConsumer.pollTimeoutMs",
     ),
-    _mapped("kafka.delivery.timeout.ms", "deliveryTimeoutMs"),
-    _mapped("kafka.acks", "acks", "-1 is all; 0 is 1, since a row is always at a store"),
-    *_ignored(_GROUPS, "kafka.group.id", "groupIdPrefix", "kafka.group.instance.id"),
-    *_ignored(_RETRIES, "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
-    *_ignored("readers see committed records only, always", "kafka.isolation.level"),
-    *_ignored("delivery = exactly-once, the default, does more", "kafka.enable.idempotence"),
-    *_ignored("a topic is there once it has a record", "kafka.allow.auto.create.topics"),
-    *_ignored(
-        _TUNING,
-        "kafka.batch.size",
-        "kafka.buffer.memory",
-        "kafka.check.crcs",
-        "kafka.client.dns.lookup",
-        "kafka.client.id",
-        "kafka.client.rack",
-        "kafka.compression.*",
-        "kafka.connections.max.idle.ms",
-        "kafka.default.api.timeout.ms",
-        "kafka.exclude.internal.topics",
-        "kafka.fetch.*",
-        "kafka.heartbeat.interval.ms",
-        "kafka.linger.ms",
-        "kafka.max.block.ms",
-        "kafka.max.in.flight.requests.per.connection",
-        "kafka.max.partition.fetch.bytes",
-        "kafka.max.poll.interval.ms",
-        "kafka.max.poll.records",
-        "kafka.max.request.size",
-        "kafka.metadata.*",
-        "kafka.metric.reporters",
-        "kafka.metrics.*",
-        "kafka.partition.assignment.strategy",
-        "kafka.receive.buffer.bytes",
-        "kafka.reconnect.backoff.*",
-        "kafka.request.timeout.ms",
-        "kafka.retries",
-        "kafka.retry.backoff.*",
-        "kafka.send.buffer.bytes",
-        "kafka.session.timeout.ms",
-        "kafka.socket.connection.setup.*",
+    _ignored(
+        "a query keeps its own offsets and joins no consumer group",
+        "kafka.group.id",
+        "groupIdPrefix",
+        "kafka.group.instance.id",
     ),
-    *_refused("say with startingOffsets where a new query begins", "kafka.auto.offset.reset"),
-    *_refused("a query's offsets are in its checkpoint: leave it out", "kafka.enable.auto.commit"),
-    *_refused("nothing is called with records here: leave it out", "kafka.interceptor.classes"),
-    *_refused(
-        _CAST,
+    _ignored(
+        "a query asks the stores again until fetchTimeoutMs has passed",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+    ),
+    _ignored("readers only see committed records", "kafka.isolation.level"),
+    _ignored("delivery = exactly-once, the default, does more", "kafka.enable.idempotence"),
+    _ignored("the first record creates a topic", "kafka.allow.auto.create.topics"),
+    _ignored("it tunes Kafka's clients", *_TUNING),
+    _refused("set startingOffsets, where a new query starts", "kafka.auto.offset.reset"),
+    _refused("the checkpoint keeps a query's offsets: leave it out", "kafka.enable.auto.commit"),
+    _refused("no interceptor is called: leave it out", "kafka.interceptor.classes"),
+    _refused(
+        "keys and values are binary columns: leave it out, and cast them in the query",
         "kafka.key.deserializer",
         "kafka.value.deserializer",
         "kafka.key.serializer",
         "kafka.value.serializer",
     ),
-    *_refused("each task writes to a partition of its own: leave it out", "kafka.partitioner.*"),
-    *_refused(
-        "delivery = exactly-once, the default, is what it would do; txnAppId and txnVersion are "
-        "for batch writes",
+    _refused("each task writes to its own partition: leave it out", "kafka.partitioner.*"),
+    _refused(
+        "delivery = exactly-once, the default, replaces it; batch writes also take txnAppId and "
+        "txnVersion",
         "kafka.transactional.id",
         "kafka.transaction.*",
     ),
-    *_refused(_SECURITY, "kafka.security.*", "kafka.sasl.*", "kafka.ssl.*"),
+    _refused(
+        "keys authenticate and encrypt instead (docs/security.md): set dafka.secret_key_file and "
+        "dafka.allowed_keys",
+        "kafka.security.*",
+        "kafka.sasl.*",
+        "kafka.ssl.*",
+    ),
 )
-"""In the order in which docs/from_kafka.md has them."""
 
 _ACKS: Final = {"-1": "all", "0": "1"}
 
 
 def translated(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
-    """Options without Kafka's: those with a meaning here under their name here.
+    """Return the options with Kafka's replaced by their equivalents.
 
-    ``known`` are the names that the side in question has, in lower case.  What is given under our
-    name, too, counts.
+    ``known`` are the options of the source or the sink, in lower case.  An equivalent that is
+    given itself takes precedence.
 
     Raises:
-        ConfigError: one is refused, or is none of Kafka's.
+        ConfigError: an option is refused, or is an unknown one with Kafka's prefix.
     """
     names = {name.lower() for name in given}
     found: dict[str, str] = {}
@@ -153,28 +146,31 @@ def translated(given: Mapping[str, str], known: Collection[str]) -> dict[str, st
         row = kafka_option(name)
         if row is None:
             if name.lower().startswith(KAFKA_PREFIX):
-                near = nearest_name(name, [each.name for each in KAFKA_OPTIONS])
-                see = f"did you mean {near!r}?" if near else "docs/from_kafka.md has them"
-                why = f"is none of Kafka's that are known here; {see}"
-                raise ConfigError(name, HIDDEN, why)
+                raise ConfigError(name, HIDDEN, _unknown(name))
             found[name] = value
         elif row.decision is Decision.REFUSED:
-            if not (name.lower() == "kafka.security.protocol" and _is_plaintext(value)):
-                raise ConfigError(name, HIDDEN if row.why == _SECURITY else value, row.why)
+            if not _is_plaintext(name, value):
+                raise ConfigError(name, value, row.why)
         elif row.to.lower() in known and row.to.lower() not in names:
             found[row.to] = _ACKS.get(value.strip(), value) if row.to == "acks" else value
         else:
-            ignored.append(row.name if row.to else f"{row.name} ({row.why})")
+            ignored.append(name if row.to else f"{name} ({row.why})")
     if ignored:
-        _log.warning("options of Kafka's are passed over: %s", "; ".join(sorted(ignored)))
+        _log.warning("Kafka's options are ignored: %s", "; ".join(sorted(ignored)))
     return found
 
 
-def kafka_option(name: str) -> KafkaOption | None:
-    """The row of an option of Kafka's, in any case; None if there is none."""
-    lower = name.lower()
-    return next((row for row in KAFKA_OPTIONS if row.is_for(lower)), None)
+def kafka_option(name: str) -> KafkaOptions | None:
+    """Return the row of one of Kafka's options; None for any other option."""
+    return next((row for row in KAFKA_OPTIONS if row.has(name)), None)
 
 
-def _is_plaintext(value: str) -> bool:
-    return value.strip().upper() == "PLAINTEXT"
+def _unknown(name: str) -> str:
+    near = nearest_name(name, [each for row in KAFKA_OPTIONS for each in row.names])
+    remedy = f"did you mean {near!r}?" if near else "docs/from_kafka.md lists the known ones"
+    return f"is not a known option of Kafka; {remedy}"
+
+
+def _is_plaintext(name: str, value: str) -> bool:
+    is_protocol = name.lower() == "kafka.security.protocol"
+    return is_protocol and value.strip().upper() == "PLAINTEXT"

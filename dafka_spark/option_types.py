@@ -1,10 +1,11 @@
-"""Values of options, and their parsers.
+"""Types of option values, and their parsers.
 
-Each parser raises ``ValueError`` with a sentence that says which values are valid.
+Each parser raises ``ValueError`` with a sentence that names the valid values.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 import re
@@ -15,48 +16,54 @@ from typing import Any, Final, NamedTuple
 
 from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
 from dafka_core.config.node_options import parse_towers
+from dafka_core.config.options import parse_str
 from dafka_core.model.name_limits import nearest_name, parse_partition, parse_topic
 from dafka_core.model.names import INTERNAL, escape
 from dafka_core.model.records import PartitionInfo, TopicPartition
 
 ALL_STORES: Final = EVERY_STORE
-"""For ``acks``: every store with Arrow Flight that is reachable, one at least."""
-
+"""For ``acks``: every reachable store with Arrow Flight, and at least one."""
 
 UNLIMITED: Final = "unlimited"
 UNLIMITED_BYTES: Final = 1 << 62
 
+DESCRIPTOR_SETS: Final = (".desc", ".pb", ".binpb", ".protoset")
+"""Suffixes of files with Protobuf descriptor sets."""
+
 _SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([bkmgtp])b?)?", re.ASCII)
 
 
+# Words, names and sizes
+
+
 def parse_tower(value: Any) -> str:
-    """Towers, as the nodes parse them."""
+    """Parse towers, and add the default ports."""
     return ",".join(map(str, parse_towers(value)))
 
 
 def parse_names(value: Any) -> tuple[str, ...]:
-    """Topics with commas between them."""
+    """Parse topics separated by commas."""
     return tuple(parse_topic(name.strip()) for name in str(value).split(","))
 
 
 def parse_internal_topic(value: Any) -> str:
-    """A topic of Dafka's own programs."""
+    """Parse the name of a topic that patterns do not match."""
     topic = parse_topic(str(value).strip())
     if not topic.startswith(INTERNAL):
-        raise ValueError(f"must begin with {INTERNAL}, as what no pattern matches")
+        raise ValueError(f"must begin with {INTERNAL}, so that no pattern matches it")
     return topic
 
 
 def parse_directory(value: Any) -> str:
-    """A directory of this machine, as an absolute path: executors may run elsewhere."""
+    """Parse a directory; return its absolute path, because executors run in other directories."""
     text = str(value)
     if not text or "\0" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
-        raise ValueError("must be the path of a directory, on a disk that all machines see")
+        raise ValueError("must be the path of a directory, on a disk that all machines share")
     return str(Path(text).absolute())
 
 
 def parse_word(value: Any) -> str:
-    """A word, in any case."""
+    """Parse a word in any case; return it in lower case."""
     return str(value).strip().lower()
 
 
@@ -72,12 +79,12 @@ def parse_commit(value: Any) -> str:
 
 
 def parse_acks(value: Any) -> int:
-    """A number of stores, or ``all`` as ``ALL_STORES``."""
+    """Parse a number of stores; return ``ALL_STORES`` for ``all``."""
     return parse_min_stores(value)
 
 
 def parse_size(value: Any) -> int:
-    """Bytes: a number, one with a unit of Spark's (``512m``), or ``unlimited``."""
+    """Parse bytes: a number, a size with one of Spark's units (``512m``), or ``unlimited``."""
     word = parse_word(value)
     if word == UNLIMITED:
         return UNLIMITED_BYTES
@@ -88,7 +95,7 @@ def parse_size(value: Any) -> int:
 
 
 def parse_pattern(value: Any) -> str:
-    """A regular expression of Python's ``re``."""
+    """Parse a regular expression of Python's ``re``."""
     try:
         re.compile(value)
     except (re.error, OverflowError, RecursionError) as error:
@@ -98,10 +105,76 @@ def parse_pattern(value: Any) -> str:
     return str(value)
 
 
+def parse_mode(value: Any) -> str:
+    """Parse a word in any case; return it in capitals, as Spark writes parse modes."""
+    return parse_word(value).upper()
+
+
+def parse_value_schema(value: Any) -> str:
+    """Parse a schema; read it if the value names a file, a descriptor set as base64."""
+    text = parse_str(value).strip()
+    is_avro = text.endswith(".avsc")
+    if not (is_avro or text.endswith(DESCRIPTOR_SETS)):
+        return text
+    try:
+        content = Path(text).read_bytes()
+        return content.decode() if is_avro else base64.b64encode(content).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot be read: {error}") from None
+
+
+# Topics and partitions
+
+
+EVERY_TOPIC: Final = "(?s:.*)(?#also internal topics)"
+"""A pattern for all topics.  Users' patterns match no topic that begins with ``INTERNAL``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """The partitions that a query reads: a set of topics, a pattern, or a set of partitions.
+
+    Whole names are compared, although RFC 46 subscribes by prefix: a query for ``hello`` must not
+    read ``hello2``.
+    """
+
+    topics: frozenset[str] = frozenset()
+    pattern: str = ""
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def asked(self) -> list[str] | None:
+        """The topics to request from the stores; None for all of them."""
+        if self.pattern:
+            return None
+        return sorted(self.topics or {tp.topic for tp in self.partitions})
+
+    def has(self, tp: TopicPartition) -> bool:
+        """Return whether the query reads a partition."""
+        if self.pattern:
+            is_hidden = tp.topic.startswith(INTERNAL) and self.pattern != EVERY_TOPIC
+            return not is_hidden and re.fullmatch(self.pattern, escape(tp.topic)) is not None
+        return tp.topic in self.topics or tp in self.partitions
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether the query reads partitions of a topic."""
+        return self.has(TopicPartition(topic, "")) or topic in {tp.topic for tp in self.partitions}
+
+    def missing(self, held: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return what is selected by name but not held; a topic as one without a partition."""
+        found = set(held)
+        topics = self.topics - {tp.topic for tp in found}
+        return sorted([*(TopicPartition(topic, "") for topic in topics), *self.partitions - found])
+
+    def of(self, infos: Iterable[PartitionInfo]) -> list[PartitionInfo]:
+        """Return the partitions that the query reads."""
+        return [info for info in infos if self.has(info.tp)]
+
+
 def parse_assign(value: Any) -> frozenset[TopicPartition]:
-    """JSON: the partitions of each topic."""
+    """Parse JSON with the partitions of each topic."""
     form = 'must be JSON like {"topic": ["partition", ...]}'
-    tree = json_object(value, form)
+    tree = _json_object(value, form)
     if not all(each and isinstance(each, list) for each in tree.values()):
         raise ValueError(form)
     return frozenset(
@@ -112,19 +185,19 @@ def parse_assign(value: Any) -> frozenset[TopicPartition]:
 
 
 def as_written(value: Any) -> Any:
-    """How users write the value of an option that names topics or partitions, on one line."""
+    """Return a parsed value as users write it, on one line, for error messages."""
     if isinstance(value, tuple):
         return ",".join(map(escape, value))
     if not isinstance(value, frozenset):
-        return value
+        return getattr(value, "text", value)  # of an OffsetRangeLimit or a Where
     tree: dict[str, list[str]] = {}
     for topic, partition in sorted(value):
         tree.setdefault(escape(topic), []).append(escape(partition))
     return json.dumps(tree, ensure_ascii=False)
 
 
-def json_object(value: Any, form: str) -> dict[str, Any]:
-    """A JSON object that is not empty; else ``form`` is what the error says."""
+def _json_object(value: Any, form: str) -> dict[str, Any]:
+    """Parse a JSON object that is not empty; ``form`` is the error message."""
     try:
         tree = json.loads(value)
     except (TypeError, ValueError, RecursionError):
@@ -134,54 +207,7 @@ def json_object(value: Any, form: str) -> dict[str, Any]:
     return dict(tree)
 
 
-EVERY_TOPIC: Final = "(?s:.*)(?#also those of our own programs)"
-"""A pattern.  Those that users write match no topic that begins with ``INTERNAL``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSelection:
-    """Exactly one of a set of topics, a pattern for them, and a set of partitions.
-
-    Topics are compared whole: RFC 46 subscribes by prefix, and a query for ``hello`` must not be
-    given ``hello2``.
-    """
-
-    topics: frozenset[str] = frozenset()
-    pattern: str = ""
-    partitions: frozenset[TopicPartition] = frozenset()
-
-    @property
-    def asked(self) -> list[str] | None:
-        """The topics to ask the stores for; None for all of them."""
-        if self.pattern:
-            return None
-        return sorted(self.topics or {tp.topic for tp in self.partitions})
-
-    def has(self, tp: TopicPartition) -> bool:
-        """Whether this partition is read."""
-        if self.pattern:
-            is_hidden = tp.topic.startswith(INTERNAL) and self.pattern != EVERY_TOPIC
-            return not is_hidden and re.fullmatch(self.pattern, escape(tp.topic)) is not None
-        return tp.topic in self.topics or tp in self.partitions
-
-    def has_of(self, topic: str) -> bool:
-        """Whether partitions of this topic are read."""
-        return self.has(TopicPartition(topic, "")) or topic in {tp.topic for tp in self.partitions}
-
-    def missing(self, held: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """What is named and not among these; a topic as one without a partition."""
-        found = set(held)
-        topics = self.topics - {tp.topic for tp in found}
-        return sorted([*(TopicPartition(topic, "") for topic in topics), *self.partitions - found])
-
-    def of(self, infos: Iterable[PartitionInfo]) -> list[PartitionInfo]:
-        """Those of the partitions that are read."""
-        return [info for info in infos if self.has(info.tp)]
-
-
-# Where to start and to end, as users say it: a word, an offset, a time, or JSON with any of them.
-#
-# Each parser raises ``ValueError`` with a sentence that says what would be right.
+# Start and end: a word, an offset, a time, or JSON with these by topic and partition
 
 
 EARLIEST: Final = "earliest"
@@ -194,7 +220,7 @@ EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 
 MAX_US: Final = 2**62
-"""Times beyond it, in microseconds, are none of anybody's records; stores take 64 bits."""
+"""The latest time, in microseconds; stores take 64 bits."""
 
 _UNIT_US: Final = {
     "ms": 1_000,
@@ -206,22 +232,26 @@ _UNIT_US: Final = {
 }
 """Spark's units of time (``JavaUtils.timeStringAs``)."""
 
+_TIMESTAMP_UNITS: Final = {"seconds": 1, "microseconds": 10**6, "nanoseconds": 10**9}
+_PLAUSIBLE_S: Final = range(978_307_200, 4_133_980_800)
+"""The years 2001 to 2100, in seconds since 1970."""
+
 _DURATION: Final = re.compile(rf"(\d{{1,18}})\s*({'|'.join(_UNIT_US)})?", re.ASCII)
 _FROM_WORD: Final = re.compile(r"(earliest|latest)(?:\s*([+-])\s*(\d{1,18}))?", re.ASCII)
 _DATE: Final = re.compile(r"\d{4}-\d\d", re.ASCII)
 
+_ISO_FORM: Final = "a time like 2026-01-01T00:00:00Z"
 _FORMS: Final = (
     'must be earliest, latest or JSON like {"topic": {"partition": 1000}}; or latest-100 '
-    "(records), earliest+100, -10m (before now; also s, h, d) or a time as 2026-01-01T00:00:00Z"
+    f"(records), earliest+100, -10m (before now; also s, h, d) or {_ISO_FORM}"
 )
-_TIME_FORMS: Final = "must be milliseconds since 1970 or a time as 2026-01-01T00:00:00Z"
 
 
 class Position(NamedTuple):
     """A place in each partition.
 
-    ``number`` is, by ``base``: of records behind the ``earliest`` or before the ``latest``; an
-    ``offset``; a ``time``, in microseconds since the epoch UTC; or how long ``ago``, in
+    ``base`` gives ``number`` its meaning: records after the ``earliest`` or before the ``latest``
+    offset; an ``offset``; a ``time``, in microseconds since 1970 UTC; or how long ``ago``, in
     microseconds before the query's start by the stores' clocks.
     """
 
@@ -230,7 +260,7 @@ class Position(NamedTuple):
 
     @property
     def is_time(self) -> bool:
-        """Whether stores have to be asked which offset it is."""
+        """True if only the stores know its offset."""
         return self.base in (TIME, AGO)
 
 
@@ -240,13 +270,13 @@ AT_LATEST: Final = Position(LATEST)
 
 @dataclass(frozen=True)
 class OffsetRangeLimit:
-    """Where every partition starts or ends: ``KafkaOffsetRangeLimit`` of Spark's connector.
+    """The start or the end of every partition: ``KafkaOffsetRangeLimit`` of Spark's connector.
 
     Attributes:
-        everywhere: of partitions that the others do not name; None where nothing is said of them.
-        topics: of the partitions of a topic.
-        partitions: of single ones.
-        text: as the user wrote it, on one line.
+        everywhere: the position of all partitions, unless the others name them.
+        topics: positions by topic.
+        partitions: positions by partition.
+        text: the value as the user wrote it, on one line.
     """
 
     everywhere: Position | None = None
@@ -255,7 +285,7 @@ class OffsetRangeLimit:
     text: str = field(default="", compare=False)
 
     def of(self, tp: TopicPartition, unnamed: Position) -> Position:
-        """The position of one partition."""
+        """Return the position of one partition; ``unnamed`` if the limit does not name it."""
         default = self.everywhere or unnamed
         return self.partitions.get(tp) or self.topics.get(tp.topic) or default
 
@@ -267,7 +297,7 @@ class OffsetRangeLimit:
 
 
 def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
-    """``startingOffsets`` and ``endingOffsets``."""
+    """Parse ``startingOffsets`` or ``endingOffsets``."""
     text = _one_line(value)
     if text.startswith(("{", "[")):
         return _parse_tree(text, _parse_offset, _FORMS)
@@ -275,19 +305,19 @@ def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
 
 
 def parse_timestamp(value: Any) -> OffsetRangeLimit:
-    """``startingTimestamp`` and ``endingTimestamp``: one time for all partitions."""
+    """Parse ``startingTimestamp`` or ``endingTimestamp``: one time for all partitions."""
     text = _one_line(value)
     return OffsetRangeLimit(_parse_time(text), text=text)
 
 
 def parse_offsets_by_timestamp(value: Any) -> OffsetRangeLimit:
-    """``startingOffsetsByTimestamp`` and ``endingOffsetsByTimestamp``: JSON with times."""
-    form = 'must be JSON like {"topic": {"partition": 1767225600000}}, with milliseconds since 1970'
+    """Parse ``startingOffsetsByTimestamp`` or ``endingOffsetsByTimestamp``: JSON with times."""
+    form = 'must be JSON like {"topic": {"partition": 1767225600000}}, in milliseconds since 1970'
     return _parse_tree(_one_line(value), _parse_time, form)
 
 
 def parse_duration_ms(value: Any) -> int:
-    """A time as Spark writes it (``15m``), in milliseconds; a number without a unit is of these."""
+    """Parse a time as Spark writes it (``15m``), by default in milliseconds; return these."""
     match = _DURATION.fullmatch(_one_line(value).lower())
     if match is None:
         raise ValueError("must be a time like 500ms, 30s, 15m, 2h or 1d")
@@ -295,7 +325,7 @@ def parse_duration_ms(value: Any) -> int:
 
 
 def shown_time(time_us: int) -> str:
-    """A time for people; of one that no calendar has, the number."""
+    """Format a time for messages; as a number if it is outside of the calendar."""
     try:
         moment = dt.datetime.fromtimestamp(time_us // 1_000_000, dt.UTC)
     except (ValueError, OverflowError, OSError):
@@ -310,21 +340,22 @@ def _one_line(value: Any) -> str:
 def _parse_tree(text: str, parse: Callable[[Any], Position], form: str) -> OffsetRangeLimit:
     topics: dict[str, Position] = {}
     partitions: dict[TopicPartition, Position] = {}
-    for topic, each in json_object(text, form).items():
+    for topic, each in _json_object(text, form).items():
         if isinstance(each, dict) and each:
             for name, position in each.items():
                 tp = TopicPartition(parse_topic(topic), parse_partition(name))
-                partitions[tp] = _named(f"partition {escape(name)}", position, parse)
+                partitions[tp] = _parse_member(f"partition {escape(name)}", position, parse)
         elif isinstance(each, dict | list) or each is None:
             raise ValueError(form)
         else:
-            position = topics[parse_topic(topic)] = _named(f"topic {escape(topic)}", each, parse)
-            if position.base == OFFSET:  # it is another record in each partition
+            position = _parse_member(f"topic {escape(topic)}", each, parse)
+            if position.base == OFFSET:  # each partition has another record there
                 raise ValueError(form)
+            topics[parse_topic(topic)] = position
     return OffsetRangeLimit(None, topics, partitions, text)
 
 
-def _named(what: str, value: Any, parse: Callable[[Any], Position]) -> Position:
+def _parse_member(what: str, value: Any, parse: Callable[[Any], Position]) -> Position:
     try:
         return parse(value)
     except ValueError as error:
@@ -332,16 +363,16 @@ def _named(what: str, value: Any, parse: Callable[[Any], Position]) -> Position:
 
 
 def _parse_offset(value: Any) -> Position:
-    """A member of JSON: an offset, -2 for earliest, -1 for latest, or a text."""
+    """Parse a member of JSON: an offset, -2 for earliest, -1 for latest, or a text."""
     if isinstance(value, str) and not value.strip().isdigit():
         return _parse_text(_one_line(value))
     if type(value) is not int or value < EARLIEST_OFFSET:
         raise ValueError(
-            f"must be a whole number, the next record's; {EARLIEST_OFFSET} is the earliest and "
-            f"{LATEST_OFFSET} the latest"
+            f"must be a whole number, the offset of the next record; {EARLIEST_OFFSET} is the "
+            f"earliest and {LATEST_OFFSET} the latest"
         )
-    at = {EARLIEST_OFFSET: AT_EARLIEST, LATEST_OFFSET: AT_LATEST}
-    return at.get(value, Position(OFFSET, value))
+    named = {EARLIEST_OFFSET: AT_EARLIEST, LATEST_OFFSET: AT_LATEST}
+    return named.get(value, Position(OFFSET, value))
 
 
 def _parse_text(text: str) -> Position:
@@ -349,17 +380,15 @@ def _parse_text(text: str) -> Position:
     if match := _FROM_WORD.fullmatch(word):
         base, sign, number = match[1], match[2], int(match[3] or 0)
         if sign and sign != {EARLIEST: "+", LATEST: "-"}[base]:
-            raise ValueError(
-                f"is where no records are: {EARLIEST}+{number} and {LATEST}-{number} have some"
-            )
+            raise ValueError(f"has no records: write {EARLIEST}+{number} or {LATEST}-{number}")
         return Position(base, number)
     if word.startswith("-") and (match := _DURATION.fullmatch(word[1:].strip())):
         if match[2] is None:
             raise ValueError(
-                f"has no unit: {LATEST}-{match[1]} is so many records before the end, -{match[1]}s "
-                "so many seconds ago"
+                f"has no unit: write {LATEST}-{match[1]} for records before the end, or "
+                f"-{match[1]}s for seconds before now"
             )
-        return _in_time(AGO, int(match[1]) * _UNIT_US[match[2]])
+        return _time_position(AGO, int(match[1]) * _UNIT_US[match[2]])
     if _DATE.match(text):
         return _parse_iso(text)
     near = nearest_name(re.split(r"[+-]", word)[0], (EARLIEST, LATEST))
@@ -367,30 +396,46 @@ def _parse_text(text: str) -> Position:
 
 
 def _parse_time(value: Any) -> Position:
-    """Milliseconds since 1970, or ISO 8601."""
+    """Parse milliseconds since 1970, or ISO 8601."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value, re.ASCII):
         value = int(value)
     if type(value) is int and value >= 0:
-        return _in_time(TIME, value * 1_000)
+        _check_unit(value)
+        return _time_position(TIME, value * 1_000)
     if isinstance(value, str) and _DATE.match(value):
         return _parse_iso(value)
-    raise ValueError(_TIME_FORMS)
+    raise ValueError(f"must be milliseconds since 1970 or {_ISO_FORM}")
+
+
+def _check_unit(number: int) -> None:
+    """Raise ``ValueError`` for a time in another unit than milliseconds.
+
+    Seconds would be a time early in 1970, which reads everything; microseconds and nanoseconds one
+    after the year 30,000.  Small numbers, as 0 for everything, are no plausible seconds.
+    """
+    for unit, per_second in _TIMESTAMP_UNITS.items():
+        if number // per_second in _PLAUSIBLE_S:
+            ms = number * 1_000 // per_second
+            why = f"is a time in {unit} instead of milliseconds since 1970; did you mean {ms}"
+            why += f" ({shown_time(ms * 1_000)})?"
+            if unit == "seconds":
+                why += f" Write {shown_time(number * 1_000)} if you mean 1970"
+            raise ValueError(why)
 
 
 def _parse_iso(text: str) -> Position:
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"must be a time as 2026-01-01T00:00:00Z ({error})") from None
+        raise ValueError(f"must be {_ISO_FORM} ({error})") from None
     if moment.tzinfo is None:
-        # Spark does not tell Python sources spark.sql.session.timeZone.
-        why = "has no time zone: write Z at its end for UTC, or an offset like +01:00"
-        raise ValueError(why)
+        # Spark does not pass spark.sql.session.timeZone to Python sources.
+        raise ValueError("has no time zone: write Z at its end for UTC, or an offset like +01:00")
     since = moment - dt.datetime.fromtimestamp(0, dt.UTC)
-    return _in_time(TIME, since // dt.timedelta(microseconds=1))
+    return _time_position(TIME, since // dt.timedelta(microseconds=1))
 
 
-def _in_time(base: str, number_us: int) -> Position:
+def _time_position(base: str, number_us: int) -> Position:
     if not 0 <= number_us <= MAX_US:
-        raise ValueError("must be a time since 1970, and not farther away than records can be")
+        raise ValueError(f"must be a time since 1970, at most {MAX_US // 1_000} ms after it")
     return Position(base, number_us)

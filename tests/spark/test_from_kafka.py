@@ -18,15 +18,15 @@ KAFKAS = {
     "failOnDataLoss": "false",
     "minPartitions": "2",
 }
-"""What such jobs give, too: it has its meaning here, or is passed over."""
+"""Options of such jobs that format ``dafka`` maps or ignores."""
 
 
 def job(
     spark: SparkSession, server: dict[str, str], source: str, target: str, checkpoint: Path
 ) -> int:
-    """Copies what was published in the last hour, in upper case; how many batches that took.
+    """Copy the last hour's records in upper case; return the number of batches.
 
-    Nothing here but ``dafka`` and ``server`` is other than it was with Kafka.
+    Only ``dafka`` and ``server`` differ from the job for Kafka.
     """
     hour_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
     flights = (
@@ -76,7 +76,7 @@ def test_a_job_written_for_kafka(
         producer.flush(30)
     target = f"{topic}-upper"
     batches = job(spark, {"tower": cluster.tower}, topic, target, tmp_path / "checkpoint")
-    assert batches == 2  # of 60 records, and the rest
+    assert batches == 2  # of 60 records, and of the other 40
     copied = batch(spark, cluster, subscribe=target, includeHeaders="true").collect()
     found = {
         row["value"].decode(): (row["key"], [tuple(each) for each in row["headers"]])

@@ -1,4 +1,4 @@
-"""Where to start and to end, as offsets of what the stores hold."""
+"""Starts and ends of queries, resolved to offsets of the partitions that the stores hold."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def ending(limit: str) -> object:
         ('{"t": "latest-3"}', {A: 47, B: 4}),
     ],
 )
-def test_words(limit: str, offsets: dict[TopicPartition, int]) -> None:
-    """What is relative stays within each partition."""
+def test_relative_positions_stay_within_each_partition(
+    limit: str, offsets: dict[TopicPartition, int]
+) -> None:
     assert starting(limit) == offsets
     assert ending(limit) == offsets
 
@@ -56,7 +57,7 @@ def test_offsets_by_partition() -> None:
     assert ending('{"t": {"A": -1}}') == {A: 50, B: 7}
 
 
-def test_partitions_that_no_store_has_are_left_out() -> None:
+def test_partitions_at_no_store_are_left_out() -> None:
     assert starting('{"t": {"A": 50, "C": -2}}') == {A: 50, B: 0}
     assert ending('{"t": {"A": 50, "C": 0}}') == {A: 50, B: 7}
     assert starting('{"t": {"C": -1}}', {}) == {}
@@ -73,12 +74,11 @@ def test_offsets_beyond_the_end() -> None:
 
 
 def test_an_offset_before_the_earliest_stays_as_it_is() -> None:
-    """Whoever reads it finds what was trimmed, and ``failOnDataLoss`` decides."""
+    """The reader finds the trimmed records, and ``failOnDataLoss`` decides."""
     assert starting('{"t": {"A": 3}}') == {A: 3, B: 0}
 
 
-def test_times_that_no_store_can_tell() -> None:
-    """None has Flight, or ``fetch`` is ``mesh``."""
+def test_a_time_without_a_store_with_flight_is_refused() -> None:
     says = r"'startingOffsets' = '-10m': no store can tell when the records of topic 't', partition"
     with pytest.raises(ConfigError, match=says):
         starting("-10m")
@@ -96,8 +96,6 @@ def test_times_that_no_store_can_tell() -> None:
         (parse_offset_range_limit('{"t": "latest"}'), None),
     ],
 )
-def test_what_it_says_of_partitions_that_appear_later(
-    limit: OffsetRangeLimit, since_us: int | None
-) -> None:
+def test_where_later_partitions_start(limit: OffsetRangeLimit, since_us: int | None) -> None:
     bound = Bound("startingOffsets", limit, AT_EARLIEST)
     assert resolved(bound, OffsetsSnapshot({}, {}), 1.0, NOW_US).since_us == since_us

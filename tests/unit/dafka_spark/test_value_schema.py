@@ -1,4 +1,4 @@
-"""Schemas in Spark's DDL, without Spark."""
+"""Schemas in Spark's DDL, parsed without a Spark session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import types
 from dafka_spark.formats.codecs import parse_ddl
 
 
-def test_what_spark_writes_is_read() -> None:
+def test_every_type_of_sparks_ddl() -> None:
     struct = types.StructType(
         [
             types.StructField("id", types.LongType()),
@@ -27,7 +27,7 @@ def test_what_spark_writes_is_read() -> None:
     assert parse_ddl(text) == struct
 
 
-def test_columns_may_be_null_whatever_is_said() -> None:
+def test_not_null_is_ignored() -> None:
     fields = parse_ddl("a INT NOT NULL, s STRUCT<b INT not null>")
     assert fields == parse_ddl("a INT, s STRUCT<b INT>")
 
@@ -50,6 +50,6 @@ def test_columns_may_be_null_whatever_is_said() -> None:
         ("a " + "ARRAY<" * 200, "there is no type 'ARRAY'"),
     ],
 )
-def test_what_is_none_is_refused(text: str, why: str) -> None:
+def test_invalid_schemas(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=f"^must be columns like 'id BIGINT.*{why}"):
         parse_ddl(text)

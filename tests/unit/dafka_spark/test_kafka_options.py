@@ -1,0 +1,112 @@
+"""Kafka's options: each has an equivalent, is ignored with a warning, or is refused."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dafka_core.config.node_options import ProducerOptions, ReaderOptions, StoreOptions
+from dafka_core.errors import HIDDEN, ConfigError
+from dafka_spark.kafka_options import KAFKA_OPTIONS, Decision, kafka_option
+from dafka_spark.option_types import ALL_STORES
+from dafka_spark.options import SinkOptions, SourceOptions
+from scripts.options import kafka_table
+
+
+def read(**given: str) -> SourceOptions:
+    return SourceOptions.of({"subscribe": "t", "tower": "host", **given})
+
+
+def test_a_jobs_options_are_mapped_or_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        options = read(
+            **{
+                "kafkaConsumer.pollTimeoutMs": "7000",
+                "KAFKA.GROUP.ID": "g",
+                "groupIdPrefix": "p",
+                "fetchOffset.numRetries": "3",
+                "kafka.session.timeout.ms": "1",
+                "kafka.fetch.max.bytes": "1",
+                "kafka.security.protocol": "plaintext",
+                "failOnDataLoss": "false",
+            }
+        )
+    assert options == read(failOnDataLoss="false")
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert warning.startswith("Kafka's options are ignored: KAFKA.GROUP.ID (a query keeps its own")
+    assert "kafka.fetch.max.bytes (it tunes Kafka's clients)" in warning
+    assert "kafka.security.protocol" not in warning
+
+
+@pytest.mark.parametrize(
+    ("kafkas", "acks"), [("all", ALL_STORES), ("-1", ALL_STORES), ("1", 1), ("0", 1), ("2", 2)]
+)
+def test_acks(kafkas: str, acks: int) -> None:
+    assert SinkOptions.of({"kafka.acks": kafkas}).acks_needed == acks
+
+
+def test_a_producers_options(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"kafka.delivery.timeout.ms": "9000", "kafka.linger.ms": "5", "kafka.acks": "all"}
+    with caplog.at_level(logging.WARNING, "dafka_spark"):
+        options = SinkOptions.of({**given, "acks": "1"})
+    assert options.delivery_timeout_ms == 9_000
+    assert options.acks_needed == 1  # our own option takes precedence
+    assert [each.getMessage() for each in caplog.records] == [
+        "Kafka's options are ignored: kafka.acks; kafka.linger.ms (it tunes Kafka's clients)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("kafka.bootstrap.servers", "a:9092", "= 'a:9092': name a tower instead, with option"),
+        ("kafka.auto.offset.reset", "earliest", "set startingOffsets"),
+        ("kafka.enable.auto.commit", "true", "the checkpoint keeps a query's offsets"),
+        ("kafka.value.deserializer", "x", "keys and values are binary columns"),
+        ("kafka.partitioner.class", "x", "each task writes to its own partition"),
+        ("kafka.transactional.id", "x", "exactly-once"),
+        ("kafka.security.protocol", "SASL_SSL", "keys authenticate and encrypt instead"),
+        ("kafka.ssl.truststore.location", "/x", "keys authenticate and encrypt instead"),
+        ("kafka.grup.id", "g", "did you mean 'kafka.group.id'?"),
+        ("kafka.bootstrap.server", "a:9092", "did you mean 'kafka.bootstrap.servers'?"),
+        ("kafka.no.such.thing", "a", "known option of Kafka; docs/from_kafka.md lists the known"),
+    ],
+)
+def test_refused_options(name: str, value: str, error: str) -> None:
+    for options in (SourceOptions, SinkOptions):
+        with pytest.raises(ConfigError) as caught:
+            options.of({name: value})
+        assert error in str(caught.value)
+        assert f"option {name!r}" in str(caught.value)
+
+
+PREFIXES = ("", "kafka.", "dafka.", "option.", "KAFKA.CONSUMER.")
+SECRETS = ("sasl.jaas.config", "ssl.key.password", "sasl.jas.config.x", "ssl.keystore.key")
+
+
+@pytest.mark.parametrize(
+    "name", ["paswd", "apiToken", *(prefix + name for prefix in PREFIXES for name in SECRETS)]
+)
+def test_errors_hide_secrets(name: str) -> None:
+    for parse in (SourceOptions.of, ReaderOptions.build):
+        with pytest.raises(ConfigError) as caught:
+            parse({name: "password='hunter2'"})
+        assert "hunter2" not in repr(caught.value) + str(caught.value)
+
+
+def test_errors_show_the_values_of_other_options() -> None:
+    for side in (SourceOptions, SinkOptions, ReaderOptions, ProducerOptions, StoreOptions):
+        for row in side.table():
+            is_secret = row.name == "secret_key_file"  # users mistakenly give the key itself
+            assert ConfigError(row.name, "x", "").value == (HIDDEN if is_secret else "x")
+
+
+def test_the_table_has_each_option_once_with_an_existing_equivalent() -> None:
+    known = {row.name for side in (SourceOptions, SinkOptions) for row in side.table()}
+    for row in KAFKA_OPTIONS:
+        assert all(kafka_option(name) is row for name in row.names)
+        assert (row.to in known) is (row.decision is Decision.MAPPED)
+        assert row.why or row.to
+        assert all(f"`{name}`" in kafka_table() for name in row.names)
+    assert kafka_option("subscribe") is None

@@ -1,0 +1,315 @@
+"""Parsers of option values: what each accepts, and the errors for everything else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_spark.option_types import (
+    AGO,
+    ALL_STORES,
+    AT_EARLIEST,
+    AT_LATEST,
+    EARLIEST,
+    LATEST,
+    OFFSET,
+    TIME,
+    UNLIMITED_BYTES,
+    OffsetRangeLimit,
+    Position,
+    TopicSelection,
+    as_written,
+    parse_acks,
+    parse_assign,
+    parse_duration_ms,
+    parse_names,
+    parse_offset_range_limit,
+    parse_offsets_by_timestamp,
+    parse_pattern,
+    parse_size,
+    parse_timestamp,
+    parse_tower,
+    parse_word,
+    shown_time,
+)
+from dafka_spark.options import SourceOptions
+
+A, B, C = (TopicPartition("t", name) for name in "ABC")
+NEW_YEAR_US = 1_767_225_600_000_000
+NEW_YEAR = Position(TIME, NEW_YEAR_US)
+DIGITS = "9" * 5_000
+"""More than Python parses as a number."""
+DEEP = '{"t": ' + "[" * 100_000
+"""Deeper than Python's JSON parser goes."""
+
+
+def position(text: str) -> Position | None:
+    return parse_offset_range_limit(text).everywhere
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "parsed"),
+    [
+        (parse_tower, "10.0.0.1", "10.0.0.1:5556:5557"),
+        (parse_tower, "a:1:2, [::1]:3:4", "a:1:2,[::1]:3:4"),
+        (parse_names, " a,b c ", ("a", "b c")),
+        (parse_names, "é" * 127, ("é" * 127,)),
+        (parse_word, " Local ", "local"),
+        (parse_acks, "3", 3),
+        (parse_acks, " ALL ", ALL_STORES),
+        (parse_pattern, "hel+o", "hel+o"),
+        (parse_assign, '{"t": ["A", "B", "A"], "u": ["A"]}', {A, B, TopicPartition("u", "A")}),
+        (parse_size, "1k", 1_024),
+        (parse_size, "512m", 512 << 20),
+        (parse_size, "4 GB", 4 << 30),
+        (parse_size, "Unlimited", UNLIMITED_BYTES),
+        (parse_size, "99999999999999999p", UNLIMITED_BYTES),
+        (parse_duration_ms, "0", 0),
+        (parse_duration_ms, "250", 250),
+        (position, "EARLIEST", AT_EARLIEST),
+        (position, " latest ", AT_LATEST),
+        (position, "latest-100", Position(LATEST, 100)),
+        (position, "Latest - 1", Position(LATEST, 1)),
+        (position, "latest-0", AT_LATEST),
+        (position, "earliest+10", Position(EARLIEST, 10)),
+        (position, "2026-01-01T00:00:00Z", NEW_YEAR),
+        (position, "2026-01-01T01:00:00+01:00", NEW_YEAR),
+        (position, "2026-01-01 00:00:00Z", NEW_YEAR),
+        (position, "2026-01-01T00:00:00.000001Z", Position(TIME, NEW_YEAR_US + 1)),
+        (parse_timestamp, " 1767225600000 ", OffsetRangeLimit(NEW_YEAR)),
+        (parse_timestamp, "2026-01-01T00:00:00Z", OffsetRangeLimit(NEW_YEAR)),
+        (parse_timestamp, "253402300799999", OffsetRangeLimit(Position(TIME, 253402300799999000))),
+        (
+            parse_offsets_by_timestamp,
+            '{"t": {"A": 1000, "B": "1767225600000"}, "u": "2026-01-01T00:00:00Z"}',
+            OffsetRangeLimit(None, {"u": NEW_YEAR}, {A: Position(TIME, 1_000_000), B: NEW_YEAR}),
+        ),
+        (
+            parse_offset_range_limit,
+            """{"t": {"A": 5, "B": -1, "C": "latest-7"}, "u": "-1h",
+                "v": "2026-01-01T00:00:00Z", "w": -2}""",
+            OffsetRangeLimit(
+                None,
+                {"u": Position(AGO, 3_600_000_000), "v": NEW_YEAR, "w": AT_EARLIEST},
+                {A: Position(OFFSET, 5), B: AT_LATEST, C: Position(LATEST, 7)},
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_valid_values(parse: Callable[[Any], Any], value: str, parsed: object) -> None:
+    assert parse(value) == parsed
+
+
+@pytest.mark.parametrize(
+    ("unit", "ms"),
+    [
+        ("ms", 1),
+        ("s", 1_000),
+        ("m", 60_000),
+        (" min", 60_000),
+        ("H", 3_600_000),
+        (" d", 86_400_000),
+    ],
+)
+@given(number=st.integers(0, 10_000))
+def test_durations_in_every_unit(unit: str, ms: int, number: int) -> None:
+    assert parse_duration_ms(f"{number}{unit}") == number * ms
+    assert position(f"-{number}{unit}") == Position(AGO, number * ms * 1_000)
+
+
+NAME = "must have 1 to 255 bytes"
+ASSIGN = 'must be JSON like {"topic": ["partition", ...]}'
+LIMIT = "must be earliest, latest or JSON"
+OFFSET_FORM = "must be a whole number, the offset of the next record; -2 is the earliest and -1"
+TIMESTAMP = "must be milliseconds since 1970 or a time like 2026-01-01T00:00:00Z"
+DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "error"),
+    [
+        (parse_tower, "", "HOST[:SUB_PORT:PUB_PORT]"),
+        (parse_tower, "a:1:2,", "HOST[:SUB_PORT:PUB_PORT]"),
+        (parse_tower, "a:1:65536", "ports in 1 to 65535"),
+        (parse_names, "t,,u", NAME),
+        (parse_names, "é" * 128, NAME),
+        (parse_names, "a\0b", "NUL"),
+        (parse_acks, "0", "at least 1, or all"),
+        (parse_acks, DIGITS, "must be a whole number or all"),
+        (parse_pattern, "(", "regular expression: missing )"),
+        (parse_pattern, "", "regular expression that is not empty"),
+        (parse_pattern, "a{99999999999999}", "must be a regular expression"),
+        (parse_pattern, "(" * 9_999, "must be a regular expression"),
+        (parse_assign, "t", ASSIGN),
+        (parse_assign, "{}", ASSIGN),
+        (parse_assign, '["t"]', ASSIGN),
+        (parse_assign, '{"t": []}', ASSIGN),
+        (parse_assign, DEEP, ASSIGN),
+        (parse_assign, '{"t": {"A": 1}}', ASSIGN),
+        (parse_assign, '{"t": [1]}', "must be a text"),
+        (parse_assign, '{"": ["A"]}', NAME),
+        (parse_assign, '{"t": [""]}', NAME),
+        (parse_size, "much", "must be a number of bytes, a size like 512m or 4g, or unlimited"),
+        (parse_size, "-5", "must be a number of bytes"),
+        (parse_duration_ms, "15 weeks", DURATION),
+        (parse_duration_ms, "-15m", DURATION),
+        (parse_duration_ms, "", DURATION),
+        (position, "first", LIMIT),
+        (position, "lates", "did you mean 'latest'?"),
+        (position, "earlest+10", "did you mean 'earliest'?"),
+        (position, "latest+10", "has no records: write earliest+10 or latest-10"),
+        (position, "earliest-10", "has no records: write earliest+10"),
+        (position, "-100", "has no unit: write latest-100 for records before the end, or -100s"),
+        (position, "-10 weeks", LIMIT),
+        (position, "-" + DIGITS + "d", LIMIT),
+        (position, "-999999999999999999d", "at most 4611686018427387 ms after it"),
+        (position, "2026-01-01", "has no time zone: write Z"),
+        (position, "2026-13-01T00:00:00Z", "must be a time like 2026-01-01T00:00:00Z (month must"),
+        (position, "1969-12-31T00:00:00Z", "must be a time since 1970"),
+        (position, "1000", LIMIT),
+        (position, "[]", LIMIT),
+        (position, "{}", LIMIT),
+        (position, '{"t": {}}', LIMIT),
+        (position, '{"t": 3}', LIMIT),
+        (position, '{"t": null}', LIMIT),
+        (position, '{"t": "now"}', "'now' of topic t must be earliest, latest"),
+        (position, '{"t": {"A": 3}', LIMIT),
+        (position, DEEP, LIMIT),
+        (position, f'{{"t": {{"A": {DIGITS}}}}}', LIMIT),
+        (position, '{"t": {"A": -3}}', OFFSET_FORM),
+        (position, '{"t": {"A": true}}', OFFSET_FORM),
+        (position, '{"t": {"A": 1.0}}', OFFSET_FORM),
+        (position, '{"t": {"A": NaN}}', OFFSET_FORM),
+        (position, '{"t": {"A": "3"}}', OFFSET_FORM),
+        (position, '{"t": {"A": "lattest-3"}}', "of partition A must be earliest"),
+        (position, '{"t": {"": 3}}', NAME),
+        (parse_timestamp, "-1", TIMESTAMP),
+        (parse_timestamp, "1.5", TIMESTAMP),
+        (parse_timestamp, "latest", TIMESTAMP),
+        (parse_timestamp, DIGITS, TIMESTAMP),
+        (parse_timestamp, "9999999999999999999", "at most 4611686018427387 ms after it"),
+        (parse_offsets_by_timestamp, "1000", "must be JSON like"),
+        (parse_offsets_by_timestamp, '{"t": {"A": -1}}', f"-1 of partition A {TIMESTAMP}"),
+        (parse_offsets_by_timestamp, '{"t": {"A": true}}', f"True of partition A {TIMESTAMP}"),
+        (parse_offsets_by_timestamp, '{"t": ["A"]}', "must be JSON like"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else value.__name__,
+)  # fmt: skip
+def test_invalid_values(parse: Callable[[Any], Any], value: str, error: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(error)):
+        parse(value)
+
+
+@given(st.text(max_size=30) | st.from_regex(r"(earliest|latest|-)[0-9+-]{0,20}[smhd]?"))
+def test_any_text_is_parsed_or_refused_with_a_value_error(text: str) -> None:
+    for parse in (parse_offset_range_limit, parse_timestamp, parse_offsets_by_timestamp):
+        try:
+            found = parse(text).all
+        except ValueError:
+            continue
+        assert all(each.number >= 0 for each in found)
+
+
+PLAUSIBLE_S = st.integers(978_307_200, 4_133_980_799)
+"""The years 2001 to 2100."""
+
+
+@given(
+    PLAUSIBLE_S, st.sampled_from([("seconds", 1), ("microseconds", 10**6), ("nanoseconds", 10**9)])
+)
+def test_a_time_in_another_unit_is_refused_with_milliseconds(
+    second: int, unit: tuple[str, int]
+) -> None:
+    name, per_second = unit
+    number = second * per_second
+    error = f"is a time in {name} instead of milliseconds since 1970; did you mean {second}000 "
+    for parse, value in (
+        (parse_timestamp, str(number)),
+        (parse_offsets_by_timestamp, f'{{"t": {number}}}'),
+        (parse_offsets_by_timestamp, f'{{"t": {{"A": {number}}}}}'),
+        (parse_offsets_by_timestamp, f'{{"t": {{"A": "{number}"}}}}'),
+    ):
+        with pytest.raises(ValueError, match=error):
+            parse(value)
+
+
+def test_the_error_for_seconds_names_both_times() -> None:
+    error = (
+        "is a time in seconds instead of milliseconds since 1970; did you mean 1767225600000 "
+        "(2026-01-01T00:00:00Z)? Write 1970-01-21T10:53:45Z if you mean 1970"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
+        parse_timestamp("1767225600")
+    assert position("1970-01-21T10:53:45Z") == Position(TIME, 1_767_225_000_000)
+
+
+@given(PLAUSIBLE_S.map(lambda second: second * 1_000) | st.integers(0, 978_307_199))
+def test_milliseconds_and_small_numbers_are_times(number: int) -> None:
+    """A startingTimestamp of 0 or 1 means everything."""
+    assert parse_timestamp(str(number)).everywhere == Position(TIME, number * 1_000)
+
+
+def test_a_limit_has_a_position_for_each_partition() -> None:
+    limit = parse_offset_range_limit('{"t": {"A": 5},\n "u": -2}')
+    assert limit.text == '{"t": {"A": 5}, "u": -2}'
+    assert limit.of(A, AT_LATEST) == Position(OFFSET, 5)
+    assert limit.of(B, AT_LATEST) == AT_LATEST
+    assert limit.of(TopicPartition("u", "X"), AT_LATEST) == AT_EARLIEST
+    assert parse_offset_range_limit("latest-5").of(A, AT_EARLIEST) == Position(LATEST, 5)
+
+
+def test_values_in_messages() -> None:
+    assert shown_time(NEW_YEAR_US) == "2026-01-01T00:00:00Z"
+    assert shown_time(1 << 62) == "4611686018427387 ms after 1970"
+    assert as_written(("t", "\x1b")) == r"t,\x1b"
+    assert as_written(frozenset([B, A])) == '{"t": ["A", "B"]}'
+    assert as_written(parse_timestamp("1 ")) == "1"
+    assert as_written("earliest") == "earliest"
+
+
+ADDRESS = "EB0A5E4C1F3B4D7C8C1B0F8E2D3C4B5A"
+ODD = TopicPartition("bad\udcff\n", "\x1b")
+
+
+@pytest.mark.parametrize(
+    ("options", "requested", "read", "unread"),
+    [
+        ({"subscribe": "hello,t"}, ["hello", "t"], ["hello", "t"], ["hello2", "t2"]),
+        ({"subscribePattern": "hel+o|t."}, None, ["hello", "t2"], ["hello2", "a hello", "hello\n"]),
+        ({"subscribePattern": r"bad\\xff.*"}, None, [ODD.topic], ["bad"]),
+        ({"subscribePattern": "bad"}, None, ["bad"], [ODD.topic]),
+        ({"subscribe": r" bad\xff\x0a , a\x2cb\x20"}, ["a,b ", ODD.topic], [ODD.topic], ["bad"]),
+        ({"subscribePattern": ".*"}, None, ["any"], ["__dafka.queries"]),
+        ({"subscribe": "__dafka.queries"}, ["__dafka.queries"], ["__dafka.queries"], ["any"]),
+        ({"metadata": "topics"}, None, ["any\n", "__dafka.queries"], []),
+    ],
+)
+def test_topics_that_a_query_reads(
+    options: dict[str, str], requested: list[str] | None, read: list[str], unread: list[str]
+) -> None:
+    """Whole names as column ``topic`` shows them; patterns match no internal topic."""
+    selection = SourceOptions.of(options).selection
+    assert selection.asked == requested
+    infos = [PartitionInfo(topic, ADDRESS, 0, 9) for topic in (*read, *unread)]
+    assert [info.topic for info in selection.of(infos)] == read
+    assert all(selection.has_topic(topic) for topic in read)
+
+
+def test_assigned_partitions() -> None:
+    given = {"t": [ADDRESS, "C"], "a": ["B"], r"bad\xff\x0a": [r"\x1b"]}
+    selection = SourceOptions.of({"assign": json.dumps(given)}).selection
+    assert selection.asked == ["a", ODD.topic, "t"]
+    assert selection.has(TopicPartition("t", ADDRESS))
+    assert selection.has(ODD)
+    assert not selection.has(B)
+    assert selection.has_topic("a")
+    assert not selection.has_topic("u")
+    assert selection.missing([C, ODD]) == [TopicPartition("a", "B"), TopicPartition("t", ADDRESS)]
+    assert TopicSelection(frozenset("tu")).missing([A]) == [TopicPartition("u", "")]
