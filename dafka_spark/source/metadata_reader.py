@@ -1,4 +1,4 @@
-"""The reader of option ``metadata``: tables about topics, partitions and stores."""
+"""The reader of option ``metadata``: tables about topics, partitions, stores and queries."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from dafka_spark.source.progress_publisher import described
 Columns = Mapping[str, pa.Array]
 
 MOST_ASKED_BY_NAME: Final = 10
-"""Topics that are asked for one by one; of more, a store lists all that it has."""
+"""Up to this number of topics each is asked for by name; else a store lists all its partitions."""
 
 _TIME: Final = pa.timestamp("us", "UTC")
 
 
 def topics(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each topic: what its partitions have together."""
+    """Return a row for each topic: the totals of its partitions."""
     rows = pa.table({**partitions(options, connect)})
     known = pc.ScalarAggregateOptions(skip_nulls=False)
     found = rows.group_by("topic", use_threads=False).aggregate(
@@ -66,8 +66,8 @@ def topics(options: SourceOptions, connect: Connect) -> Columns:
 
 
 def partitions(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each partition, in the order of their names."""
-    snapshot = _look(options, connect)
+    """Return a row for each partition, by name."""
+    snapshot = _snapshot(options, connect)
     facts = _facts(options, connect)
     heads = snapshot.heads
     known = [facts.get(tp) for tp in heads]
@@ -88,18 +88,16 @@ def partitions(options: SourceOptions, connect: Connect) -> Columns:
 
 
 class _StoreFacts(NamedTuple):
-    """What a store says of itself."""
-
     space: SpaceUsed | None
     clock_ahead_s: float | None
 
 
 def stores(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each store that is known: those that are there, then those that are away."""
-    snapshot = _look(options, connect)
-    said = {
+    """Return a row for each known store: the reachable ones, then those that are away."""
+    snapshot = _snapshot(options, connect)
+    answers = {
         location.store: (location, facts)
-        for location, facts in ask_known(options, connect, _ask_of_itself)
+        for location, facts in ask_known(options, connect, _ask_facts)
     }
     with connect(options.mesh_address) as reader:
         there, endpoints = reader.stores(), reader.endpoints()
@@ -110,8 +108,8 @@ def stores(options: SourceOptions, connect: Connect) -> Columns:
             held.setdefault(each.location.store, []).append(each.end - each.earliest)
     rows: list[dict[str, Any]] = []
     for name in sorted({*there} - {each.store for each in away}):
-        is_silent = name in endpoints and name not in said
-        location, facts = said.get(name, (None, None))
+        is_silent = name in endpoints and name not in answers
+        location, facts = answers.get(name, (None, None))
         row: dict[str, Any] = {"store": escape(name), "state": "silent" if is_silent else "there"}
         row["locations"] = location.locations if location else endpoints.get(name, ())
         if facts is not None:
@@ -127,13 +125,13 @@ def stores(options: SourceOptions, connect: Connect) -> Columns:
 
 
 def queries(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each query that reports, and reads some of what is selected."""
+    """Return a row for each run that reports and reads a selected partition."""
     rows = [each._asdict() for each, _ in _lags(options, connect)]
     return _by_column(metadata.QUERIES, rows)
 
 
 def lag(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each query and each partition that it reads, of those that are selected."""
+    """Return a row for each run and each selected partition that it reads."""
     rows = [
         {**lag._asdict(), "run": query.run}
         for query, lags in _lags(options, connect)
@@ -145,8 +143,8 @@ def lag(options: SourceOptions, connect: Connect) -> Columns:
 def _lags(
     options: SourceOptions, connect: Connect
 ) -> list[tuple[QueryLag, Sequence[PartitionLag]]]:
-    """The queries, each with its partitions that are selected; of no store without Flight."""
-    _look(options, connect)
+    """Return each run with its selected partitions that stores with Flight hold."""
+    _snapshot(options, connect)
     found = ask_known(options, connect, lambda client: client.location)
     with ExitStack() as lent:
         lend, keys = connections.lend_client, options.keys
@@ -161,7 +159,7 @@ def _lags(
     return [(query, lags) for query, lags in narrowed if lags or everything]
 
 
-def _look(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
+def _snapshot(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
     check_stores(options, connect)
     snapshot = fetch_latest_offsets(options, connect, thorough=True)
     check_found(options, snapshot.heads, connect)
@@ -180,7 +178,7 @@ def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, Par
     return furthest_facts(each for _, facts in answers for each in facts)
 
 
-def _ask_of_itself(client: StoreClient) -> _StoreFacts:
+def _ask_facts(client: StoreClient) -> _StoreFacts:
     space = client.space(timeout_s=timing.ANSWER_S)
     asked_us = time.time_ns() // 1_000
     clock_us = client.clock_us(timeout_s=timing.ANSWER_S)
@@ -188,7 +186,7 @@ def _ask_of_itself(client: StoreClient) -> _StoreFacts:
 
 
 def _by_column(kind: str, rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Few rows; what one has not is null."""
+    """Return the rows as columns; a missing member is null."""
     columns = {name: [row.get(name) for row in rows] for name in metadata.COLUMNS[kind]}
     for name in {"query", "topic", "partition"} & columns.keys():
         columns[name] = [escape(str(each)) for each in columns[name]]
@@ -209,21 +207,21 @@ TABLES: Final[Mapping[str, Callable[[SourceOptions, Connect], Columns]]] = {
 
 @dataclass
 class MetadataRows(InputPartition):
-    """All rows, as a stream of Arrow's."""
+    """All rows, as an Arrow stream."""
 
     packed: bytes
 
 
 class MetadataReader(QueryReader, DataSourceReader):
-    """Reads what is known of topics and stores when the query is planned."""
+    """Makes the table when the query is planned."""
 
     def partitions(self) -> list[InputPartition]:
-        """One task with the rows, in the columns that were asked for.
+        """Return one task with all rows, in the columns of the query.
 
         Raises:
-            ConfigError: no store has a topic or partition that is named, or there are fewer
-                stores than ``minStores``.
-            NoStoreError: no store was heard of within ``fetchTimeoutMs``.
+            ConfigError: a named topic or partition does not exist, or there are fewer stores than
+                ``minStores``.
+            NoStoreError: no store answered within ``fetchTimeoutMs``.
         """
         columns = TABLES[self._options.metadata](self._options, self._connect)
         schema = to_arrow_schema(self._schema, timezone="UTC")
@@ -234,7 +232,7 @@ class MetadataReader(QueryReader, DataSourceReader):
         return [MetadataRows(sink.getvalue().to_pybytes())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows."""
+        """Yield the rows."""
         warn_if_reused(self._planned_ns, described(self._options))
         assert isinstance(partition, MetadataRows)
         yield from pa.ipc.open_stream(partition.packed)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from dafka_core import EmbeddedCluster
+from dafka_core import EmbeddedCluster, Reader
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
@@ -61,6 +61,7 @@ def test_nodes_have_the_options_that_are_given_with_dafka_before_them(
     """Real ones: the reader of a query, and the producer of a task that writes to the mesh."""
     given = {"tower": shared.tower, "dafka.peer_expiry_ms": "9000", "dafka.wire": "rfc46"}
     with connections.lend(SourceOptions.of({**given, "subscribe": "t"}).mesh_address) as reader:
+        assert isinstance(reader, Reader)
         assert reader._config.peer_expiry_ms == 9_000
         reader.hear_stores(timeout_s=PATIENCE_S)
     sink = {"delivery": "at-least-once", "acks": "1", "dafka.max_unacked_records": "7"}

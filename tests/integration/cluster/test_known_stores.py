@@ -19,6 +19,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import connections, known_stores
+from dafka_spark.cluster.cluster_reader import KnownStoresReader
 from dafka_spark.cluster.connections import Connections
 from dafka_spark.cluster.known_stores import MAX_FILES, remember, remembered
 from dafka_spark.options import SourceOptions
@@ -137,7 +138,7 @@ def test_a_source_goes_on_at_any_trigger_interval(
     connections._clients.close()
     write(own, 1)
     with readers.lend(options(own).mesh_address) as reader:
-        assert not isinstance(reader, known_stores.TowerlessReader)
+        assert not isinstance(reader, KnownStoresReader)
     end: dict[str, object] = {}
 
     def all_is_seen() -> bool:

@@ -15,7 +15,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
-from dafka_spark.cluster.connections import NamedStoresReader
+from dafka_spark.cluster.cluster_reader import NamedStoresReader
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink.transaction_writer import WriterFactory

@@ -112,7 +112,7 @@ def test_a_tower_that_is_not_there_yet_is_waited_for(
         own.start_tower()
         assert query.result() == []
     assert said()[0].startswith(f"nothing listens at {tower}; start one there with 'dafka tower'")
-    assert len([each for each in said() if "The query looks for a tower until" in each]) == 1
+    assert len([each for each in said() if "The query retries until" in each]) == 1
 
 
 def test_no_tower_to_the_end(nobody: str, said: Callable[[], list[str]]) -> None:

@@ -115,7 +115,7 @@ def test_an_end_does_not_wait_for_a_store_that_takes_no_report(
     began = time.monotonic()
     assert stream.latestOffset(at, ALL) == at
     assert time.monotonic() - began < timing.ANSWER_S
-    assert "how far query 'q' is cannot be reported" in caplog.text
+    assert "the progress of query 'q' cannot be reported" in caplog.text
 
 
 def test_where_no_store_takes_it_the_query_goes_on_and_says_so_once(
@@ -126,7 +126,7 @@ def test_where_no_store_takes_it_the_query_goes_on_and_says_so_once(
     stream = reader(source)
     with caplog.at_level(logging.DEBUG, "dafka_spark"):
         end = stream.latestOffset(stream.initialOffset(), ALL)
-        said = "how far query 'q' is cannot be reported, it goes on all the same"
+        said = "the progress of query 'q' cannot be reported; the query continues"
         wait_until(lambda: said in caplog.text, "the first attempt")
         source.add(A, 1)
         end = stream.latestOffset(end, ALL)

@@ -7,7 +7,7 @@ import pytest
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_spark.cluster import store_registry
+from dafka_spark.cluster import cluster_reader
 from dafka_spark.cluster.store_registry import StoreRegistry
 from tests.integration.cluster.stores import Serve, Served
 
@@ -23,7 +23,7 @@ def name(client: StoreClient) -> str:
 def test_what_the_mesh_tells_meanwhile_counts_the_next_time(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_registry, "MAX_ASKED", 1)
+    monkeypatch.setattr(cluster_reader, "MAX_CONCURRENT", 1)
     first, second, third = serve("A"), serve("B"), serve("C")
     registry = StoreRegistry(keys=NO_KEYS)
     registry.update(heard(first, second), ["A", "B"])

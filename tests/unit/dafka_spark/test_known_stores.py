@@ -7,7 +7,7 @@ import pytest
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.model.records import TopicPartition
-from dafka_spark.cluster.connections import NO_MESH, NamedStoresReader
+from dafka_spark.cluster.cluster_reader import NO_MESH, NamedStoresReader
 
 TP = TopicPartition("numbers", "00000000000000000000000000000001")
 

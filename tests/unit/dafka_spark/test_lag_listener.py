@@ -72,7 +72,7 @@ def test_a_query_without_a_source_of_ours_is_passed_over() -> None:
 
 
 def test_the_last_ones_of_many_queries_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag_listener, "MOST_QUERIES", 3)
+    monkeypatch.setattr(lag_listener, "MAX_QUERIES", 3)
     listener = LagListener()
     queries = [str(uuid.uuid4()) for _ in range(5)]
     for query in (*queries, queries[2]):

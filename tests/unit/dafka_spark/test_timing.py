@@ -17,7 +17,7 @@ def test_times_are_in_the_order_in_which_they_depend_on_each_other() -> None:
     assert timing.FIND_S < timing.OTHERS_S
     assert timing.LOOK_AGAIN_S < timing.RETRY_S < timing.ANSWER_S
     # What is trusted without asking is younger than what is kept.
-    assert timing.TRUST_S < timing.RANGES_S < timing.DESCRIPTION_S < timing.IDLE_S
+    assert timing.TRUST_S < timing.RANGES_S < timing.DESCRIPTION_S < timing.CONNECTION_IDLE_S
 
 
 def test_a_deadline_has_not_passed_before_its_time() -> None:
