@@ -59,7 +59,7 @@ class ProgressPublisher:
         self._has_pattern = bool(selection.pattern)
         self._report = QueryProgress(options.query_name, uuid.uuid4().hex.upper(), IDLE_S, topics)
         self._newest: News = {}, False
-        self._tried = self._newest
+        self._tried: News = self._newest
         self._has_failed = False
         self._changed = threading.Condition()
         self._is_started = False

@@ -45,4 +45,4 @@ def test_the_lag_of_a_query_is_in_its_progress_in_a_listener_and_outside(
     (last,) = listener.lags[str(query.id)]
     assert last["avgOffsetsBehindLatest"] == 0
     (row,) = batch(spark, cluster, metadata="queries").where(f"query = '{name}'").collect()
-    assert row["records_behind"] == 0  # Spark has ended its process
+    assert (row["records_behind"], row["state"]) == (0, "finished")  # Spark has ended its process

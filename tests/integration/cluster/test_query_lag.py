@@ -10,7 +10,7 @@ import pytest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import TopicPartition
-from dafka_core.queries.query_lag import LATE, RUNNING, QueryLag, query_lags
+from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING, QueryLag, query_lags
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.testing import PATIENCE_S
 from tests.integration.cluster.stores import Serve, Served
@@ -86,16 +86,21 @@ def test_what_was_trimmed_does_not_count(serve: Serve) -> None:
     assert (found.records_behind, found.lags[0].position) == (2, 8)
 
 
-def test_a_query_that_ended_long_ago_is_late_and_its_lag_grows(serve: Serve) -> None:
+@pytest.mark.parametrize(("finished", "state"), [(False, LATE), (True, FINISHED)])
+def test_a_query_that_ended_is_finished_or_late_and_its_lag_grows(
+    serve: Serve, *, finished: bool, state: str
+) -> None:
     store = serve("one")
     store.add(A, 1)
-    tell(store, QueryProgress("q", "r", 1e-6, ("t",)), {A: 0})
+    tell(store, QueryProgress("q", "r", 1e-6, ("t",), finished=finished), {A: 0})
     (before,) = lags(store)
     store.add(A, 4)
     (after,) = lags(store)
-    assert (before.state, after.state) == (LATE, LATE)
+    assert (before.state, after.state) == (state, state)
     assert (before.records_behind, after.records_behind) == (1, 5)
     assert 0 < before.reported_s < after.reported_s
+    tell(store, QueryProgress("q", "started again", 60, ("t",)), {A: 0})
+    assert [(each.run, each.state) for each in lags(store)] == [("started again", RUNNING)]
 
 
 def test_a_wrong_clock_here_makes_no_difference(
