@@ -208,13 +208,13 @@ def test_a_wrong_clock_is_seen(serve: Serve, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[EmbeddedCluster]:
-    """A store with keys, a topic ``flights``, a topic ``secret`` and a query that reads it."""
+    """A store with keys, a topic ``flights``, a topic ``payroll`` and a query that reads it."""
     with ForkedCluster(keys=True) as running:
-        for topic in ("flights", "secret"):
+        for topic in ("flights", "payroll"):
             with Producer(topic, tower=running.tower, **running.key()) as producer:
                 producer.publish(b"1")
         location = StoreLocation(running.stores[0], running.locations())
-        report = QueryProgress("secret query", "r", 60, ("secret",))
+        report = QueryProgress("payroll query", "r", 60, ("payroll",))
         with StoreClient(location, KeyFiles(**running.key())) as client:
             publish([client], QUERIES_TOPIC, report, timeout_s=PATIENCE_S)
         running.key("analyst", ("consume",), consume=("flights",))
@@ -233,20 +233,20 @@ def test_a_table_names_only_topics_that_its_key_may_consume(
     locked: EmbeddedCluster, caplog: pytest.LogCaptureFixture, kind: str, fetch: str
 ) -> None:
     found = known(locked, kind, "analyst", fetch=fetch)
-    assert "secret" in str(known(locked, "topics", "client", fetch=fetch))
+    assert "payroll" in str(known(locked, "topics", "client", fetch=fetch))
     # It may report queries, so it may know the partitions of their topic; not their names.
     assert {row.get("topic", "flights") for row in found} - {QUERIES_TOPIC} == {"flights"}
-    assert "secret" not in f"{found} {caplog.text}"
+    assert "payroll" not in f"{found} {caplog.text}"
     with pytest.raises(DafkaError) as caught:
-        known(locked, kind, "analyst", fetch=fetch, subscribe="secretly")
-    assert "'secret'" not in f"{caught.value} {caplog.text}"
+        known(locked, kind, "analyst", fetch=fetch, subscribe="payrol")
+    assert "'payroll'" not in f"{caught.value} {caplog.text}"
 
 
 @pytest.mark.parametrize("kind", ["queries", "lag"])
 def test_reports_of_queries_need_a_key_that_may_consume_their_topic(
     locked: EmbeddedCluster, kind: str
 ) -> None:
-    assert [row["query"] for row in known(locked, kind, "client")] == ["secret query"]
+    assert [row["query"] for row in known(locked, kind, "client")] == ["payroll query"]
     with pytest.raises(
         NotAllowedError, match=r"may consume 'flights', and not consume '__dafka\.queries'"
     ):
