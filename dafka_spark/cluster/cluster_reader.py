@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol, TypeVar
+from functools import partial
+from typing import Final, NoReturn, Protocol, TypeVar
 
 from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError, TowerNotFoundError
@@ -27,9 +28,6 @@ MAX_CONCURRENT: Final = 16
 """Each store asked at the same time takes a thread."""
 
 NO_MESH: Final = "with option stores there is no mesh to read from"
-
-_ANY_TOPIC: Final = "-"
-"""Any name will do: only the fact that stores answer matters."""
 
 _log = logging.getLogger("dafka_spark")
 
@@ -80,31 +78,24 @@ def map_concurrently(work: Callable[[Item], T], items: Sequence[Item]) -> list[T
 
 
 class _FlightReader:
-    """A reader without a mesh.
-
-    Attributes:
-        failure: why the last store that failed did so.
-    """
+    """A reader without a mesh; ``failure`` is why the last store that failed did so."""
 
     def __init__(self, refusal: DafkaError, keys: KeyFiles) -> None:
         self.failure = ""
         self._refusal = refusal
         self._keys = keys
 
-    def read(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> Iterator[RecordBatch]:
-        """Raise the reason why there is no mesh."""
+    def hear_stores(self, *, timeout_s: float) -> None:
+        pass  # the stores are known
+
+    def read(self, tp: TopicPartition, start: int, end: int, *, timeout_s: float) -> NoReturn:
         raise self._refusal
 
-    def times(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> list[tuple[int, int]]:
-        """Raise the reason why there is no mesh."""
+    def times(self, tp: TopicPartition, start: int, end: int, *, timeout_s: float) -> NoReturn:
         raise self._refusal
 
     def close(self) -> None:
-        """Do nothing: each request has a connection of its own."""
+        pass  # each request has a connection of its own
 
     def _ask(
         self, locations: Sequence[StoreLocation], work: Callable[[StoreClient], T]
@@ -125,6 +116,16 @@ class _FlightReader:
 
 def _known_stores(client: StoreClient) -> list[StoreLocation]:
     return client.stores(timeout_s=timing.ANSWER_S)  # the store itself is the first
+
+
+def _heads(
+    topics: Collection[str] | None, timeout_s: float, client: StoreClient
+) -> list[PartitionInfo]:
+    return client.heads(topics, timeout_s=timeout_s)
+
+
+def _merged(heads: Mapping[str, list[PartitionInfo]]) -> list[PartitionInfo]:
+    return [*merge_heads(info for infos in heads.values() for info in infos).values()]
 
 
 class NamedStoresReader(_FlightReader):
@@ -153,10 +154,6 @@ class NamedStoresReader(_FlightReader):
             self._refresh()
         return {name: each.locations for name, each in self._locations().items()}
 
-    def hear_stores(self, *, timeout_s: float) -> None:
-        """See ``ClusterReader``."""
-        self.partitions([_ANY_TOPIC], timeout_s=timeout_s)
-
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:
@@ -166,14 +163,11 @@ class NamedStoresReader(_FlightReader):
             NoStoreError: no store has answered within ``timeout_s`` seconds.
         """
         for _ in (deadline := Deadline(timeout_s)).attempts():
-            if self._found:
-                self.endpoints()
-            else:
+            if not self._found:
                 self._refresh()
-            found = [*self._found.values()]
-            heads = self._ask(found, lambda each: each.heads(topics, timeout_s=timing.ANSWER_S))
+            heads = self._ask([*self._found.values()], partial(_heads, topics, timing.ANSWER_S))
             if heads:
-                return [*merge_heads(info for infos in heads.values() for info in infos).values()]
+                return _merged(heads)
         error = NoStoreError(self._uris, deadline.timeout_s)
         error.add_note(self.failure)
         raise error
@@ -240,15 +234,11 @@ class KnownStoresReader(_FlightReader):
             self._known = [known[store] for store in sorted(known)]
         return {store: each.locations for store, each in known.items()}
 
-    def hear_stores(self, *, timeout_s: float) -> None:
-        """Do nothing: the stores are known."""
-
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:
         """See ``ClusterReader``."""
-        heads = self._ask(self._known, lambda client: client.heads(topics, timeout_s=timeout_s))
-        return [*merge_heads(info for infos in heads.values() for info in infos).values()]
+        return _merged(self._ask(self._known, partial(_heads, topics, timeout_s)))
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """See ``ClusterReader``."""
