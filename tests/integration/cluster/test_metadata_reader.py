@@ -1,4 +1,4 @@
-"""How tables of what is known of a cluster reach Spark."""
+"""Tables about a cluster, as Spark receives them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_columns_are_chosen_in_any_case(serve: Serve) -> None:
     ]
 
 
-def test_nothing_is_an_empty_table_and_rows_travel_with_their_task(serve: Serve) -> None:
+def test_an_empty_table_and_rows_that_travel_with_their_task(serve: Serve) -> None:
     store = serve("one")
     reader = MetadataReader(
         metadata.full("topics"), SourceOptions.of({"metadata": "topics"}), HeardOf([store]).connect
@@ -63,7 +63,7 @@ ODD = TopicPartition("u\n", "A")
 
 
 def rows(source: HeardOf | Connect, kind: str, **given: str) -> list[dict[str, Any]]:
-    """What Spark is given, by the way that it goes."""
+    """Return the rows that Spark receives."""
     options = SourceOptions.of({"metadata": kind, "fetchtimeoutms": "20000", **given}).for_batch()
     connect = source.connect if isinstance(source, HeardOf) else source
     reader = MetadataReader(metadata.full(kind), options, connect)
@@ -71,7 +71,7 @@ def rows(source: HeardOf | Connect, kind: str, **given: str) -> list[dict[str, A
     return [row for batch in reader.read(task) for row in batch.to_pylist()]
 
 
-def test_partitions_have_what_all_stores_say_together(serve: Serve) -> None:
+def test_partitions_combine_all_stores(serve: Serve) -> None:
     ahead, behind = serve("ahead"), serve("behind")
     before = dt.datetime.now(dt.UTC)
     ahead.add(A, 100, size_bytes=50)
@@ -101,7 +101,7 @@ def test_a_topic_is_the_sum_of_its_partitions(serve: Serve) -> None:
     assert found[r"u\x0a"]["records"] == 1
 
 
-def test_what_only_c_stores_have_is_of_no_known_size(serve: Serve) -> None:
+def test_partitions_of_c_stores_have_no_size(serve: Serve) -> None:
     store = serve("ours")
     store.add(A, 5)
     source = HeardOf([store], ["C node"])
@@ -134,7 +134,7 @@ def test_a_selection_narrows_every_table(serve: Serve) -> None:
         rows(HeardOf([store]), "topics", subscribe="tt")
 
 
-def test_stores_say_what_they_take_and_which_are_away(
+def test_stores_report_their_files_and_missing_stores(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, gone = serve("one"), serve("gone")
@@ -186,7 +186,7 @@ def test_queries_and_their_lag_are_tables(serve: Serve) -> None:
     assert (row["query"], row["state"]) == ("both", "finished")
 
 
-def test_a_wrong_clock_is_seen(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock_is_reported(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     store = serve("one")
     store.add(A, 1)
     source = HeardOf([store])
@@ -234,7 +234,7 @@ def test_a_table_names_only_topics_that_its_key_may_consume(
 ) -> None:
     found = known(locked, kind, "analyst", fetch=fetch)
     assert "payroll" in str(known(locked, "topics", "client", fetch=fetch))
-    # It may report queries, so it may know the partitions of their topic; not their names.
+    # A key that may report queries knows the partitions of their topic, not their names.
     assert {row.get("topic", "flights") for row in found} - {QUERIES_TOPIC} == {"flights"}
     assert "payroll" not in f"{found} {caplog.text}"
     with pytest.raises(DafkaError) as caught:

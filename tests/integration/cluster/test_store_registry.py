@@ -1,4 +1,4 @@
-"""What a process knows of stores, while it asks them."""
+"""The registry of stores, while it asks them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def name(client: StoreClient) -> str:
     return client.location.store
 
 
-def test_what_the_mesh_tells_meanwhile_counts_the_next_time(
+def test_an_update_during_a_request_counts_for_the_next_one(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_reader, "MAX_CONCURRENT", 1)
@@ -39,7 +39,7 @@ def test_what_the_mesh_tells_meanwhile_counts_the_next_time(
     assert registry.others == ["without Flight"]
 
 
-def test_a_store_that_does_not_answer_is_left_alone_for_a_moment(serve: Serve) -> None:
+def test_a_store_that_does_not_answer_is_skipped_for_a_moment(serve: Serve) -> None:
     gone, there = serve("A"), serve("B")
     registry = StoreRegistry(keys=NO_KEYS)
     registry.update(heard(gone, there), ["A", "B"])
