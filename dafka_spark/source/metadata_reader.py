@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import asdict
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dafka_core.flight.requests import PartitionFacts, SpaceUsed, furthest_facts
+from dafka_core.flight.requests import PartitionFacts, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import escape
 from dafka_core.model.records import TopicPartition
@@ -45,24 +46,16 @@ _TIME: Final = pa.timestamp("us", "UTC")
 def topics(options: SourceOptions, connect: Connect) -> Columns:
     """Return a row for each topic: the totals of its partitions."""
     rows = pa.table({**partitions(options, connect)})
-    known = pc.ScalarAggregateOptions(skip_nulls=False)
-    found = rows.group_by("topic", use_threads=False).aggregate(
-        [
-            ("partition", "count"),
-            ("records", "sum"),
-            ("size_bytes", "sum", known),
-            ("first_timestamp", "min"),
-            ("last_timestamp", "max"),
-        ]
-    )
-    return {
-        "topic": found["topic"],
-        "partitions": found["partition_count"],
-        "records": found["records_sum"],
-        "size_bytes": found["size_bytes_sum"],
-        "first_timestamp": found["first_timestamp_min"],
-        "last_timestamp": found["last_timestamp_max"],
-    }
+    totals = [
+        ("partition", "count"),
+        ("records", "sum"),
+        ("size_bytes", "sum", pc.ScalarAggregateOptions(skip_nulls=False)),
+        ("first_timestamp", "min"),
+        ("last_timestamp", "max"),
+    ]
+    found = rows.group_by("topic", use_threads=False).aggregate(totals)
+    columns = found.select(["topic", *(f"{name}_{total}" for name, total, *_ in totals)])
+    return dict(zip(metadata.COLUMNS[metadata.TOPICS], columns, strict=True))
 
 
 def partitions(options: SourceOptions, connect: Connect) -> Columns:
@@ -87,11 +80,6 @@ def partitions(options: SourceOptions, connect: Connect) -> Columns:
     }
 
 
-class _StoreFacts(NamedTuple):
-    space: SpaceUsed | None
-    clock_ahead_s: float | None
-
-
 def stores(options: SourceOptions, connect: Connect) -> Columns:
     """Return a row for each known store: the reachable ones, then those that are away."""
     snapshot = _snapshot(options, connect)
@@ -108,15 +96,15 @@ def stores(options: SourceOptions, connect: Connect) -> Columns:
             held.setdefault(each.location.store, []).append(each.end - each.earliest)
     rows: list[dict[str, Any]] = []
     for name in sorted({*there} - {each.store for each in away}):
-        is_silent = name in endpoints and name not in answers
-        location, facts = answers.get(name, (None, None))
-        row: dict[str, Any] = {"store": escape(name), "state": "silent" if is_silent else "there"}
-        row["locations"] = location.locations if location else endpoints.get(name, ())
-        if facts is not None:
-            row["partitions"], row["records"] = len(held.get(name, ())), sum(held.get(name, ()))
-            row["clock_ahead_s"] = facts.clock_ahead_s
-            for field in SpaceUsed.__struct_fields__ if facts.space else ():
-                row[field] = getattr(facts.space, field)
+        row: dict[str, Any] = {"store": escape(name), "state": "there"}
+        row["locations"] = endpoints.get(name, ())
+        if name in answers:
+            location, facts = answers[name]
+            counts = held.get(name, [])
+            row |= {"locations": location.locations, "partitions": len(counts)}
+            row |= {"records": sum(counts), **facts}
+        elif name in endpoints:
+            row["state"] = "silent"
         rows.append(row)
     for gone in away:
         row = {"store": escape(gone.store), "state": "away", "last_heard": gone.heard_us or None}
@@ -132,11 +120,8 @@ def queries(options: SourceOptions, connect: Connect) -> Columns:
 
 def lag(options: SourceOptions, connect: Connect) -> Columns:
     """Return a row for each run and each selected partition that it reads."""
-    rows = [
-        {**lag._asdict(), "run": query.run}
-        for query, lags in _lags(options, connect)
-        for lag in lags
-    ]
+    found = _lags(options, connect)
+    rows = [{**lag._asdict(), "run": query.run} for query, lags in found for lag in lags]
     return _by_column(metadata.LAG, rows)
 
 
@@ -178,11 +163,13 @@ def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, Par
     return furthest_facts(each for _, facts in answers for each in facts)
 
 
-def _ask_facts(client: StoreClient) -> _StoreFacts:
-    space = client.space(timeout_s=timing.ANSWER_S)
+def _ask_facts(client: StoreClient) -> dict[str, Any]:
+    """Return the columns that a store alone knows; its clock is compared with this machine's."""
+    space = asdict(client.space(timeout_s=timing.ANSWER_S))
     asked_us = time.time_ns() // 1_000
     clock_us = client.clock_us(timeout_s=timing.ANSWER_S)
-    return _StoreFacts(space, (clock_us - (asked_us + time.time_ns() // 1_000) / 2) / 1e6)
+    ahead_us = clock_us - (asked_us + time.time_ns() // 1_000) / 2
+    return {**space, "clock_ahead_s": ahead_us / 1e6}
 
 
 def _by_column(kind: str, rows: Sequence[Mapping[str, Any]]) -> Columns:
