@@ -89,8 +89,11 @@ def test_a_sink_continues_in_new_processes(own: EmbeddedCluster, new_process: Ne
     for version in (1, 2):
         new_process()
         write(own, version)
-    for index in (0, 1):
-        assert held(own, index) == texts_of(numbers(0, 30))
+    assert held(own, 1) == texts_of(numbers(0, 30))
+    own.kill_store(1)
+    new_process()
+    write(own, 3)
+    assert held(own) == texts_of(numbers(0, 40))
 
 
 def test_a_sink_continues_on_a_new_machine(
@@ -108,15 +111,6 @@ def test_a_sink_continues_on_a_new_machine(
     other_machine(tmp_path)
     new_process()
     write(own, 1, hints)
-    assert held(own) == texts_of(numbers(0, 20))
-
-
-def test_a_sink_continues_without_a_store(own: EmbeddedCluster, new_process: NewProcess) -> None:
-    write(own, 0)
-    own.kill_tower()
-    own.kill_store(1)
-    new_process()
-    write(own, 1)
     assert held(own) == texts_of(numbers(0, 20))
 
 

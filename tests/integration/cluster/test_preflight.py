@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -30,6 +31,11 @@ T = TypeVar("T")
 def planned(**given: str) -> list[Any]:
     options = {"subscribePattern": "none.*", "fetchTimeoutMs": LONG_MS, **given}
     return list(DafkaBatchReader(full(), SourceOptions.of(options).for_batch()).partitions())
+
+
+def written(**given: str) -> object:
+    options = {"topic": "t", "deliveryTimeoutMs": LONG_MS, **given}
+    return pick_store(SinkOptions.of(options))
 
 
 @contextmanager
@@ -80,22 +86,22 @@ def test_a_healthy_start_probes_no_port(
     assert planned(tower=shared.tower, **{"dafka.peer_expiry_ms": "4001"}) == []
 
 
-def test_swapped_ports_fail_at_once(shared: EmbeddedCluster) -> None:
-    host, sub, pub = shared.tower.split(":")
-    with pytest.raises(TowerNotFoundError) as caught:
-        planned(tower=f"{host}:{pub}:{sub}", **{"dafka.tower_timeout_s": "60"})
-    assert str(caught.value).endswith(f"its ports the other way round; name it as {shared.tower}")
-    assert caught.value.waited_s < 30
-
-
-def test_another_program_instead_of_a_tower_fails_at_once(shared: EmbeddedCluster) -> None:
-    """A store's port for Arrow Flight."""
-    port = shared.locations()[-1].rsplit(":", 1)[1]
-    with pytest.raises(TowerNotFoundError) as caught:
-        planned(tower=f"127.0.0.1:{port}:{port}", **{"dafka.tower_timeout_s": "60"})
-    assert f"something else listens at 127.0.0.1:{port}, no tower (it speaks 'HTTP/2')" in str(
-        caught.value
-    )
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("{host}:{pub}:{sub}", "its ports the other way round; name it as {host}:{sub}:{pub}"),
+        (
+            "{host}:{flight}:{flight}",
+            "something else listens at {host}:{flight}, no tower (it speaks 'HTTP/2')",
+        ),
+    ],
+    ids=["swapped ports", "another program"],
+)
+def test_a_wrong_tower_fails_at_once(shared: EmbeddedCluster, wrong: str, reason: str) -> None:
+    names = dict(zip(("host", "sub", "pub"), shared.tower.split(":"), strict=True))
+    names["flight"] = shared.locations()[-1].rsplit(":", 1)[1]
+    with pytest.raises(TowerNotFoundError, match=re.escape(reason.format(**names))) as caught:
+        planned(tower=wrong.format(**names), **{"dafka.tower_timeout_s": "60"})
     assert caught.value.waited_s < 30
 
 
@@ -123,14 +129,17 @@ def test_a_query_without_a_tower_fails(dead_tower: str, logged: Callable[[], lis
     assert len(logged()) == 1
 
 
-def test_a_query_waits_for_a_store(logged: Callable[[], list[str]]) -> None:
+@pytest.mark.parametrize("use", [planned, written])
+def test_a_start_waits_for_a_store(
+    logged: Callable[[], list[str]], use: Callable[..., object]
+) -> None:
     with (
         ForkedCluster(stores=0) as cluster,
-        beside(lambda: planned(tower=cluster.tower)) as query,
+        beside(lambda: use(tower=cluster.tower)) as query,
     ):
         wait_until(logged)
         cluster.start_store()
-        assert query.result() == []
+        query.result()
     (once,) = [each for each in logged() if each.startswith("the tower tells of")]
     assert "tells of no other node, and of no store; start one with 'dafka store --dir DIR'" in once
     assert once.endswith(". The query waits for up to 60 s")
@@ -172,22 +181,6 @@ def test_a_port_of_another_program_is_reported() -> None:
     other = f"another ZeroMQ program listens at {host}:{pub}, with a socket XPUB"
     assert other in str(caught.value)
     assert caught.value.waited_s < 30
-
-
-def written(**given: str) -> object:
-    options = {"topic": "t", "deliveryTimeoutMs": LONG_MS, **given}
-    return pick_store(SinkOptions.of(options))
-
-
-def test_a_write_waits_for_a_store(logged: Callable[[], list[str]]) -> None:
-    with (
-        ForkedCluster(stores=0) as cluster,
-        beside(lambda: written(tower=cluster.tower)) as query,
-    ):
-        wait_until(logged)
-        cluster.start_store()
-        query.result()
-    assert logged()[0].startswith("the tower tells of no other node, and of no store; start one")
 
 
 def test_a_write_with_too_few_stores_fails(

@@ -111,13 +111,3 @@ def test_a_failed_reader_is_closed_when_its_last_borrower_is_collected() -> None
         raise failure
     gc.collect()
     assert opened.sources[0].closing.wait(20)
-
-
-def test_a_forked_process_does_not_use_its_parents_readers() -> None:
-    opened = Opened()
-    with opened.connections.lend(MeshAddress("a")):
-        pass
-    opened.connections.forget()
-    with opened.connections.lend(MeshAddress("a")):
-        assert len(opened.sources) == 2
-    assert not opened.sources[0].closed

@@ -54,6 +54,9 @@ def event(*latest: object, query: str | None = None, name: str | None = "q") -> 
 
 def test_only_dafka_sources_count(caplog: pytest.LogCaptureFixture) -> None:
     listener = LagListener()
+    listener.onQueryProgress(event(json.dumps({"topic": {"0": 5}})))
+    listener.onQueryProgress(event())
+    assert listener.lags == {}
     kafka = {"topic": {"0": 5}}
     with caplog.at_level(logging.INFO, "dafka_spark.lag"):
         found = event(json.dumps(kafka), json.dumps(OURS), None, "no JSON", json.dumps([1]))
@@ -62,13 +65,6 @@ def test_only_dafka_sources_count(caplog: pytest.LogCaptureFixture) -> None:
     assert listener.lags == {str(found.progress.id): [lag]}
     text = "query q, dafka: t at h:1:2: 1 to 3 records behind in each partition, 2.0 on average"
     assert text in caplog.text
-
-
-def test_a_query_without_a_dafka_source_is_ignored() -> None:
-    listener = LagListener()
-    listener.onQueryProgress(event(json.dumps({"topic": {"0": 5}})))
-    listener.onQueryProgress(event())
-    assert listener.lags == {}
 
 
 def test_the_newest_queries_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
