@@ -79,7 +79,7 @@ KINDS: Final = tuple(COLUMNS)
 
 
 def full(kind: str, table: Mapping[str, str] | None = None) -> types.StructType:
-    """Return all columns of a table, with the options of a SQL table if there are any."""
+    """Return all columns of a table, with the options of a SQL table."""
     columns = COLUMNS[kind].items()
     schema = types.StructType([types.StructField(name, type_) for name, type_ in columns])
     if table:

@@ -7,7 +7,7 @@ object::
      "topics": ["flights"], "positions": {"flights": {"EB0A...": 1000}},
      "packed_positions": "", "finished": false}
 
-``positions`` are the offsets of the next records to read, packed if there are many partitions
+``positions`` are the offsets of the next records to read, packed for many partitions
 (``packed_offset``).  ``topics`` are the topics of which the query reads new partitions, too.
 ``run`` is new at each start of the query.  While it runs, reports are at most ``every_s`` apart;
 ``finished`` is true in the last report of a query that ended by itself.  The store's clock gives
@@ -92,7 +92,7 @@ class Report(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether three reports are missing: the query has ended, or no store takes them."""
+        """True if three reports are missing: the query has ended, or no store takes them."""
         return self.age_s > 3 * self.progress.every_s and not self.progress.finished
 
 
@@ -135,7 +135,7 @@ def publish(
 
 
 def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> list[Report]:
-    """Return the last report of each run, without runs that were followed by another one.
+    """Return the last report of each run, without runs that a newer one follows.
 
     Raises:
         StoreUnreachableError: a store does not answer.
@@ -186,7 +186,7 @@ def _batches(
 
 
 def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:
-    """Return the last report of each run, without runs that ended before another one began.
+    """Return the last report of each run, without runs that a newer one follows.
 
     Args:
         last: the last reports of one query in order, each with its time.

@@ -1,4 +1,4 @@
-"""Readers of a cluster's stores: over the mesh, or by Arrow Flight where there is no mesh."""
+"""Readers of a cluster's stores: over the mesh, or by Arrow Flight without a mesh."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class ClusterReader(Protocol):
-    """What the connector needs of a cluster; ``dafka_core.Reader`` offers it over the mesh."""
+    """Access to the stores of a cluster; ``dafka_core.Reader`` offers it over the mesh."""
 
     def stores(self) -> list[str]:
         """Return the addresses of the stores found so far."""
@@ -198,7 +198,7 @@ class KnownStoresReader(_FlightReader):
 
     Args:
         known: these stores.
-        refusal: why there is no mesh.
+        refusal: the error of the tower.
         keys: the files of this process's key.
 
     Raises:
@@ -219,7 +219,7 @@ class KnownStoresReader(_FlightReader):
 
     @property
     def has_expired(self) -> bool:
-        """Whether it is time to try the towers again."""
+        """True when it is time to try the towers again."""
         return time.monotonic() >= self._retry_at
 
     def stores(self) -> list[str]:

@@ -110,7 +110,7 @@ def _probe_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
 
 
 def _is_hopeless(found: Sequence[Finding]) -> bool:
-    """Return whether nothing of it can pass; while one store's problem can, its query waits."""
+    """Return True if waiting cannot help: every problem lasts, or one of a tower does."""
     lasting = [each for each in found if each.lasts]
     return bool(lasting) and (lasting == [*found] or any(each.about == "tower" for each in lasting))
 

@@ -20,7 +20,7 @@ RETRY_S: Final = 1.0
 """Backoff after a store did not answer, so that triggers do not wait for it."""
 
 SILENT_S: Final = 6.0
-"""How long to wait for a store that does not answer; longer than the mesh's expiry."""
+"""Timeout of a store that does not answer; longer than the mesh's expiry."""
 
 UNREACHABLE_S: Final = 10.0
 """From then on a store that Flight does not reach is asked over the mesh, which forgets the dead
@@ -37,8 +37,8 @@ TRUST_S: Final = 1.0
 """Age up to which a task uses its process's list of stores without a request."""
 
 OTHERS_S: Final = 4.0
-"""How long a sink waits while it sees only stores without Flight: a store announces its Flight
-endpoint some time after its start."""
+"""Timeout of a sink that sees only stores without Flight: a store announces its Flight endpoint some
+time after its start."""
 
 DISCARD_S: Final = 2.0
 """Timeout for discarding staged rows; the store discards the rest by age."""
@@ -47,8 +47,8 @@ RANGES_S: Final = 5.0
 """Age at which a plan needs a new snapshot: a query without new data asks for no offsets."""
 
 WATCH_S: Final = 3.0
-"""How long a store may hold a watch request; with ``ANSWER_S`` less than the time in which a lost
-host is detected."""
+"""Time for which a store may hold a watch request; with ``ANSWER_S`` less than the time in which a
+lost host is detected."""
 
 LOOK_S: Final = 1.0
 """Silence of all watches after which an idle query asks the stores: new ones may have started."""
@@ -69,7 +69,7 @@ KNOWN_TOWER_S: Final = 5.0
 """Timeout for finding a tower when the file of known stores offers an alternative."""
 
 TOWER_RETRY_S: Final = 60.0
-"""How long a process uses known stores before it tries the towers again."""
+"""Time for which a process uses known stores before it tries the towers again."""
 
 
 class Deadline:
@@ -91,7 +91,7 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether the deadline has passed."""
+        """True once the deadline has passed."""
         return self.waited_s >= self.timeout_s
 
     def restart(self) -> None:

@@ -206,8 +206,8 @@ class MetadataReader(QueryReader, DataSourceReader):
         """Return one task with all rows, in the columns of the query.
 
         Raises:
-            ConfigError: a named topic or partition does not exist, or there are fewer stores than
-                ``minStores``.
+            ConfigError: a named topic or partition does not exist, or fewer stores than
+                ``minStores`` are reachable.
             NoStoreError: no store answered within ``fetchTimeoutMs``.
         """
         columns = TABLES[self._options.metadata](self._options, self._connect)

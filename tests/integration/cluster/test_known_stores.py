@@ -149,7 +149,7 @@ def test_a_read_without_a_tower_asks_the_known_stores(
     source = DafkaBatchReader(full(), source_options(own).for_batch())
     rows = sum(batch.num_rows for task in source.partitions() for batch in source.read(task))
     assert rows == 10
-    # Without a store there is nothing left to ask.
+    # Without a store it fails.
     own.kill_store(0)
     own.kill_store(1)
     new_process()

@@ -1,4 +1,4 @@
-"""Option ``stores``: reading and writing where there is no mesh, by Arrow Flight alone."""
+"""Option ``stores``: reading and writing by Arrow Flight without a mesh."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_healthy_start_probes_no_port(
     shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def probed(*_: object) -> None:
-        raise AssertionError("a port was looked at")
+        raise AssertionError("a port was probed")
 
     monkeypatch.setattr(port_probe, "probed", probed)
     assert planned(tower=shared.tower, **{"dafka.peer_expiry_ms": "4001"}) == []
