@@ -21,6 +21,7 @@ from dafka_console.windows import (
     totals,
 )
 from dafka_core.model.names import escape, printable
+from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING
 
 TOPICS: Final = "topics"
 PARTITIONS: Final = "partitions"
@@ -33,6 +34,7 @@ KEYS_HELP: Final = (
 )
 
 BARS: Final = "▁▂▃▄▅▆▇█"
+_QUERY_COLORS: Final = {RUNNING: "green", FINISHED: "dim", LATE: "yellow"}
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -252,7 +254,7 @@ def _queries(states: Sequence[QueryState], rows: int) -> Table:
         seconds = row["seconds_behind"]
         table.add_row(
             Text(row["query"]),
-            Text(row["state"], "green" if row["state"] == "running" else "yellow"),
+            Text(row["state"], _QUERY_COLORS[row["state"]]),
             count(row["records_behind"]),
             size(row["bytes_behind"]),
             "" if seconds is None else f"{seconds:,.1f}",

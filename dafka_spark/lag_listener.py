@@ -1,4 +1,4 @@
-"""How far behind queries are, for a program that runs them: a listener of Spark's."""
+"""A listener of Spark that collects the lag of streaming queries."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-MOST_QUERIES: Final = 1_000
-"""Of which the lag is kept, also when they have ended."""
+MAX_QUERIES: Final = 1_000
+"""Queries kept, ended ones included; the oldest are dropped."""
 
 _log = logging.getLogger("dafka_spark.lag")
 
 
 class LagListener(StreamingQueryListener):
-    """Logs, and keeps, how far behind the Dafka sources of each query are.
+    """Logs and keeps the lag of the Dafka sources of each query.
 
-    ``spark.streams.addListener(LagListener())``: Spark calls it in this process, in a thread of its
-    own.
+    ``spark.streams.addListener(LagListener())``: Spark calls it in this process, from a thread of
+    its own.
 
     Attributes:
-        lags: for each query, by its id as text, and each of its Dafka sources what it has said of
-            itself last: ``query`` (the name, or the id), ``source``, and Kafka's
-            ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest``, ``avgOffsetsBehindLatest`` (in
-            records, over partitions) and ``estimatedTotalBytesBehindLatest`` (None: not known).
+        lags: by query id, the last report of each Dafka source of the query: ``query`` (the name,
+            or the id), ``source``, and Kafka's ``minOffsetsBehindLatest``,
+            ``maxOffsetsBehindLatest``, ``avgOffsetsBehindLatest`` (in records, over partitions)
+            and ``estimatedTotalBytesBehindLatest`` (None if unknown).
     """
 
     def __init__(self) -> None:
         self.lags: dict[str, list[Mapping[str, Any]]] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's names
-        """Nothing is known yet."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Takes what the sources of a batch have said."""
+        """Keep and log the lag of a batch's sources."""
         progress = event.progress
         query = str(progress.id)
         name = progress.name or query
         found = [_lag(name, source.latestOffset) for source in progress.sources]
-        told = [each for each in found if each is not None]
-        if not told:
+        lags = [each for each in found if each is not None]
+        if not lags:
             return
-        self.lags.pop(query, None)
-        self.lags[query] = told
-        while len(self.lags) > MOST_QUERIES:
+        self.lags.pop(query, None)  # the newest is the last one
+        self.lags[query] = lags
+        while len(self.lags) > MAX_QUERIES:
             del self.lags[next(iter(self.lags))]
-        for each in told:
+        for each in lags:
             _log.info(
                 "query %s, %s: %s to %s records behind in each partition, %.1f on average",
                 name,
@@ -65,13 +65,13 @@ class LagListener(StreamingQueryListener):
             )
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """What was known last is kept."""
+        """Do nothing: the last lag is kept."""
 
 
 def _lag(query: str, latest_offset: str | None) -> Mapping[str, Any] | None:
-    """What a Dafka source has said with its latest offset; None of any other source."""
+    """Return the lag in the latest offset of a Dafka source; None for any other source."""
     try:
-        told = json.loads(latest_offset or "")
-        return {"query": query, "source": told["source"], **told["lag"]}
+        report = json.loads(latest_offset or "")
+        return {"query": query, "source": report["source"], **report["lag"]}
     except (ValueError, TypeError, KeyError):
         return None

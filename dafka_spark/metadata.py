@@ -1,7 +1,4 @@
-"""What option ``metadata`` reads in place of records: tables about topics and stores.
-
-Their columns are declared here; ``source/metadata_reader.py`` fills them.
-"""
+"""The tables of option ``metadata``; ``source/metadata_reader.py`` fills them."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ _HELD: Final = {
     "first_timestamp": _TIME,
     "last_timestamp": _TIME,
 }
-"""What stores hold: records, the bytes of their blocks, and the timestamps of the first and last.
-Of records that only C stores have the last three are not known, and null."""
+"""The bytes are those of the blocks.  C stores report records only: the other columns are null."""
 
 _BEHIND: Final = {"records_behind": _COUNT, "bytes_behind": _COUNT, "seconds_behind": _SECONDS}
 
@@ -77,13 +73,13 @@ COLUMNS: Final[Mapping[str, Mapping[str, types.DataType]]] = {
         **_BEHIND,
     },
 }
-"""Each table's columns (docs/spark.md says what they mean)."""
+"""The columns of each table (docs/spark.md explains them)."""
 
 KINDS: Final = tuple(COLUMNS)
 
 
 def full(kind: str, table: Mapping[str, str] | None = None) -> types.StructType:
-    """Every column of a table; ``table`` has the options to keep with a SQL table."""
+    """Return all columns of a table, with the options of a SQL table."""
     columns = COLUMNS[kind].items()
     schema = types.StructType([types.StructField(name, type_) for name, type_ in columns])
     if table:
@@ -92,10 +88,10 @@ def full(kind: str, table: Mapping[str, str] | None = None) -> types.StructType:
 
 
 def check(schema: types.StructType, kind: str) -> None:
-    """Sees that a query's columns are some of a table's, in any case, with their types.
+    """Check that a query's columns, in any case, are columns of a table with their types.
 
     Raises:
-        ColumnError: a column is unknown, or of another type, or cannot be ``NOT NULL``.
+        ColumnError: a column is unknown, has another type, or is ``NOT NULL``.
     """
     for field in schema:
         name_of(field, COLUMNS[kind])

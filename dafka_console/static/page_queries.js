@@ -5,6 +5,8 @@ import { chart } from "./chart.js";
 import { badge, empty, failed, h, put, table } from "./dom.js";
 import { ago, count, moment, plural, short, size, span, whole } from "./format.js";
 
+const STATES = { running: "good", finished: "", late: "bad" };
+
 export function show(main) {
   const queries = h("div", { class: "stack" });
   const audited = h("div", { class: "stack" });
@@ -38,9 +40,8 @@ export function show(main) {
     const more = h("details", { open: open.has(id), ontoggle: () => { more.open ? open.add(id) : open.delete(id); if (more.open) partitions(query, lags); } },
       h("summary", {}, plural(query.partitions, "partition")), lags);
     if (open.has(id)) partitions(query, lags);
-    const late = query.state !== "running";
     return h("section", { class: "card query" },
-      h("div", { class: "head" }, h("h2", { class: "name" }, query.query), badge(query.state, late ? "bad" : "good"), h("small", { class: "faint" }, `run ${short(query.run)}, reported ${span(query.reported_s)} ago`)),
+      h("div", { class: "head" }, h("h2", { class: "name" }, query.query), badge(query.state, STATES[query.state]), h("small", { class: "faint" }, `run ${short(query.run)}, reported ${span(query.reported_s)} ago`)),
       h("div", { class: "tiles" },
         tile("behind", count(query.records_behind), "records", query.records_behind ? "accent" : ""),
         tile("waiting", span(query.seconds_behind), "the oldest of them"),

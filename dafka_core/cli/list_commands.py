@@ -254,7 +254,8 @@ def lag(
 ) -> None:
     """List how far Spark's streaming queries are behind that report it (option queryName).
 
-    One that has not reported three times is late: it has ended, or no store takes its reports.
+    A query that ended by itself is finished. One that has missed three reports is late: it was
+    stopped or has failed, or no store takes its reports.
     """
     from dafka_core.queries.query_lag import RUNNING, query_lags
 

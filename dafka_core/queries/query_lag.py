@@ -1,4 +1,4 @@
-"""How far behind streaming queries are: what they report beside what stores hold."""
+"""The lag of streaming queries: their reported positions against what the stores hold."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_core.queries.query_progress import Report, reports
 
 RUNNING: Final = "running"
+FINISHED: Final = "finished"
+"""The query ended by itself, as one with ``trigger(availableNow=True)`` does."""
 LATE: Final = "late"
-"""A query of which three reports are missing: it has ended, or no store takes them."""
+"""Three reports are missing: the query was stopped or has failed, or no store takes reports."""
 
 _BATCH: Final = {"max_records": MAX_RANGES, "max_bytes": 1 << 20}
 
 
 class PartitionLag(NamedTuple):
-    """What a reader has not read of a partition: offsets ``position`` to ``end`` (exclusive).
+    """The unread records of a partition: offsets ``position`` to ``end`` (exclusive).
 
-    ``bytes_behind`` is estimated by the mean size of the partition's records, and
-    ``seconds_behind`` is for how long the first of them has waited, by its timestamp and the clock
-    of a store.  Where no store tells them they are None.
+    ``bytes_behind`` is an estimate by the mean size of the partition's records.
+    ``seconds_behind`` is the age of the first unread record, by a store's clock.  Both are None if
+    no store has the figures.
     """
 
     query: str
@@ -38,10 +40,9 @@ class PartitionLag(NamedTuple):
 
 
 class QueryLag(NamedTuple):
-    """How far behind a run of a query is, all its partitions together.
+    """The lag of a run of a query, over all its partitions.
 
-    ``seconds_behind`` is that of the partition that is furthest behind, and ``reported_s`` how many
-    seconds ago the run has said so.
+    ``seconds_behind`` is the largest of its partitions, ``reported_s`` the age of its last report.
     """
 
     query: str
@@ -58,7 +59,7 @@ class QueryLag(NamedTuple):
 def query_lags(
     clients: Sequence[StoreClient], topic: str = QUERIES_TOPIC, *, timeout_s: float
 ) -> list[QueryLag]:
-    """How far behind each query is that reports to a topic, by its name.
+    """Return the lag of each run that reports to ``topic``, by the query's name.
 
     Raises:
         StoreUnreachableError: a store does not answer.
@@ -67,23 +68,24 @@ def query_lags(
     if not found:
         return []
     heads = merge_heads(info for each in clients for info in each.heads(None, timeout_s=timeout_s))
-    told = [(each.progress.query, _positions(each, heads)) for each in found]
-    lags = partition_lags(clients, heads, told, timeout_s=timeout_s)
+    readers = [(each.progress.query, _positions(each, heads)) for each in found]
+    lags = partition_lags(clients, heads, readers, timeout_s=timeout_s)
     return [_lag(report, each) for report, each in zip(found, lags, strict=True)]
 
 
 def partition_lags(
     clients: Sequence[StoreClient],
     heads: Mapping[TopicPartition, PartitionInfo],
-    told: Sequence[tuple[str, Mapping[TopicPartition, int]]],
+    readers: Sequence[tuple[str, Mapping[TopicPartition, int]]],
     *,
     timeout_s: float,
 ) -> list[list[PartitionLag]]:
-    """How far behind readers are in each of their partitions that stores hold, in order.
+    """Return the lag of each reader in each of its partitions that stores hold.
 
     Args:
-        heads: of all partitions.
-        told: each reader's name, and where it reads on.
+        clients: the stores.
+        heads: what they hold of all partitions together.
+        readers: the name and the positions of each reader.
 
     Raises:
         StoreUnreachableError: a store does not answer.
@@ -97,22 +99,22 @@ def partition_lags(
             for tp, info in heads.items()
             if tp in positions
         }
-        for _, positions in told
+        for _, positions in readers
     ]
     firsts = {(*tp, start) for each in ranges for tp, start in each.items()}
     waiting = [first for first in firsts if first[2] < heads[TopicPartition(*first[:2])].end]
     ages_s = _ages_s(clients, waiting, timeout_s)
     return [
         [_partition_lag(name, tp, at, heads[tp].end, facts, ages_s) for tp, at in each.items()]
-        for (name, _), each in zip(told, ranges, strict=True)
+        for (name, _), each in zip(readers, ranges, strict=True)
     ]
 
 
 def _positions(
     report: Report, heads: Mapping[TopicPartition, PartitionInfo]
 ) -> dict[TopicPartition, int]:
-    told, topics = report.progress.offsets(), {*report.progress.topics}
-    return {tp: told.get(tp, 0) for tp in heads if tp in told or tp.topic in topics}
+    known, topics = report.progress.offsets(), {*report.progress.topics}
+    return {tp: known.get(tp, 0) for tp in heads if tp in known or tp.topic in topics}
 
 
 def _ages_s(
@@ -127,7 +129,7 @@ def _ages_s(
             asked = [AskedRange(topic, name, at, at + 1) for topic, name, at in part]
             for group in client.read_many(asked, times=True, timeout_s=timeout_s, **_BATCH):
                 for number, batch in group:
-                    assert batch.times is not None  # they were asked for
+                    assert batch.times is not None  # the request includes them
                     found[part[number]] = max(0.0, (now_us - int(batch.times[0, 1])) / 1e6)
         left = [each for each in left if each not in found]
     return found
@@ -148,7 +150,7 @@ def _partition_lag(
 
 
 def total_lag(lags: Sequence[PartitionLag]) -> tuple[int, int | None, float | None]:
-    """Records, bytes and seconds behind, of all partitions together."""
+    """Return records, bytes and seconds behind of all partitions together."""
     sizes = [each.bytes_behind for each in lags if each.bytes_behind is not None]
     ages = [each.seconds_behind for each in lags if each.seconds_behind is not None]
     return (
@@ -159,10 +161,11 @@ def total_lag(lags: Sequence[PartitionLag]) -> tuple[int, int | None, float | No
 
 
 def _lag(report: Report, lags: Sequence[PartitionLag]) -> QueryLag:
+    state = FINISHED if report.progress.finished else LATE if report.is_late else RUNNING
     return QueryLag(
         report.progress.query,
         report.progress.run,
-        LATE if report.is_late else RUNNING,
+        state,
         len(lags),
         *total_lag(lags),
         report.age_s,

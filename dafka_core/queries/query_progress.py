@@ -1,17 +1,17 @@
-"""How far streaming queries are: what each reports to a topic, for whoever looks from outside.
+"""Progress reports of streaming queries, in topic ``__dafka.queries``.
 
-A query with a name has a partition of topic ``__dafka.queries``, whose address is made of the name.
-A report is a JSON object::
+A query with a name reports to a partition whose address is a hash of the name.  A report is a JSON
+object::
 
     {"v": 1, "query": "hourly", "run": "8C1F...", "every_s": 60,
-     "topics": ["flights"],
-     "positions": {"flights": {"EB0A...": 1000}}, "packed_positions": ""}
+     "topics": ["flights"], "positions": {"flights": {"EB0A...": 1000}},
+     "packed_positions": "", "finished": false}
 
-``positions`` are the offsets of the next records to read; those of many partitions are packed
-(``packed_offset``).  ``topics`` are those of which the query will read other partitions, too, when
-it finds them; none where it reads none but these.  ``run`` is new at each start of the
-query, and ``every_s`` is how many seconds pass between two reports at most, as long as it runs.
-When a report came the store says, by its own clock.
+``positions`` are the offsets of the next records to read, packed for many partitions
+(``packed_offset``).  ``topics`` are the topics of which the query reads new partitions, too.
+``run`` is new at each start of the query.  While it runs, reports are at most ``every_s`` apart;
+``finished`` is true in the last report of a query that ended by itself.  The store's clock gives
+the time of a report.
 """
 
 from __future__ import annotations
@@ -24,12 +24,9 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 import msgspec
 import pyarrow as pa
 from msgspec import Meta
+from msgspec.structs import replace
 
-from dafka_core.errors import (
-    DafkaError,
-    NoStoreError,
-    OffsetConflictError,
-)
+from dafka_core.errors import DafkaError, NoStoreError, OffsetConflictError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_RANGES, parts
 from dafka_core.flight.requests import AskedRange
 from dafka_core.flight.store_client import StoreClient
@@ -39,13 +36,13 @@ from dafka_core.model.packed_offset import PACKED_PARTITIONS, Positions, pack, u
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 
 MAX_UNPACKED_BYTES: Final = 16 << 20
-"""Of a report's positions: those of some 200,000 partitions.  Anybody may write reports."""
+"""Limit for a report's positions, about 200,000 partitions: any consumer may write reports."""
 
 LAST_REPORTS: Final = 16
-"""Of each query: enough to see all runs that go on at the same time."""
+"""Reports read of each query; enough to see all runs that are active at the same time."""
 
 TRIES: Final = 5
-"""Of a report, where another run of the query reports at the same moment."""
+"""Attempts to publish a report while another run of the query publishes, too."""
 
 _BATCH: Final[Any] = {"times": True, "max_records": MAX_RANGES, "max_bytes": MAX_BATCH_BYTES}
 
@@ -61,44 +58,46 @@ class QueryProgress(JsonMessage, frozen=True):
     topics: tuple[str, ...] = ()
     positions: dict[str, dict[str, Natural]] = msgspec.field(default_factory=dict)
     packed_positions: str = ""
+    finished: bool = False
 
     def at(self, positions: Positions) -> Self:
-        """The same report with other positions."""
+        """Return the report with other positions."""
+        if len(positions) >= PACKED_PARTITIONS:
+            return replace(self, positions={}, packed_positions=pack(positions, {}, {}))
         tree: dict[str, dict[str, int]] = {}
-        packed = pack(positions, {}, {}) if len(positions) >= PACKED_PARTITIONS else ""
-        for tp in () if packed else sorted(positions):
+        for tp in sorted(positions):
             tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
-        return type(self)(self.query, self.run, self.every_s, self.topics, tree, packed)
+        return replace(self, positions=tree, packed_positions="")
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """The offset of the next record of each partition.
+        """Return the offset of the next record of each partition.
 
         Raises:
-            ValueError: they are packed, and damaged.
+            ValueError: the packed positions are damaged.
         """
         if self.packed_positions:
             return unpack(self.packed_positions, MAX_UNPACKED_BYTES).positions
         return {
-            TopicPartition(t, p): end
-            for t, ends in self.positions.items()
-            for p, end in ends.items()
+            TopicPartition(topic, partition): end
+            for topic, ends in self.positions.items()
+            for partition, end in ends.items()
         }
 
 
 class Report(NamedTuple):
-    """The last report of one run of a query, and how many seconds ago it came."""
+    """The last report of a run, and its age."""
 
     progress: QueryProgress
     age_s: float
 
     @property
     def is_late(self) -> bool:
-        """Whether three reports are missing: the query has ended, or no store takes them."""
-        return self.age_s > 3 * self.progress.every_s
+        """True if three reports are missing: the query has ended, or no store takes them."""
+        return self.age_s > 3 * self.progress.every_s and not self.progress.finished
 
 
 def partition_of(query: str, topic: str = QUERIES_TOPIC) -> TopicPartition:
-    """Where a query reports."""
+    """Return the partition of a query's reports."""
     name = hashlib.sha256(query.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return TopicPartition(topic, name.upper())
 
@@ -106,7 +105,7 @@ def partition_of(query: str, topic: str = QUERIES_TOPIC) -> TopicPartition:
 def publish(
     clients: Sequence[StoreClient], topic: str, progress: QueryProgress, *, timeout_s: float
 ) -> None:
-    """Appends a report, at the store that has most of the partition.
+    """Append a report at the store that has most of its partition.
 
     Raises:
         DafkaError: no store has taken it.
@@ -122,34 +121,36 @@ def publish(
                 ends.append((state.end, client))
             except DafkaError as error:
                 failure = error
-        for end, client in sorted(ends, key=lambda each: each[0], reverse=True)[:1]:
-            try:
-                with client.put(tp, end, timeout_s=timeout_s) as put:
-                    put.write(values)
-                    put.finish(timeout_s)
-                return
-            except OffsetConflictError as error:
-                failure = error
+        if not ends:
+            break
+        end, client = max(ends, key=lambda each: each[0])
+        try:
+            with client.put(tp, end, timeout_s=timeout_s) as put:
+                put.write(values)
+                put.finish(timeout_s)
+            return
+        except OffsetConflictError as error:
+            failure = error
     raise failure
 
 
 def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> list[Report]:
-    """The last report of each run of each query, but of runs that another one has followed.
+    """Return the last report of each run, without runs that a newer one follows.
 
     Raises:
         StoreUnreachableError: a store does not answer.
     """
-    held: dict[TopicPartition, tuple[PartitionInfo, StoreClient]] = {}
+    holders: dict[TopicPartition, tuple[PartitionInfo, StoreClient]] = {}
     for client in clients:
         for info in client.heads([topic], timeout_s=timeout_s):
-            before = held.get(info.tp)
-            if before is None or (before[0].life, before[0].end) < (info.life, info.end):
-                held[info.tp] = info, client
+            known = holders.get(info.tp)
+            if known is None or (known[0].life, known[0].end) < (info.life, info.end):
+                holders[info.tp] = info, client
     found: list[Report] = []
     for client in clients:
         ranges = [
             AskedRange(*tp, max(info.earliest, info.end - LAST_REPORTS), info.end)
-            for tp, (info, holder) in sorted(held.items())
+            for tp, (info, holder) in sorted(holders.items())
             if holder is client
         ]
         if ranges:
@@ -162,10 +163,10 @@ def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> 
 def _read(
     client: StoreClient, ranges: Sequence[AskedRange], timeout_s: float
 ) -> dict[TopicPartition, list[tuple[int, QueryProgress]]]:
-    """When each report of some partitions came, and the report; what is none is passed over."""
+    """Return the valid reports of each partition, each with its time."""
     found: dict[TopicPartition, list[tuple[int, QueryProgress]]] = {}
     for batch in _batches(client, ranges, timeout_s):
-        assert batch.times is not None  # they were asked for
+        assert batch.times is not None  # the request includes them
         times = [int(us) for count, us in batch.times for _ in range(count)]
         for time_us, value in zip(times, batch.values, strict=True):
             with suppress(ValueError):
@@ -185,9 +186,11 @@ def _batches(
 
 
 def of_runs(last: Sequence[tuple[int, QueryProgress]], now_us: int) -> list[Report]:
-    """The last report of each run, without those that ended before another one began.
+    """Return the last report of each run, without runs that a newer one follows.
 
-    ``last`` are the last reports of one query, with when each came.
+    Args:
+        last: the last reports of one query in order, each with its time.
+        now_us: the time now, by the same clock.
     """
     first: dict[str, int] = {}
     newest: dict[str, int] = {}

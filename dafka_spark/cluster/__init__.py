@@ -1,1 +1,1 @@
-"""What reading and writing need of the cluster: its stores, connections, acknowledgements."""
+"""The cluster as source and sink see it: its stores, connections and timeouts."""

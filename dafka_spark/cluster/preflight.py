@@ -1,11 +1,10 @@
-"""What a query says, and when it gives up, where no tower or no store answers at its start.
+"""The diagnosis of a query that finds no tower or no store at its start.
 
-Nothing of it runs where they do, nor is it imported.  Who looks for them in vain for a moment has
-the same diagnosis as ``dafka doctor``: what waiting cannot cure fails at once, anything else is
-said once and waited for.
+It is the diagnosis of ``dafka doctor``.  A problem that waiting cannot solve fails the query at
+once; any other is logged once while the query waits.  A healthy start imports nothing of it.
 """
 
-# ruff: noqa: PLC0415 -- the late imports have their reason above
+# ruff: noqa: PLC0415 -- a healthy start imports nothing more
 
 from __future__ import annotations
 
@@ -16,90 +15,94 @@ from typing import TYPE_CHECKING, Any, Final
 from dafka_core import Reader
 from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import NoStoreError, TowerNotFoundError
+from dafka_spark.cluster.cluster_reader import ClusterReader
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import MeshAddress
 
 if TYPE_CHECKING:
     from dafka_core.ops.findings import Finding
 
-LOOK_S: Final = 1.0
-"""A tower that is there answers in less; then who listens in its place is looked at."""
+FIRST_TIMEOUT_S: Final = 1.0
+"""A running tower answers earlier; after this time its ports are probed."""
 
 _log = logging.getLogger("dafka_spark")
 
 
 def join(open_reader: Callable[..., Reader], tower: str, settings: Mapping[str, Any]) -> Reader:
-    """What ``open_reader`` opens with the settings of a node.
+    """Open a reader with the settings of a node.
 
     Raises:
-        TowerNotFoundError: no tower answers, or none ever will; it says why.
+        TowerNotFoundError: no tower answers in time, or waiting is pointless; with the diagnosis.
     """
     options = ReaderOptions.build({"tower": tower, **settings})
     deadline = Deadline(options.tower_timeout_s)
-    first = {"tower_timeout_s": min(LOOK_S, deadline.timeout_s), "wait_for_tower": False}
+    first_s = min(FIRST_TIMEOUT_S, deadline.timeout_s)
     try:
-        return open_reader(**{**settings, **first})
+        return open_reader(**{**settings, "tower_timeout_s": first_s, "wait_for_tower": False})
     except TowerNotFoundError as error:
-        found = _look_at_towers(tower, found=False)
+        found = _probe_towers(tower, found=False)
         is_hopeless = all(each.lasts for each in found)
         if not options.wait_for_tower and (is_hopeless or deadline.is_over):
-            raise _told(error, deadline, found) from None
+            raise _diagnosed_error(error, deadline, found) from None
     until = "a tower answers" if options.wait_for_tower else f"{deadline.timeout_s:g} s have passed"
-    _log.warning("%s. The query looks for a tower until %s", _text(found), until)
+    _log.warning("%s. The query retries until %s", _text(found), until)
     try:
         return open_reader(**{**settings, "tower_timeout_s": max(deadline.left_s, 0.01)})
     except TowerNotFoundError as error:
-        raise _told(error, deadline, found) from None
+        raise _diagnosed_error(error, deadline, found) from None
 
 
-def explain(reader: Reader, address: MeshAddress, error: NoStoreError, deadline: Deadline) -> str:
-    """Says once why no store has answered yet; gives what it has said.
+def explain(
+    reader: ClusterReader, address: MeshAddress, error: NoStoreError, deadline: Deadline
+) -> str:
+    """Log why no store has answered yet, and return the diagnosis.
 
     Raises:
-        NoStoreError: no waiting helps, or the time is over.
+        NoStoreError: the deadline has passed, or waiting is pointless.
     """
     found = diagnosed(reader, address)
-    if deadline.is_over or _is_hopeless(found):
-        raise no_store(error, deadline, _text(found)) from None
     text = _text(found)
+    if deadline.is_over or _is_hopeless(found):
+        raise no_store(error, deadline, text) from None
     if text:
         _log.warning("%s. The query waits for up to %g s", text, deadline.timeout_s)
     return text
 
 
 def warn_of_towers(address: MeshAddress) -> None:
-    """Says what is wrong with towers that have let this process hear of stores."""
-    for each in () if address.stores else _look_at_towers(address.tower):
+    """Log what is wrong with towers that report stores which do not connect."""
+    for each in () if address.stores else _probe_towers(address.tower):
         if each.remedy:
             _log.warning("%s", each)
 
 
 def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStoreError:
-    """The same error with the whole time that was waited, and the reason."""
+    """Return the error with the whole time waited, and the diagnosis."""
     waited_s = round(deadline.waited_s, 1)
-    told = NoStoreError(error.towers, waited_s, error.unmet, error.endpoint, diagnosis=diagnosis)
+    full = NoStoreError(error.towers, waited_s, error.unmet, error.endpoint, diagnosis=diagnosis)
     for note in getattr(error, "__notes__", ()):
-        told.add_note(note)
-    return told
+        full.add_note(note)
+    return full
 
 
-def diagnosed(reader: Reader, address: MeshAddress) -> list[Finding]:
-    """The problems that keep stores from answering."""
-    from dafka_core.ops.checks import Facts, check_all
+def diagnosed(reader: ClusterReader, address: MeshAddress) -> list[Finding]:
+    """Return the problems that keep stores from answering."""
+    from dafka_core.ops.checks import Facts, StoreFacts, check_all
     from dafka_core.ops.findings import problems
-    from dafka_core.ops.gathering import asked, heard, named_stores
+    from dafka_core.ops.gathering import asked, heard
     from dafka_core.ops.port_probe import PROBE_S, towers_probed
 
-    if address.stores:
-        answers = asked(named_stores(address.stores), (), PROBE_S, address.keys)
-        facts = Facts(stores=tuple(each for each, _ in answers))
-    else:
+    if isinstance(reader, Reader):
         towers = ReaderOptions.build({"tower": address.tower}).tower
         facts = heard(Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader)
+    else:
+        stores = [StoreFacts(name, locations=uris) for name, uris in reader.endpoints().items()]
+        answers = asked(stores, (), PROBE_S, address.keys)
+        facts = Facts(stores=tuple(each for each, _ in answers))
     return problems(check_all(facts))
 
 
-def _look_at_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
+def _probe_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
     from dafka_core.ops.port_probe import PROBE_S, check_towers, towers_probed
 
     towers = ReaderOptions.build({"tower": tower}).tower
@@ -107,12 +110,12 @@ def _look_at_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
 
 
 def _is_hopeless(found: Sequence[Finding]) -> bool:
-    """Whether waiting is in vain; one of several stores may still come."""
+    """Return True if waiting cannot help: every problem lasts, or one of a tower does."""
     lasting = [each for each in found if each.lasts]
     return bool(lasting) and (lasting == [*found] or any(each.about == "tower" for each in lasting))
 
 
-def _told(
+def _diagnosed_error(
     error: TowerNotFoundError, deadline: Deadline, found: Iterable[Finding]
 ) -> TowerNotFoundError:
     waited_s = round(deadline.waited_s, 1)

@@ -1,4 +1,4 @@
-"""The reader of option ``metadata``: tables about topics, partitions and stores."""
+"""The reader of option ``metadata``: tables about topics, partitions, stores and queries."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import asdict
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dafka_core.flight.requests import PartitionFacts, SpaceUsed, furthest_facts
+from dafka_core.flight.requests import PartitionFacts, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import escape
 from dafka_core.model.records import TopicPartition
@@ -37,37 +38,29 @@ from dafka_spark.source.progress_publisher import described
 Columns = Mapping[str, pa.Array]
 
 MOST_ASKED_BY_NAME: Final = 10
-"""Topics that are asked for one by one; of more, a store lists all that it has."""
+"""Up to this number of topics each is asked for by name; else a store lists all its partitions."""
 
 _TIME: Final = pa.timestamp("us", "UTC")
 
 
 def topics(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each topic: what its partitions have together."""
+    """Return a row for each topic: the totals of its partitions."""
     rows = pa.table({**partitions(options, connect)})
-    known = pc.ScalarAggregateOptions(skip_nulls=False)
-    found = rows.group_by("topic", use_threads=False).aggregate(
-        [
-            ("partition", "count"),
-            ("records", "sum"),
-            ("size_bytes", "sum", known),
-            ("first_timestamp", "min"),
-            ("last_timestamp", "max"),
-        ]
-    )
-    return {
-        "topic": found["topic"],
-        "partitions": found["partition_count"],
-        "records": found["records_sum"],
-        "size_bytes": found["size_bytes_sum"],
-        "first_timestamp": found["first_timestamp_min"],
-        "last_timestamp": found["last_timestamp_max"],
-    }
+    totals = [
+        ("partition", "count"),
+        ("records", "sum"),
+        ("size_bytes", "sum", pc.ScalarAggregateOptions(skip_nulls=False)),
+        ("first_timestamp", "min"),
+        ("last_timestamp", "max"),
+    ]
+    found = rows.group_by("topic", use_threads=False).aggregate(totals)
+    columns = found.select(["topic", *(f"{name}_{total}" for name, total, *_ in totals)])
+    return dict(zip(metadata.COLUMNS[metadata.TOPICS], columns, strict=True))
 
 
 def partitions(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each partition, in the order of their names."""
-    snapshot = _look(options, connect)
+    """Return a row for each partition, by name."""
+    snapshot = _snapshot(options, connect)
     facts = _facts(options, connect)
     heads = snapshot.heads
     known = [facts.get(tp) for tp in heads]
@@ -87,19 +80,12 @@ def partitions(options: SourceOptions, connect: Connect) -> Columns:
     }
 
 
-class _StoreFacts(NamedTuple):
-    """What a store says of itself."""
-
-    space: SpaceUsed | None
-    clock_ahead_s: float | None
-
-
 def stores(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each store that is known: those that are there, then those that are away."""
-    snapshot = _look(options, connect)
-    said = {
+    """Return a row for each known store: the reachable ones, then those that are away."""
+    snapshot = _snapshot(options, connect)
+    answers = {
         location.store: (location, facts)
-        for location, facts in ask_known(options, connect, _ask_of_itself)
+        for location, facts in ask_known(options, connect, _ask_facts)
     }
     with connect(options.mesh_address) as reader:
         there, endpoints = reader.stores(), reader.endpoints()
@@ -110,15 +96,15 @@ def stores(options: SourceOptions, connect: Connect) -> Columns:
             held.setdefault(each.location.store, []).append(each.end - each.earliest)
     rows: list[dict[str, Any]] = []
     for name in sorted({*there} - {each.store for each in away}):
-        is_silent = name in endpoints and name not in said
-        location, facts = said.get(name, (None, None))
-        row: dict[str, Any] = {"store": escape(name), "state": "silent" if is_silent else "there"}
-        row["locations"] = location.locations if location else endpoints.get(name, ())
-        if facts is not None:
-            row["partitions"], row["records"] = len(held.get(name, ())), sum(held.get(name, ()))
-            row["clock_ahead_s"] = facts.clock_ahead_s
-            for field in SpaceUsed.__struct_fields__ if facts.space else ():
-                row[field] = getattr(facts.space, field)
+        row: dict[str, Any] = {"store": escape(name), "state": "there"}
+        row["locations"] = endpoints.get(name, ())
+        if name in answers:
+            location, facts = answers[name]
+            counts = held.get(name, [])
+            row |= {"locations": location.locations, "partitions": len(counts)}
+            row |= {"records": sum(counts), **facts}
+        elif name in endpoints:
+            row["state"] = "silent"
         rows.append(row)
     for gone in away:
         row = {"store": escape(gone.store), "state": "away", "last_heard": gone.heard_us or None}
@@ -127,26 +113,23 @@ def stores(options: SourceOptions, connect: Connect) -> Columns:
 
 
 def queries(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each query that reports, and reads some of what is selected."""
+    """Return a row for each run that reports and reads a selected partition."""
     rows = [each._asdict() for each, _ in _lags(options, connect)]
     return _by_column(metadata.QUERIES, rows)
 
 
 def lag(options: SourceOptions, connect: Connect) -> Columns:
-    """A row for each query and each partition that it reads, of those that are selected."""
-    rows = [
-        {**lag._asdict(), "run": query.run}
-        for query, lags in _lags(options, connect)
-        for lag in lags
-    ]
+    """Return a row for each run and each selected partition that it reads."""
+    found = _lags(options, connect)
+    rows = [{**lag._asdict(), "run": query.run} for query, lags in found for lag in lags]
     return _by_column(metadata.LAG, rows)
 
 
 def _lags(
     options: SourceOptions, connect: Connect
 ) -> list[tuple[QueryLag, Sequence[PartitionLag]]]:
-    """The queries, each with its partitions that are selected; of no store without Flight."""
-    _look(options, connect)
+    """Return each run with its selected partitions that stores with Flight hold."""
+    _snapshot(options, connect)
     found = ask_known(options, connect, lambda client: client.location)
     with ExitStack() as lent:
         lend, keys = connections.lend_client, options.keys
@@ -161,7 +144,7 @@ def _lags(
     return [(query, lags) for query, lags in narrowed if lags or everything]
 
 
-def _look(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
+def _snapshot(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
     check_stores(options, connect)
     snapshot = fetch_latest_offsets(options, connect, thorough=True)
     check_found(options, snapshot.heads, connect)
@@ -180,15 +163,17 @@ def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, Par
     return furthest_facts(each for _, facts in answers for each in facts)
 
 
-def _ask_of_itself(client: StoreClient) -> _StoreFacts:
-    space = client.space(timeout_s=timing.ANSWER_S)
+def _ask_facts(client: StoreClient) -> dict[str, Any]:
+    """Return the columns that a store alone knows; its clock is compared with this machine's."""
+    space = asdict(client.space(timeout_s=timing.ANSWER_S))
     asked_us = time.time_ns() // 1_000
     clock_us = client.clock_us(timeout_s=timing.ANSWER_S)
-    return _StoreFacts(space, (clock_us - (asked_us + time.time_ns() // 1_000) / 2) / 1e6)
+    ahead_us = clock_us - (asked_us + time.time_ns() // 1_000) / 2
+    return {**space, "clock_ahead_s": ahead_us / 1e6}
 
 
 def _by_column(kind: str, rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Few rows; what one has not is null."""
+    """Return the rows as columns; a missing member is null."""
     columns = {name: [row.get(name) for row in rows] for name in metadata.COLUMNS[kind]}
     for name in {"query", "topic", "partition"} & columns.keys():
         columns[name] = [escape(str(each)) for each in columns[name]]
@@ -209,21 +194,21 @@ TABLES: Final[Mapping[str, Callable[[SourceOptions, Connect], Columns]]] = {
 
 @dataclass
 class MetadataRows(InputPartition):
-    """All rows, as a stream of Arrow's."""
+    """All rows, as an Arrow stream."""
 
     packed: bytes
 
 
 class MetadataReader(QueryReader, DataSourceReader):
-    """Reads what is known of topics and stores when the query is planned."""
+    """Makes the table when the query is planned."""
 
     def partitions(self) -> list[InputPartition]:
-        """One task with the rows, in the columns that were asked for.
+        """Return one task with all rows, in the columns of the query.
 
         Raises:
-            ConfigError: no store has a topic or partition that is named, or there are fewer
-                stores than ``minStores``.
-            NoStoreError: no store was heard of within ``fetchTimeoutMs``.
+            ConfigError: a named topic or partition does not exist, or fewer stores than
+                ``minStores`` are reachable.
+            NoStoreError: no store answered within ``fetchTimeoutMs``.
         """
         columns = TABLES[self._options.metadata](self._options, self._connect)
         schema = to_arrow_schema(self._schema, timezone="UTC")
@@ -234,7 +219,7 @@ class MetadataReader(QueryReader, DataSourceReader):
         return [MetadataRows(sink.getvalue().to_pybytes())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows."""
+        """Yield the rows."""
         warn_if_reused(self._planned_ns, described(self._options))
         assert isinstance(partition, MetadataRows)
         yield from pa.ipc.open_stream(partition.packed)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from dafka_core import Reader
 from dafka_core.archive import archive
 from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.config.missing_stores import check_min_stores, warning
@@ -26,6 +25,7 @@ from dafka_core.model.names import escape, quoted
 from dafka_core.model.packed_offset import Positions
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_spark.cluster import connections, preflight, timing
+from dafka_spark.cluster.cluster_reader import ClusterReader as Reader
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry

@@ -1,8 +1,4 @@
-"""Progress reports of a streaming query, to a topic and to Spark.
-
-It does so beside the query, which never fails because of it, and waits for one report at the most:
-the last one of a query that ends by itself, since Spark ends the process then.
-"""
+"""Progress reports of a streaming query: to a topic of the mesh, and to Spark."""
 
 from __future__ import annotations
 
@@ -28,22 +24,31 @@ from dafka_spark.source.offset_reader import ask_known
 from dafka_spark.source.read_limit import Sizes, Waiting
 
 EVERY_S: Final = 10.0
-"""Between two reports at least."""
+"""The least interval between two reports."""
 
 IDLE_S: Final = 60.0
-"""Between two reports at most: stores tell by them that the query runs."""
+"""The largest interval between two reports: they show that the query runs."""
 
 BYTES_PER_S: Final = 1_000
-"""Stores keep reports: those of very many partitions come less often."""
+"""Rate of reports, which stores keep: those of very many partitions come less often."""
+
+SIZES_S: Final = 10.0
+"""Age at which the mean size of records is asked for again; not at each trigger."""
+
+SHOWN_TOPICS: Final = 5
+"""Topics named in a description."""
+
+News = tuple[Mapping[str, Any], bool]
+"""An offset, and whether the query ends there."""
 
 _log = logging.getLogger("dafka_spark")
 
 
 class ProgressPublisher:
-    """Reports a query's positions while it runs; does nothing for one without a name.
+    """Publishes a query's positions from a thread of its own; nothing for a query without a name.
 
-    Its thread begins with the first positions.  It ends with ``close``, or with the process, which
-    Spark ends with the query.
+    The query never fails because of it, and waits for the report of its end only: Spark ends the
+    process then.  The thread starts with the first positions, and ends with ``close``.
     """
 
     def __init__(self, options: SourceOptions, connect: Connect) -> None:
@@ -53,33 +58,33 @@ class ProgressPublisher:
         topics = tuple(sorted(selection.topics))
         self._has_pattern = bool(selection.pattern)
         self._report = QueryProgress(options.query_name, uuid.uuid4().hex.upper(), IDLE_S, topics)
-        self._newest: Mapping[str, Any] | None = None
-        self._tried: Mapping[str, Any] | None = None
-        self._is_last = False
+        self._newest: News = {}, False
+        self._tried: News = self._newest
         self._has_failed = False
         self._changed = threading.Condition()
         self._is_started = False
         self._is_closed = False
 
     def moved(self, offset: Mapping[str, Any], *, is_last: bool = False) -> None:
-        """The query has read everything before an offset, as Spark hands it on.
+        """Note that the query has read everything before an offset.
 
-        Where that ``is_last`` to be read it is reported at once, before this returns if a store
-        answers in time.
+        With ``is_last`` the query ends by itself at this offset.  That is reported at once, and
+        this waits for up to ``ANSWER_S`` until a store has the report.
         """
-        if not self._report.query or (offset == self._newest and not is_last):
+        news: News = offset, is_last
+        if not self._report.query or self._newest in (news, (offset, True)):
             return
         with self._changed:
-            self._newest, self._is_last = offset, is_last
+            self._newest = news
             self._changed.notify_all()
             if not self._is_started and not self._is_closed:
                 self._is_started = True
                 threading.Thread(target=self._run, name="dafka-progress", daemon=True).start()
             if is_last:
-                self._changed.wait_for(lambda: self._tried == offset, timing.ANSWER_S)
+                self._changed.wait_for(lambda: self._tried == news, timing.ANSWER_S)
 
     def close(self) -> None:
-        """Ends the reports."""
+        """End the reports."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -90,37 +95,38 @@ class ProgressPublisher:
             began = time.monotonic()
             with self._changed:
                 newest = self._newest
-            assert newest is not None  # the thread begins with it
             try:
-                every_s = max(EVERY_S, self._publish(newest) / BYTES_PER_S)
+                every_s = max(EVERY_S, self._publish(*newest) / BYTES_PER_S)
                 self._has_failed = False
-            except Exception as error:  # noqa: BLE001 -- the query goes on whatever it is
-                self._say(error)
+            except Exception as error:  # noqa: BLE001 -- the query continues after any error
+                self._log_once(error)
             with self._changed:
                 self._tried = newest
                 self._changed.notify_all()
             if self._is_over(newest, began + every_s, began + max(IDLE_S, every_s)):
                 return
 
-    def _is_over(self, told: Mapping[str, Any], least: float, most: float) -> bool:
-        """Waits until ``least``, and until ``most`` for news; whether it was closed meanwhile.
+    def _is_over(self, tried: News, least: float, most: float) -> bool:
+        """Wait until ``least``, then for news until ``most``; return whether it was closed.
 
-        The last news of all do not wait.
+        The report of the query's end does not wait.
         """
 
         def is_new() -> bool:
-            return self._is_closed or self._newest != told
+            return self._is_closed or self._newest != tried
+
+        def is_urgent() -> bool:
+            return is_new() and (self._is_closed or self._newest[1])
 
         with self._changed:
-            left_s = max(0.0, least - time.monotonic())
-            self._changed.wait_for(lambda: is_new() and (self._is_closed or self._is_last), left_s)
+            self._changed.wait_for(is_urgent, max(0.0, least - time.monotonic()))
             self._changed.wait_for(is_new, max(0.0, most - time.monotonic()))
             return self._is_closed
 
-    def _publish(self, offset: Mapping[str, Any]) -> int:
+    def _publish(self, offset: Mapping[str, Any], is_last: bool) -> int:
         positions = SourceOffset.parse(offset).positions
-        report = self._report.at(positions)
-        if self._has_pattern:  # who reads reports would have to match what anybody has written
+        report = replace(self._report.at(positions), finished=is_last)
+        if self._has_pattern:  # so that readers of reports need not match patterns of strangers
             report = replace(report, topics=tuple(sorted({tp.topic for tp in positions})))
         size = len(report.packed())
         if size > IDLE_S * BYTES_PER_S:
@@ -134,31 +140,20 @@ class ProgressPublisher:
             publish(clients, self._options.progress_topic, report, timeout_s=timing.ANSWER_S)
         return size
 
-    def _say(self, error: Exception) -> None:
-        """Says once why nobody hears how far the query is, until it works again."""
+    def _log_once(self, error: Exception) -> None:
+        """Log why a report failed; as a warning only after a success."""
         level = logging.DEBUG if self._has_failed else logging.WARNING
         self._has_failed = True
-        text = "how far query '%s' is cannot be reported, it goes on all the same: %s"
+        text = "the progress of query '%s' cannot be reported; the query continues: %s"
         why = str(error) if isinstance(error, DafkaError) else f"{type(error).__name__}: {error}"
         _log.log(level, text, self._report.query, why)
 
 
-# What a query's progress report says of its source: what it is, and how far behind.
-#
-# Spark 4.3 gives a Python source no place of its own in the report: ``sources[].metrics`` stays
-# empty and ``sources[].description`` is a class and a hash. What it says of the latest offset is
-# there.
-
-
-SIZES_S: Final = 10.0
-"""How long to believe what records take: no request for it at each trigger."""
-
-SHOWN_TOPICS: Final = 5
-"""In a description."""
-
-
 def described(options: SourceOptions) -> str:
-    """What is read, and where: for people."""
+    """Describe for people what a source reads, and from where.
+
+    Spark 4.3 offers a Python source no other place for it than the latest offset of its report.
+    """
     selection = options.selection
     names = sorted(selection.topics or {tp.topic for tp in selection.partitions})
     shown = ", ".join(map(escape, names[:SHOWN_TOPICS])) or f"pattern {selection.pattern}"
@@ -167,23 +162,23 @@ def described(options: SourceOptions) -> str:
 
 
 class ReportedLag:
-    """How far behind the latest offsets a query is, with the names of Spark's Kafka source."""
+    """A query's lag behind the latest offsets, with the metric names of Spark's Kafka source."""
 
     def __init__(self) -> None:
         self._mean_bytes: float | None = None
         self._asked_at = -math.inf
 
     def of(self, waiting: Waiting, sizes: Callable[[Waiting], Sizes]) -> dict[str, Any]:
-        """The metrics of a query that has so many records of each partition to read.
+        """Return the metrics for the number of unread records of each partition.
 
-        ``sizes`` asks stores how large they are.
+        ``sizes`` asks the stores for the sizes of records.
         """
         counts = waiting.values()
         total = sum(counts)
         if total and time.monotonic() >= self._asked_at + SIZES_S:
             self._asked_at = time.monotonic()
-            some = {tp: count for tp, count in waiting.items() if count}
-            self._mean_bytes = _mean(some, sizes(some))
+            unread = {tp: count for tp, count in waiting.items() if count}
+            self._mean_bytes = _mean_bytes(unread, sizes(unread))
         size = 0 if not total else self._mean_bytes and int(total * self._mean_bytes)
         return {
             "minOffsetsBehindLatest": min(counts, default=0),
@@ -193,7 +188,7 @@ class ReportedLag:
         }
 
 
-def _mean(waiting: Waiting, sizes: Sizes) -> float | None:
+def _mean_bytes(waiting: Waiting, sizes: Sizes) -> float | None:
     known = {tp: each for tp, each in sizes.items() if each}
     count = sum(waiting[tp] for tp in known)
     if not count:

@@ -1,4 +1,4 @@
-"""How far behind queries are, as Spark and others are told."""
+"""The lag of a query, in Spark and outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dafka_spark import LagListener
 from tests.spark.topics import batch, produce, run, stream
 
 
-def test_the_lag_of_a_query_is_in_its_progress_in_a_listener_and_outside(
+def test_a_query_reports_its_lag_to_spark_a_listener_and_the_mesh(
     spark: SparkSession,
     cluster: EmbeddedCluster,
     topic: str,
@@ -33,16 +33,16 @@ def test_the_lag_of_a_query_is_in_its_progress_in_a_listener_and_outside(
             wait_until(lambda: caplog.text.count(f"query {query.id}, dafka: {topic}") >= 3)
     finally:
         spark.streams.removeListener(listener)
-    told = [
+    reports = [
         json.loads(source.latestOffset)
         for progress in query.recentProgress
         for source in progress.sources
         if progress.numInputRows
     ]
-    assert [each["lag"]["maxOffsetsBehindLatest"] for each in told] == [6, 2, 0]
-    assert {each["source"] for each in told} == {f"dafka: {topic} at {cluster.tower}"}
-    assert told[0]["lag"]["estimatedTotalBytesBehindLatest"] > 0
+    assert [each["lag"]["maxOffsetsBehindLatest"] for each in reports] == [6, 2, 0]
+    assert {each["source"] for each in reports} == {f"dafka: {topic} at {cluster.tower}"}
+    assert reports[0]["lag"]["estimatedTotalBytesBehindLatest"] > 0
     (last,) = listener.lags[str(query.id)]
     assert last["avgOffsetsBehindLatest"] == 0
     (row,) = batch(spark, cluster, metadata="queries").where(f"query = '{name}'").collect()
-    assert row["records_behind"] == 0  # Spark has ended its process
+    assert (row["records_behind"], row["state"]) == (0, "finished")  # Spark has ended its process

@@ -1,4 +1,4 @@
-"""What Spark's Python workers do between tasks."""
+"""Spark's Python workers between tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dafka_spark.cluster.worker_process import settle
 
 
 def frozen_counts(path: Path) -> None:
-    """A child of the worker settles twice: unlike the worker, it has surely not settled before."""
+    """Settle twice in a child of the worker, which has not settled before."""
     child = os.fork()
     if child == 0:
         gc.unfreeze()  # what every forked child has frozen
@@ -25,7 +25,7 @@ def frozen_counts(path: Path) -> None:
     os.waitpid(child, 0)
 
 
-def test_what_a_worker_has_loaded_is_left_out_of_later_collections(
+def test_a_worker_excludes_loaded_modules_from_garbage_collection(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     spark.sparkContext.parallelize([tmp_path / "counts"], 1).foreach(frozen_counts)
@@ -35,7 +35,7 @@ def test_what_a_worker_has_loaded_is_left_out_of_later_collections(
     assert twice == once
 
 
-def test_other_processes_are_left_alone() -> None:
+def test_settle_does_nothing_outside_of_tasks() -> None:
     before = gc.get_freeze_count()
     settle()
     assert gc.get_freeze_count() == before

@@ -224,3 +224,10 @@ def test_lag_of_queries_and_of_one(filled: str) -> None:
             publish([client], QUERIES_TOPIC, other, timeout_s=PATIENCE_S)
         both = run("lag", "--tower", filled)
         assert "2 queries report as 'hourly': give each query a name" in sentence(both)
+        ended = QueryProgress("hourly", "r3", 1e-6, ("one",), finished=True)
+        publish([client], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
+        assert run("lag", "--tower", filled).stdout.split(b"\t")[:3] == [
+            b"hourly",
+            b"r3",
+            b"finished",
+        ]

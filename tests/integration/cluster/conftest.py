@@ -1,4 +1,4 @@
-"""What the tests of the cluster's part of the connector share."""
+"""Fixtures for tests of the connector with stores."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.integration.cluster.stores import Serve, Served
 
 @pytest.fixture(autouse=True)
 def own_known_stores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What a test's process remembers of stores is of no other test's meshes."""
+    """Keep a test's known stores in a directory of its own."""
     monkeypatch.setattr(known_stores, "_directory", lambda: tmp_path)
 
 
 @pytest.fixture
 def topic(dafka_topic: str) -> str:
-    """A topic that no other test uses."""
+    """Return a topic that no other test uses."""
     return dafka_topic
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts stores, by name."""
+    """Start stores, by name."""
     with ExitStack() as running:
         yield lambda name: running.enter_context(Served(tmp_path / name, name))
 

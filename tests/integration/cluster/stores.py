@@ -1,4 +1,4 @@
-"""Stores with Arrow Flight and without a mesh: each may be behind, or gone, as a test wants."""
+"""Stores with Arrow Flight and without a mesh, which a test may stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process has open, when it forks and when it ends."""
+"""The connections of a process, when it forks and when it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from dafka_core import EmbeddedCluster
+from dafka_core import EmbeddedCluster, Reader
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
@@ -35,8 +35,8 @@ def test_a_process_ends_though_a_borrower_was_abandoned() -> None:
     assert done.returncode == 0
 
 
-def test_a_forked_child_does_not_even_let_go_of_a_client(serve: Serve) -> None:
-    """Its destructor would wait for threads that the child does not have."""
+def test_a_forked_child_does_not_destroy_a_client(serve: Serve) -> None:
+    """Its destructor would wait for threads that do not exist in the child."""
     store = serve("one")
     store.add(TopicPartition("t", "A"), 10)
     with connections.lend_client(store.location, NO_KEYS) as client:
@@ -55,12 +55,13 @@ def test_a_forked_child_does_not_even_let_go_of_a_client(serve: Serve) -> None:
     assert done.returncode == 0
 
 
-def test_nodes_have_the_options_that_are_given_with_dafka_before_them(
+def test_options_with_the_prefix_dafka_reach_the_nodes(
     shared: EmbeddedCluster,
 ) -> None:
-    """Real ones: the reader of a query, and the producer of a task that writes to the mesh."""
+    """The reader of a query, and the producer of a task that writes to the mesh."""
     given = {"tower": shared.tower, "dafka.peer_expiry_ms": "9000", "dafka.wire": "rfc46"}
     with connections.lend(SourceOptions.of({**given, "subscribe": "t"}).mesh_address) as reader:
+        assert isinstance(reader, Reader)
         assert reader._config.peer_expiry_ms == 9_000
         reader.hear_stores(timeout_s=PATIENCE_S)
     sink = {"delivery": "at-least-once", "acks": "1", "dafka.max_unacked_records": "7"}
@@ -82,7 +83,7 @@ NOWHERE = StoreLocation("nowhere", ("grpc://127.0.0.1:1",))
     ],
     ids=["reader", "client", "logs"],
 )
-def test_a_forked_child_is_lent_nothing_of_its_parents(
+def test_a_forked_child_opens_its_own_connections(
     lend: Callable[[], AbstractContextManager[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "Reader", lambda **_: MemoryReader())

@@ -1,4 +1,4 @@
-"""A query that runs goes on without any tower, also in processes that begin then."""
+"""A running query continues without a tower, also in new processes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import connections, known_stores
+from dafka_spark.cluster.cluster_reader import KnownStoresReader
 from dafka_spark.cluster.connections import Connections
 from dafka_spark.cluster.known_stores import MAX_FILES, remember, remembered
 from dafka_spark.options import SourceOptions
@@ -43,10 +44,7 @@ STORES = [StoreLocation(name, (f"grpc://{name}:1",)) for name in ("A" * 32, "B" 
 
 @pytest.fixture
 def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NewProcess:
-    """This process knows nothing any more, as the one in which Spark begins the next batch.
-
-    Its machine's files are the test's own.
-    """
+    """Make this process forget everything, as if it were the process of the next batch."""
     monkeypatch.setattr(known_stores, "_directory", DIRECTORY)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
@@ -61,7 +59,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NewProcess:
 
 
 def other_machine(tmp_path: Path) -> None:
-    """No process has been here before."""
+    """Delete the files of this machine."""
     for file in (tmp_path / f"dafka-{os.getuid()}").iterdir():
         file.unlink()
 
@@ -69,7 +67,7 @@ def other_machine(tmp_path: Path) -> None:
 def write(
     cluster: EmbeddedCluster, version: int, hints: list[StoreLocation] | None = None
 ) -> TaskCommit:
-    """Ten rows of one task, as a micro-batch's."""
+    """Write ten rows as the task of a micro-batch."""
     given = options(cluster, topic=TOPIC)
     with WriterFactory(given, hints=hints or []) as factory:
         writer = factory.open(TP)
@@ -78,27 +76,30 @@ def write(
 
 
 def held(cluster: EmbeddedCluster, index: int = 0) -> list[bytes]:
-    """What a store has, without looking for it."""
+    """Return the records of a store at its known location."""
     location = StoreLocation(cluster.stores[index], cluster.locations(index))
     with StoreClient(location) as client:
         (state,) = client.transaction_states([TP], timeout_s=PATIENCE_S)
         return read(client, TP, state.end)
 
 
-def test_a_sink_goes_on_in_new_processes(own: EmbeddedCluster, new_process: NewProcess) -> None:
+def test_a_sink_continues_in_new_processes(own: EmbeddedCluster, new_process: NewProcess) -> None:
     write(own, 0)
     own.kill_tower()
     for version in (1, 2):
         new_process()
         write(own, version)
-    for index in (0, 1):
-        assert held(own, index) == texts_of(numbers(0, 30))
+    assert held(own, 1) == texts_of(numbers(0, 30))
+    own.kill_store(1)
+    new_process()
+    write(own, 3)
+    assert held(own) == texts_of(numbers(0, 40))
 
 
-def test_a_sink_goes_on_where_no_process_was_before(
+def test_a_sink_continues_on_a_new_machine(
     own: EmbeddedCluster, new_process: NewProcess, tmp_path: Path
 ) -> None:
-    """The driver, to which tasks have told where the stores are, tells those of the next batch."""
+    """Commit messages bring the locations to the driver, and its hints to the next tasks."""
     done = write(own, 0)
     own.kill_tower()
     new_process()
@@ -113,21 +114,10 @@ def test_a_sink_goes_on_where_no_process_was_before(
     assert held(own) == texts_of(numbers(0, 20))
 
 
-def test_a_sink_goes_on_when_a_store_is_lost_too(
-    own: EmbeddedCluster, new_process: NewProcess
-) -> None:
-    write(own, 0)
-    own.kill_tower()
-    own.kill_store(1)
-    new_process()
-    write(own, 1)
-    assert held(own) == texts_of(numbers(0, 20))
-
-
-def test_a_source_goes_on_at_any_trigger_interval(
+def test_a_source_continues_at_any_trigger_interval(
     own: EmbeddedCluster, new_process: NewProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is idle is closed, but not what a query will need again."""
+    """Idle connections are closed, but not the reader of a query."""
     readers = Connections(connections._join, idle_s=0.02)
     monkeypatch.setattr(connections, "_readers", readers)
     write(own, 0)
@@ -137,7 +127,7 @@ def test_a_source_goes_on_at_any_trigger_interval(
     connections._clients.close()
     write(own, 1)
     with readers.lend(options(own).mesh_address) as reader:
-        assert not isinstance(reader, known_stores.TowerlessReader)
+        assert not isinstance(reader, KnownStoresReader)
     end: dict[str, object] = {}
 
     def all_is_seen() -> bool:
@@ -150,7 +140,7 @@ def test_a_source_goes_on_at_any_trigger_interval(
     readers.close()
 
 
-def test_a_read_that_begins_without_a_tower_asks_the_stores_that_were_known(
+def test_a_read_without_a_tower_asks_the_known_stores(
     own: EmbeddedCluster, new_process: NewProcess
 ) -> None:
     write(own, 0)
@@ -159,7 +149,7 @@ def test_a_read_that_begins_without_a_tower_asks_the_stores_that_were_known(
     source = DafkaBatchReader(full(), source_options(own).for_batch())
     rows = sum(batch.num_rows for task in source.partitions() for batch in source.read(task))
     assert rows == 10
-    # Nobody can say more where no store answers, either.
+    # Without a store it fails.
     own.kill_store(0)
     own.kill_store(1)
     new_process()
@@ -172,21 +162,21 @@ def source_options(cluster: EmbeddedCluster) -> SourceOptions:
     return SourceOptions.of(given)
 
 
-def test_a_machine_remembers_where_stores_were(new_process: NewProcess) -> None:
+def test_a_machine_remembers_stores(new_process: NewProcess) -> None:
     assert remembered(TOWER) == []
     remember(TOWER, STORES)
     new_process()
     assert remembered(TOWER) == STORES
     remember(TOWER, STORES[:1])
     assert remembered(TOWER) == STORES[:1]
-    remember(TOWER, [])  # nobody answers now; it may come back
+    remember(TOWER, [])  # no store answers now, but one may return
     assert remembered(TOWER) == STORES[:1]
     for number in range(MAX_FILES):
         remember(f"tower{number}:1:2", STORES)
     assert remembered(TOWER) == []
 
 
-def test_a_file_of_anyone_elses_is_not_believed(new_process: NewProcess, tmp_path: Path) -> None:
+def test_a_file_that_others_can_write_is_ignored(new_process: NewProcess, tmp_path: Path) -> None:
     remember(TOWER, STORES)
     (directory,) = tmp_path.iterdir()
     (file,) = directory.iterdir()

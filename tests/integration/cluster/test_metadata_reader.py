@@ -1,4 +1,4 @@
-"""How tables of what is known of a cluster reach Spark."""
+"""Tables about a cluster, as Spark receives them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import datetime as dt
 import logging
 import pickle
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dafka_core.errors import ConfigError
+from dafka_core import EmbeddedCluster, Producer
+from dafka_core.config.node_options import KeyFiles
+from dafka_core.errors import ConfigError, DafkaError, NotAllowedError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import KnownStore, TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.testing import PATIENCE_S
 from dafka_spark import metadata
+from dafka_spark.cluster import connections
+from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.metadata_reader import MetadataReader
+from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import HeardOf, Serve
 
 A = TopicPartition("t", "A")
@@ -37,7 +45,7 @@ def test_columns_are_chosen_in_any_case(serve: Serve) -> None:
     ]
 
 
-def test_nothing_is_an_empty_table_and_rows_travel_with_their_task(serve: Serve) -> None:
+def test_an_empty_table_and_rows_that_travel_with_their_task(serve: Serve) -> None:
     store = serve("one")
     reader = MetadataReader(
         metadata.full("topics"), SourceOptions.of({"metadata": "topics"}), HeardOf([store]).connect
@@ -54,15 +62,16 @@ B = TopicPartition("t", "B")
 ODD = TopicPartition("u\n", "A")
 
 
-def rows(source: HeardOf, kind: str, **given: str) -> list[dict[str, Any]]:
-    """What Spark is given, by the way that it goes."""
+def rows(source: HeardOf | Connect, kind: str, **given: str) -> list[dict[str, Any]]:
+    """Return the rows that Spark receives."""
     options = SourceOptions.of({"metadata": kind, "fetchtimeoutms": "20000", **given}).for_batch()
-    reader = MetadataReader(metadata.full(kind), options, source.connect)
+    connect = source.connect if isinstance(source, HeardOf) else source
+    reader = MetadataReader(metadata.full(kind), options, connect)
     (task,) = reader.partitions()
     return [row for batch in reader.read(task) for row in batch.to_pylist()]
 
 
-def test_partitions_have_what_all_stores_say_together(serve: Serve) -> None:
+def test_partitions_combine_all_stores(serve: Serve) -> None:
     ahead, behind = serve("ahead"), serve("behind")
     before = dt.datetime.now(dt.UTC)
     ahead.add(A, 100, size_bytes=50)
@@ -92,7 +101,7 @@ def test_a_topic_is_the_sum_of_its_partitions(serve: Serve) -> None:
     assert found[r"u\x0a"]["records"] == 1
 
 
-def test_what_only_c_stores_have_is_of_no_known_size(serve: Serve) -> None:
+def test_partitions_of_c_stores_have_no_size(serve: Serve) -> None:
     store = serve("ours")
     store.add(A, 5)
     source = HeardOf([store], ["C node"])
@@ -125,7 +134,7 @@ def test_a_selection_narrows_every_table(serve: Serve) -> None:
         rows(HeardOf([store]), "topics", subscribe="tt")
 
 
-def test_stores_say_what_they_take_and_which_are_away(
+def test_stores_report_their_files_and_missing_stores(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, gone = serve("one"), serve("gone")
@@ -171,9 +180,13 @@ def test_queries_and_their_lag_are_tables(serve: Serve) -> None:
     (row,) = rows(source, "lag", assign='{"t": ["A"]}')
     assert (row["query"], row["run"], row["records_behind"]) == ("both", "r", 4)
     assert rows(source, "queries", progresstopic="__dafka.other") == []
+    ended = QueryProgress("both", "r", 1e-6, ("t",), finished=True).at({A: 5})
+    publish([store.client()], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
+    (row,) = rows(source, "queries", subscribe="t")
+    assert (row["query"], row["state"]) == ("both", "finished")
 
 
-def test_a_wrong_clock_is_seen(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock_is_reported(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     store = serve("one")
     store.add(A, 1)
     source = HeardOf([store])
@@ -191,3 +204,50 @@ def test_a_wrong_clock_is_seen(serve: Serve, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(served, Ahead)
     (row,) = rows(source, "stores")
     assert row["clock_ahead_s"] == pytest.approx(3_600, abs=1)
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[EmbeddedCluster]:
+    """A store with keys, a topic ``flights``, a topic ``payroll`` and a query that reads it."""
+    with ForkedCluster(keys=True) as running:
+        for topic in ("flights", "payroll"):
+            with Producer(topic, tower=running.tower, **running.key()) as producer:
+                producer.publish(b"1")
+        location = StoreLocation(running.stores[0], running.locations())
+        report = QueryProgress("payroll query", "r", 60, ("payroll",))
+        with StoreClient(location, KeyFiles(**running.key())) as client:
+            publish([client], QUERIES_TOPIC, report, timeout_s=PATIENCE_S)
+        running.key("analyst", ("consume",), consume=("flights",))
+        yield running
+
+
+def known(cluster: EmbeddedCluster, kind: str, key: str, **given: str) -> list[dict[str, Any]]:
+    """The rows that the owner of a key gets."""
+    options = {f"dafka.{name}": value for name, value in cluster.key(key).items()} | given
+    return rows(connections.lend, kind, tower=cluster.tower, **options)
+
+
+@pytest.mark.parametrize("fetch", ["auto", "mesh"])
+@pytest.mark.parametrize("kind", ["topics", "partitions", "stores"])
+def test_a_table_names_only_topics_that_its_key_may_consume(
+    locked: EmbeddedCluster, caplog: pytest.LogCaptureFixture, kind: str, fetch: str
+) -> None:
+    found = known(locked, kind, "analyst", fetch=fetch)
+    assert "payroll" in str(known(locked, "topics", "client", fetch=fetch))
+    # A key that may report queries knows the partitions of their topic, not their names.
+    assert {row.get("topic", "flights") for row in found} - {QUERIES_TOPIC} == {"flights"}
+    assert "payroll" not in f"{found} {caplog.text}"
+    with pytest.raises(DafkaError) as caught:
+        known(locked, kind, "analyst", fetch=fetch, subscribe="payrol")
+    assert "'payroll'" not in f"{caught.value} {caplog.text}"
+
+
+@pytest.mark.parametrize("kind", ["queries", "lag"])
+def test_reports_of_queries_need_a_key_that_may_consume_their_topic(
+    locked: EmbeddedCluster, kind: str
+) -> None:
+    assert [row["query"] for row in known(locked, kind, "client")] == ["payroll query"]
+    with pytest.raises(
+        NotAllowedError, match=r"may consume 'flights', and not consume '__dafka\.queries'"
+    ):
+        known(locked, kind, "analyst")

@@ -1,4 +1,4 @@
-"""Option ``stores``: reading and writing where there is no mesh, by Arrow Flight alone."""
+"""Option ``stores``: reading and writing by Arrow Flight without a mesh."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import EmbeddedCluster
 from dafka_core.config.node_options import NO_KEYS
-from dafka_core.errors import ConfigError, NoStoreError
+from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
-from dafka_spark.cluster.connections import NamedStoresReader
+from dafka_spark.cluster.cluster_reader import NO_MESH, NamedStoresReader
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink.transaction_writer import WriterFactory
@@ -33,7 +33,7 @@ def uri(cluster: EmbeddedCluster, index: int = 0) -> str:
 
 
 def write(stores: str, version: int, **given: str) -> int:
-    """Ten rows of one task; how many stores have taken them."""
+    """Write ten rows as one task; return the number of stores that took them."""
     options = SinkOptions.of({"stores": stores, "topic": TOPIC, **given})
     with WriterFactory(options) as factory:
         writer = factory.open(TP)
@@ -53,28 +53,28 @@ def count(options: SourceOptions) -> int:
 
 
 def have_met(cluster: EmbeddedCluster) -> bool:
-    """Whether each store knows the other one: without a tower they would not meet any more."""
-    told = []
+    """Return whether each store knows the other: without a tower they cannot meet."""
+    known = []
     for index, other in ((0, 1), (1, 0)):
         with StoreClient(StoreLocation("", (uri(cluster, index),))) as client:
-            told.append(
+            known.append(
                 cluster.stores[other] in {each.store for each in client.stores(timeout_s=9)}
             )
-    return all(told)
+    return all(known)
 
 
-def test_a_query_reads_and_writes_without_any_mesh(own: EmbeddedCluster) -> None:
+def test_a_query_reads_and_writes_without_a_mesh(own: EmbeddedCluster) -> None:
     wait_until(lambda: have_met(own), "both stores know each other")
     own.kill_tower()
     both = ",".join(uri(own, index) for index in (0, 1))
     assert write(both, 0) == 2
     assert write(both, 1, delivery="at-least-once") == 2
 
-    def all_are_everywhere() -> bool:  # what one has acknowledged, the other gets
+    def all_are_everywhere() -> bool:  # the stores exchange records
         return [count(source(uri(own, index))) for index in (0, 1)] == [20, 20]
 
     wait_until(all_are_everywhere, "both stores have all rows")
-    # A stream goes on when one of them dies.
+    # A stream continues when one of them dies.
     stream = DafkaMicroBatchStream(full(), source(both).for_stream())
     start = stream.initialOffset()
     own.kill_store(1)
@@ -89,16 +89,19 @@ def test_a_query_reads_and_writes_without_any_mesh(own: EmbeddedCluster) -> None
     assert sum(batch.num_rows for batch in stream.read(task)) == 20
 
 
-def test_stores_are_asked_where_the_option_says(
+def test_stores_are_asked_at_the_uris_of_the_option(
     own: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "dafka_spark")
     here = uri(own).replace("127.0.0.1", "localhost")
     reader = NamedStoresReader([here], NO_KEYS)
+    for only_in_a_mesh in (reader.read, reader.times):
+        with pytest.raises(StoreUnreachableError, match=NO_MESH):
+            only_in_a_mesh(TP, 0, 1, timeout_s=1)
     assert reader.stores() == [here]
     assert [each[0] for each in reader.endpoints().values()] == [here]
     assert reader.stores() == [own.stores[0]]
-    # The other one is not read, and that is said, as of one that does not answer.
+    # Stores that are not read are logged, whether unnamed or unreachable.
     assert [each.store for each in reader.missing_stores(timeout_s=30)] == [own.stores[1]]
     write(uri(own), 0)
     count(source(f"{NOWHERE},{uri(own)}"))
@@ -108,25 +111,25 @@ def test_stores_are_asked_where_the_option_says(
         count(source(uri(own), minStores="all"))
 
 
-def test_a_store_that_is_not_there_is_named(own: EmbeddedCluster) -> None:
+def test_an_unreachable_store_is_named(own: EmbeddedCluster) -> None:
     write(uri(own), 0)
     with pytest.raises(NoStoreError, match=f"through {NOWHERE}") as failed:
         count(source(NOWHERE, fetchTimeoutMs="500"))
     assert failed.value.__notes__[0].startswith(f"{NOWHERE}: ")
-    # Where another one answers, that is read.
+    # Others are read.
     assert count(source(f"{NOWHERE},{uri(own)}")) == 10
     with pytest.raises(ConfigError, match="too few of them"):
         write(NOWHERE, 1, delivery="at-least-once")
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "text"),
     [
         ({"stores": "localhost:1"}, "must be like grpc://HOST:PORT"),
         ({"stores": ""}, "must be like grpc://HOST:PORT"),
         ({"stores": NOWHERE, "fetch": "mesh"}, "reads from the mesh"),
     ],
 )
-def test_what_cannot_be_done_is_refused(given: dict[str, str], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_invalid_stores_are_refused(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         SourceOptions.of({"subscribe": TOPIC, **given})

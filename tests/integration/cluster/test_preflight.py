@@ -1,7 +1,8 @@
-"""What a query says, and when it gives up, where no tower or no store answers at its start."""
+"""The diagnosis of a query that finds no tower or no store at its start."""
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from tests.forked import ForkedCluster
 
 LONG_MS = "60000"
-"""What who waits for has time to come in, on a machine however busy."""
+"""Enough on a busy machine for everything that a test waits for."""
 
 T = TypeVar("T")
 
@@ -32,9 +33,14 @@ def planned(**given: str) -> list[Any]:
     return list(DafkaBatchReader(full(), SourceOptions.of(options).for_batch()).partitions())
 
 
+def written(**given: str) -> object:
+    options = {"topic": "t", "deliveryTimeoutMs": LONG_MS, **given}
+    return pick_store(SinkOptions.of(options))
+
+
 @contextmanager
 def beside(work: Callable[[], T]) -> Iterator[Future[T]]:
-    """Does some work in a thread; it has ended when the block has."""
+    """Run work in a thread, which has ended at the end of the block."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -52,8 +58,8 @@ def beside(work: Callable[[], T]) -> Iterator[Future[T]]:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What was logged for people until now."""
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return the messages logged so far."""
     caplog.set_level("WARNING", "dafka_spark")
     return lambda: [
         each.getMessage() for each in list(caplog.records) if each.name == "dafka_spark"
@@ -61,8 +67,8 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 @pytest.fixture
-def nobody() -> str:
-    """A tower where nothing listens."""
+def dead_tower() -> str:
+    """Return a tower's address where nothing listens."""
     with (
         socket.create_server(("127.0.0.1", 0)) as first,
         socket.create_server(("127.0.0.1", 0)) as second,
@@ -70,81 +76,84 @@ def nobody() -> str:
         return f"127.0.0.1:{first.getsockname()[1]}:{second.getsockname()[1]}"
 
 
-def test_a_healthy_start_looks_at_nothing_more(
+def test_a_healthy_start_probes_no_port(
     shared: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def probed(*_: object) -> None:
-        raise AssertionError("a port was looked at")
+        raise AssertionError("a port was probed")
 
     monkeypatch.setattr(port_probe, "probed", probed)
     assert planned(tower=shared.tower, **{"dafka.peer_expiry_ms": "4001"}) == []
 
 
-def test_ports_the_other_way_round_fail_at_once(shared: EmbeddedCluster) -> None:
-    host, sub, pub = shared.tower.split(":")
-    with pytest.raises(TowerNotFoundError) as caught:
-        planned(tower=f"{host}:{pub}:{sub}", **{"dafka.tower_timeout_s": "60"})
-    assert str(caught.value).endswith(f"its ports the other way round; name it as {shared.tower}")
-    assert caught.value.waited_s < 30
-
-
-def test_something_else_in_a_towers_place_fails_at_once(shared: EmbeddedCluster) -> None:
-    """A store's port for Arrow Flight."""
-    port = shared.locations()[-1].rsplit(":", 1)[1]
-    with pytest.raises(TowerNotFoundError) as caught:
-        planned(tower=f"127.0.0.1:{port}:{port}", **{"dafka.tower_timeout_s": "60"})
-    assert f"something else listens at 127.0.0.1:{port}, no tower (it speaks 'HTTP/2')" in str(
-        caught.value
-    )
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("{host}:{pub}:{sub}", "its ports the other way round; name it as {host}:{sub}:{pub}"),
+        (
+            "{host}:{flight}:{flight}",
+            "something else listens at {host}:{flight}, no tower (it speaks 'HTTP/2')",
+        ),
+    ],
+    ids=["swapped ports", "another program"],
+)
+def test_a_wrong_tower_fails_at_once(shared: EmbeddedCluster, wrong: str, reason: str) -> None:
+    names = dict(zip(("host", "sub", "pub"), shared.tower.split(":"), strict=True))
+    names["flight"] = shared.locations()[-1].rsplit(":", 1)[1]
+    with pytest.raises(TowerNotFoundError, match=re.escape(reason.format(**names))) as caught:
+        planned(tower=wrong.format(**names), **{"dafka.tower_timeout_s": "60"})
     assert caught.value.waited_s < 30
 
 
 @pytest.mark.parametrize("how", [{"tower_timeout_s": "60"}, {"wait_for_tower": "true"}])
-def test_a_tower_that_is_not_there_yet_is_waited_for(
-    own: EmbeddedCluster, said: Callable[[], list[str]], how: dict[str, str]
+def test_a_query_waits_for_a_tower(
+    own: EmbeddedCluster, logged: Callable[[], list[str]], how: dict[str, str]
 ) -> None:
     tower = own.tower
     own.kill_tower()
     with beside(
         lambda: planned(tower=tower, **{f"dafka.{name}": value for name, value in how.items()})
     ) as query:
-        wait_until(said)
+        wait_until(logged)
         own.start_tower()
         assert query.result() == []
-    assert said()[0].startswith(f"nothing listens at {tower}; start one there with 'dafka tower'")
-    assert len([each for each in said() if "The query looks for a tower until" in each]) == 1
+    assert logged()[0].startswith(f"nothing listens at {tower}; start one there with 'dafka tower'")
+    assert len([each for each in logged() if "The query retries until" in each]) == 1
 
 
-def test_no_tower_to_the_end(nobody: str, said: Callable[[], list[str]]) -> None:
+def test_a_query_without_a_tower_fails(dead_tower: str, logged: Callable[[], list[str]]) -> None:
     with pytest.raises(TowerNotFoundError) as caught:
-        planned(tower=nobody, **{"dafka.tower_timeout_s": "1.5"})
-    assert str(caught.value).startswith(f"no tower answered at {nobody} within ")
-    assert f" s: nothing listens at {nobody}; start one there" in str(caught.value)
-    assert len(said()) == 1
+        planned(tower=dead_tower, **{"dafka.tower_timeout_s": "1.5"})
+    assert str(caught.value).startswith(f"no tower answered at {dead_tower} within ")
+    assert f" s: nothing listens at {dead_tower}; start one there" in str(caught.value)
+    assert len(logged()) == 1
 
 
-def test_a_store_that_is_not_there_yet_is_waited_for(said: Callable[[], list[str]]) -> None:
+@pytest.mark.parametrize("use", [planned, written])
+def test_a_start_waits_for_a_store(
+    logged: Callable[[], list[str]], use: Callable[..., object]
+) -> None:
     with (
         ForkedCluster(stores=0) as cluster,
-        beside(lambda: planned(tower=cluster.tower)) as query,
+        beside(lambda: use(tower=cluster.tower)) as query,
     ):
-        wait_until(said)
+        wait_until(logged)
         cluster.start_store()
-        assert query.result() == []
-    (once,) = [each for each in said() if each.startswith("the tower tells of")]
+        query.result()
+    (once,) = [each for each in logged() if each.startswith("the tower tells of")]
     assert "tells of no other node, and of no store; start one with 'dafka store --dir DIR'" in once
     assert once.endswith(". The query waits for up to 60 s")
 
 
 @pytest.mark.parametrize("fetch", ["auto", "mesh"])
-def test_no_store_to_the_end(fetch: str) -> None:
+def test_a_query_without_a_store_fails(fetch: str) -> None:
     with ForkedCluster(stores=0) as cluster, pytest.raises(NoStoreError) as caught:
         planned(tower=cluster.tower, fetch=fetch, fetchTimeoutMs="2500")
     assert "s: the tower tells of no other node, and of no store; start" in str(caught.value)
     assert caught.value.waited_s >= 2.5
 
 
-def test_option_stores_that_names_no_store_fails_at_once(shared: EmbeddedCluster) -> None:
+def test_option_stores_with_another_program_fails_at_once(shared: EmbeddedCluster) -> None:
     port = shared.tower.rsplit(":", 1)[1]
     for use in (planned, written):
         with pytest.raises(NoStoreError) as caught:
@@ -153,18 +162,18 @@ def test_option_stores_that_names_no_store_fails_at_once(shared: EmbeddedCluster
         assert caught.value.waited_s < 30
 
 
-def test_a_towers_other_port_is_wrong(
-    shared: EmbeddedCluster, nobody: str, said: Callable[[], list[str]]
+def test_a_wrong_port_of_a_tower_is_reported(
+    shared: EmbeddedCluster, dead_tower: str, logged: Callable[[], list[str]]
 ) -> None:
-    """Stores are heard of, and hear nothing: they are read by Arrow Flight."""
-    wrong = nobody.split(":")[1]
+    """Stores are discovered but do not connect: Arrow Flight reads them."""
+    wrong = dead_tower.split(":")[1]
     host, _, pub = shared.tower.split(":")
     assert planned(tower=f"{host}:{wrong}:{pub}") == []
-    assert any(each.startswith(f"nothing listens at {host}:{wrong}; name the") for each in said())
+    assert any(each.startswith(f"nothing listens at {host}:{wrong}; name the") for each in logged())
 
 
-def test_a_towers_other_port_is_another_programs() -> None:
-    """The tower tells of nobody who could hear that this node is there."""
+def test_a_port_of_another_program_is_reported() -> None:
+    """The tower reports no store that could connect."""
     with ForkedCluster(stores=0) as cluster:
         host, _, pub = cluster.tower.split(":")
         with pytest.raises(NoStoreError) as caught:
@@ -174,26 +183,10 @@ def test_a_towers_other_port_is_another_programs() -> None:
     assert caught.value.waited_s < 30
 
 
-def written(**given: str) -> object:
-    options = {"topic": "t", "deliveryTimeoutMs": LONG_MS, **given}
-    return pick_store(SinkOptions.of(options))
-
-
-def test_a_write_waits_for_a_store_and_says_so(said: Callable[[], list[str]]) -> None:
-    with (
-        ForkedCluster(stores=0) as cluster,
-        beside(lambda: written(tower=cluster.tower)) as query,
-    ):
-        wait_until(said)
-        cluster.start_store()
-        query.result()
-    assert said()[0].startswith("the tower tells of no other node, and of no store; start one")
-
-
-def test_a_write_with_too_few_stores_says_so(
-    shared: EmbeddedCluster, said: Callable[[], list[str]]
+def test_a_write_with_too_few_stores_fails(
+    shared: EmbeddedCluster, logged: Callable[[], list[str]]
 ) -> None:
     with pytest.raises(ConfigError, match="option 'acks' = 2: there are only 1 stores"):
         written(tower=shared.tower, acks="2", deliveryTimeoutMs="4000")
-    (once,) = [each for each in said() if "The query waits for up to 4 s" in each]
+    (once,) = [each for each in logged() if "The query waits for up to 4 s" in each]
     assert "start more of them, or lower acks" in once

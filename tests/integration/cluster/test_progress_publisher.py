@@ -1,4 +1,4 @@
-"""A streaming query reports how far it is, and goes on whatever becomes of that."""
+"""A streaming query reports its progress, and continues when no store takes the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.model.records import TopicPartition
-from dafka_core.queries.query_lag import QueryLag, query_lags
+from dafka_core.queries.query_lag import FINISHED, RUNNING, QueryLag, query_lags
 from dafka_core.queries.query_progress import partition_of
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
@@ -28,7 +28,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports follow each other at once."""
+    """Publish reports without the usual interval."""
     monkeypatch.setattr(progress_publisher, "EVERY_S", 0.05)
 
 
@@ -49,7 +49,7 @@ def behind(store: Served) -> list[int]:
     return [each.records_behind for each in lags(store)]
 
 
-def test_lag_is_known_from_the_first_trigger_on(serve: Serve) -> None:
+def test_the_first_trigger_reports_lag(serve: Serve) -> None:
     store = serve("one")
     store.add(A, 5)
     stream = reader(HeardOf([store]))
@@ -76,17 +76,26 @@ def test_a_query_without_a_name_reports_nothing(serve: Serve) -> None:
     assert [each.topic for each in store.log.partitions()] == ["t"]
 
 
-def test_an_idle_query_goes_on_reporting(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("state", [RUNNING, FINISHED])
+def test_an_idle_query_repeats_its_state(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
     monkeypatch.setattr(progress_publisher, "IDLE_S", 0.1)
     store = serve("one")
     store.add(A, 5)
     stream = reader(HeardOf([store]))
-    stream.latestOffset(stream.initialOffset(), ALL)
-    wait_until(lambda: store.log.end(partition_of("q")) > 3, "reports without news")
+    if state == FINISHED:
+        stream.prepareForTriggerAvailableNow()
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    assert stream.latestOffset(end, ALL) == end
+    stream.commit(end)  # before a last batch without data, too
+    reported = store.log.end(partition_of("q"))
+    wait_until(lambda: has_reports(store, reported + 3), "reports without news")
+    assert [each.state for each in lags(store)] == [state]
     stream.stop()
 
 
-def test_the_last_report_of_a_query_that_ends_by_itself_is_there_at_its_end(
+def test_a_query_that_ends_by_itself_reports_that_before_it_ends(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_publisher, "EVERY_S", 3_600.0)
@@ -98,12 +107,18 @@ def test_the_last_report_of_a_query_that_ends_by_itself_is_there_at_its_end(
     limit = stream.getDefaultReadLimit()
     while (end := stream.latestOffset(at, limit)) != at:
         at = end
-    assert behind(store) == [0]  # Spark may end the process now
+    (ended,) = lags(store)  # Spark may end the process now
+    assert (ended.state, ended.records_behind) == (FINISHED, 0)
     assert stream.latestOffset(at, limit) == at  # asked again, it has nothing to wait for
-    assert store.log.end(partition_of("q")) <= 2
+    assert store.log.end(partition_of("q")) <= 2  # the thread may start after the end
+    stream.stop()
+    again = reader(HeardOf([store]))
+    again.latestOffset(at, ALL)
+    wait_until(lambda: [each.state for each in lags(store)] == [RUNNING], "the next run")
+    again.stop()
 
 
-def test_an_end_does_not_wait_for_a_store_that_takes_no_report(
+def test_a_query_ends_without_a_store_that_takes_reports(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(progress_publisher, "EVERY_S", 3_600.0)
@@ -115,10 +130,10 @@ def test_an_end_does_not_wait_for_a_store_that_takes_no_report(
     began = time.monotonic()
     assert stream.latestOffset(at, ALL) == at
     assert time.monotonic() - began < timing.ANSWER_S
-    assert "how far query 'q' is cannot be reported" in caplog.text
+    assert "the progress of query 'q' cannot be reported" in caplog.text
 
 
-def test_where_no_store_takes_it_the_query_goes_on_and_says_so_once(
+def test_a_failing_report_is_logged_once_and_the_query_continues(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = HeardOf((), ["C node"])
@@ -126,12 +141,12 @@ def test_where_no_store_takes_it_the_query_goes_on_and_says_so_once(
     stream = reader(source)
     with caplog.at_level(logging.DEBUG, "dafka_spark"):
         end = stream.latestOffset(stream.initialOffset(), ALL)
-        said = "how far query 'q' is cannot be reported, it goes on all the same"
-        wait_until(lambda: said in caplog.text, "the first attempt")
+        warning = "the progress of query 'q' cannot be reported; the query continues"
+        wait_until(lambda: warning in caplog.text, "the first attempt")
         source.add(A, 1)
         end = stream.latestOffset(end, ALL)
-        wait_until(lambda: caplog.text.count(said) > 1, "the second one")
-    levels = [each.levelno for each in caplog.records if said in each.getMessage()]
+        wait_until(lambda: caplog.text.count(warning) > 1, "the second one")
+    levels = [each.levelno for each in caplog.records if warning in each.getMessage()]
     assert levels[0] == logging.WARNING
     assert logging.WARNING not in levels[1:]
     store = serve("one")  # one that is there again is found
@@ -142,7 +157,7 @@ def test_where_no_store_takes_it_the_query_goes_on_and_says_so_once(
     stream.stop()
 
 
-def test_two_queries_of_one_name_are_told_apart(serve: Serve) -> None:
+def test_two_runs_of_one_name_are_two_runs(serve: Serve) -> None:
     store = serve("one")
     store.add(A, 5)
     streams = [reader(HeardOf([store])) for _ in range(2)]
@@ -159,6 +174,6 @@ def test_two_queries_of_one_name_are_told_apart(serve: Serve) -> None:
         stream.stop()
 
 
-def test_a_reader_travels_before_it_has_begun(serve: Serve) -> None:
+def test_a_reader_is_pickled_before_it_starts(serve: Serve) -> None:
     options = SourceOptions.of({"subscribe": "t", "queryname": "q"})
     pickle.loads(pickle.dumps(DafkaMicroBatchStream(full(), options)))

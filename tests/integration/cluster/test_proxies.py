@@ -1,4 +1,4 @@
-"""A proxy for HTTP that the environment names: our nodes are contacted without it."""
+"""Nodes are contacted without the HTTP proxy of the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far behind queries are, by what they report and what stores hold."""
+"""The lag of queries, by their reports and the stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import TopicPartition
-from dafka_core.queries.query_lag import LATE, RUNNING, QueryLag, query_lags
+from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING, QueryLag, query_lags
 from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.testing import PATIENCE_S
 from tests.integration.cluster.stores import Serve, Served
@@ -25,7 +25,7 @@ def lags(*stores: Served) -> list[QueryLag]:
         return query_lags(clients, timeout_s=PATIENCE_S)
 
 
-def tell(store: Served, progress: QueryProgress, ends: dict[TopicPartition, int]) -> None:
+def add_report(store: Served, progress: QueryProgress, ends: dict[TopicPartition, int]) -> None:
     with StoreClient(store.location) as client:
         publish([client], QUERIES_TOPIC, progress.at(ends), timeout_s=PATIENCE_S)
 
@@ -36,7 +36,7 @@ def test_records_bytes_and_seconds_behind(serve: Serve) -> None:
     store.add(B, 5, size_bytes=100)
     store.add(OTHER, 9)
     query = QueryProgress("q", "r", 60, ("t",))
-    tell(store, query, {A: 4, B: 5})
+    add_report(store, query, {A: 4, B: 5})
     (found,) = lags(store)
     assert (found.query, found.run, found.state, found.partitions) == ("q", "r", RUNNING, 2)
     assert found.records_behind == 6
@@ -47,64 +47,69 @@ def test_records_bytes_and_seconds_behind(serve: Serve) -> None:
     first, second = found.lags
     assert (first.topic, first.partition, first.position, first.end) == ("t", "A", 4, 10)
     assert (second.records_behind, second.bytes_behind, second.seconds_behind) == (0, 0, 0)
-    tell(store, query, {A: 10, B: 5})
+    add_report(store, query, {A: 10, B: 5})
     (found,) = lags(store)
     assert (found.records_behind, found.bytes_behind, found.seconds_behind) == (0, 0, 0)
 
 
-def test_partitions_that_it_has_not_seen_yet_count_and_those_it_never_reads_do_not(
+def test_new_partitions_of_its_topics_count_as_unread(
     serve: Serve,
 ) -> None:
     store = serve("one")
     for tp in (A, NEW, OTHER):
         store.add(tp, 3)
-    tell(store, QueryProgress("by topic", "r", 60, ("t",)), {A: 3})
-    tell(store, QueryProgress("assigned", "r", 60), {A: 1})
+    add_report(store, QueryProgress("by topic", "r", 60, ("t",)), {A: 3})
+    add_report(store, QueryProgress("assigned", "r", 60), {A: 1})
     assert {each.query: each.records_behind for each in lags(store)} == {
         "by topic": 3,
         "assigned": 2,
     }
 
 
-def test_stores_that_differ_are_one(serve: Serve) -> None:
+def test_lag_combines_stores_that_differ(serve: Serve) -> None:
     ahead, behind = serve("ahead"), serve("behind")
     ahead.add(A, 10)
     behind.add(A, 4)
     behind.add(B, 2)
-    tell(behind, QueryProgress("q", "r", 60, ("t",)), {A: 2})
+    add_report(behind, QueryProgress("q", "r", 60, ("t",)), {A: 2})
     (found,) = lags(behind, ahead)
     assert found.records_behind == 10
     assert found.seconds_behind is not None
 
 
-def test_what_was_trimmed_does_not_count(serve: Serve) -> None:
+def test_trimmed_records_do_not_count(serve: Serve) -> None:
     store = serve("one")
     store.add(A, 10)
     store.log.trim(A, 8)
-    tell(store, QueryProgress("q", "r", 60, ("t",)), {A: 1})
+    add_report(store, QueryProgress("q", "r", 60, ("t",)), {A: 1})
     (found,) = lags(store)
     assert (found.records_behind, found.lags[0].position) == (2, 8)
 
 
-def test_a_query_that_ended_long_ago_is_late_and_its_lag_grows(serve: Serve) -> None:
+@pytest.mark.parametrize(("finished", "state"), [(False, LATE), (True, FINISHED)])
+def test_a_query_that_ended_is_finished_or_late_and_its_lag_grows(
+    serve: Serve, *, finished: bool, state: str
+) -> None:
     store = serve("one")
     store.add(A, 1)
-    tell(store, QueryProgress("q", "r", 1e-6, ("t",)), {A: 0})
+    add_report(store, QueryProgress("q", "r", 1e-6, ("t",), finished=finished), {A: 0})
     (before,) = lags(store)
     store.add(A, 4)
     (after,) = lags(store)
-    assert (before.state, after.state) == (LATE, LATE)
+    assert (before.state, after.state) == (state, state)
     assert (before.records_behind, after.records_behind) == (1, 5)
     assert 0 < before.reported_s < after.reported_s
+    add_report(store, QueryProgress("q", "started again", 60, ("t",)), {A: 0})
+    assert [(each.run, each.state) for each in lags(store)] == [("started again", RUNNING)]
 
 
-def test_a_wrong_clock_here_makes_no_difference(
+def test_lag_ignores_the_clock_of_this_machine(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stores tell their time in this process, too: they go on with the right one."""
+    """The stores of this process keep the right clock."""
     store = serve("one")
     store.add(A, 3)
-    tell(store, QueryProgress("q", "r", 60, ("t",)), {A: 0})
+    add_report(store, QueryProgress("q", "r", 60, ("t",)), {A: 0})
 
     class Hours:
         monotonic = time.monotonic

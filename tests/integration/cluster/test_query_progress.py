@@ -1,4 +1,4 @@
-"""What streaming queries report of themselves, and who reads it."""
+"""Progress reports of streaming queries, written and read."""
 
 from __future__ import annotations
 
@@ -30,27 +30,30 @@ def clients(stack: ExitStack, *stores: Served) -> list[StoreClient]:
     return [stack.enter_context(StoreClient(store.location)) for store in stores]
 
 
-def told(asked: list[StoreClient]) -> list[tuple[str, str, dict[TopicPartition, int]]]:
+def found_by(asked: list[StoreClient]) -> list[tuple[str, str, dict[TopicPartition, int]]]:
     found = reports(asked, QUERIES_TOPIC, timeout_s=PATIENCE_S)
     return [(each.progress.query, each.progress.run, each.progress.offsets()) for each in found]
 
 
-def tell(asked: list[StoreClient], progress: QueryProgress) -> None:
+def add(asked: list[StoreClient], progress: QueryProgress) -> None:
     publish(asked, QUERIES_TOPIC, progress, timeout_s=PATIENCE_S)
 
 
-def test_the_last_report_of_each_query_is_read(serve: Serve) -> None:
+def test_reports_are_the_last_of_each_query(serve: Serve) -> None:
     with ExitStack() as stack:
         asked = clients(stack, serve("one"))
-        assert told(asked) == []
+        assert found_by(asked) == []
         for end in range(40):
-            tell(asked, report("a", "run", end))
-        tell(asked, report("b\udcff", "other"))
-        assert told(asked) == [("a", "run", {A: 39, ODD: 7}), ("b\udcff", "other", {A: 1, ODD: 7})]
+            add(asked, report("a", "run", end))
+        add(asked, report("b\udcff", "other"))
+        assert found_by(asked) == [
+            ("a", "run", {A: 39, ODD: 7}),
+            ("b\udcff", "other", {A: 1, ODD: 7}),
+        ]
         (first, _) = reports(asked, QUERIES_TOPIC, timeout_s=PATIENCE_S)
         assert 0 <= first.age_s < PATIENCE_S
         assert not first.is_late
-        tell(asked, report("late", "run", every_s=1e-9))
+        add(asked, report("late", "run", every_s=1e-9))
         assert reports(asked, QUERIES_TOPIC, timeout_s=PATIENCE_S)[-1].is_late
 
 
@@ -69,21 +72,21 @@ def test_all_queries_are_read_with_one_request(
     with ExitStack() as stack:
         at = clients(stack, serve("one"))
         for number in range(5):
-            tell(at, report(f"q{number}", "run", number))
-        assert [query for query, _, _ in told(at)] == [f"q{number}" for number in range(5)]
+            add(at, report(f"q{number}", "run", number))
+        assert [query for query, _, _ in found_by(at)] == [f"q{number}" for number in range(5)]
     assert asked == {"read_many": 1}
 
 
-def test_a_run_that_another_one_has_followed_is_over(serve: Serve) -> None:
+def test_a_new_run_replaces_the_previous_one(serve: Serve) -> None:
     with ExitStack() as stack:
         asked = clients(stack, serve("one"))
         for run in ("first", "first", "second"):
-            tell(asked, report("q", run))
-        assert [run for _, run, _ in told(asked)] == ["second"]
-        # Two that go on at the same time are two.
+            add(asked, report("q", run))
+        assert [run for _, run, _ in found_by(asked)] == ["second"]
+        # Two that report in turn are two.
         for run in ("third", "second", "third"):
-            tell(asked, report("q", run))
-        assert {run for _, run, _ in told(asked)} == {"second", "third"}
+            add(asked, report("q", run))
+        assert {run for _, run, _ in found_by(asked)} == {"second", "third"}
 
 
 def test_positions_of_many_partitions_are_packed() -> None:
@@ -94,27 +97,27 @@ def test_positions_of_many_partitions_are_packed() -> None:
     assert QueryProgress.parse(progress.packed()).offsets() == many
 
 
-def test_the_store_that_has_most_takes_a_report_and_another_one_if_it_is_gone(
+def test_a_report_goes_to_the_store_with_most_reports_that_answers(
     serve: Serve,
 ) -> None:
     first, second = serve("first"), serve("second")
     tp = partition_of("q")
     with ExitStack() as stack:
         asked = clients(stack, first, second)
-        tell(asked[1:], report("q", "r"))
-        tell(asked, report("q", "r"))
+        add(asked[1:], report("q", "r"))
+        add(asked, report("q", "r"))
         assert (first.log.end(tp), second.log.end(tp)) == (0, 2)
         second.stop()
-        tell(asked, report("q", "r"))
+        add(asked, report("q", "r"))
         assert first.log.end(tp) == 1
         first.stop()
         with pytest.raises(StoreUnreachableError):
-            tell(asked, report("q", "r"))
+            add(asked, report("q", "r"))
         with pytest.raises(DafkaError, match="no store"):
-            tell([], report("q", "r"))
+            add([], report("q", "r"))
 
 
-def test_what_is_no_report_is_passed_over(serve: Serve) -> None:
+def test_invalid_reports_are_skipped(serve: Serve) -> None:
     store = serve("one")
     good = report("q", "r").packed()
     foreign = report("another", "r").packed()
@@ -134,4 +137,4 @@ def test_what_is_no_report_is_passed_over(serve: Serve) -> None:
         with client.put(partition_of("q"), 0, timeout_s=PATIENCE_S) as put:
             put.write(pa.array([good, *wrong], pa.binary()))
             put.finish(PATIENCE_S)
-        assert [query for query, _, _ in told([client])] == ["q"]
+        assert [query for query, _, _ in found_by([client])] == ["q"]

@@ -1,4 +1,4 @@
-"""What a streaming query's progress report says of its source."""
+"""The source's part of a streaming query's progress report."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def lag(stream: DafkaMicroBatchStream) -> dict[str, Any]:
     return found
 
 
-def test_lag_is_that_after_the_batch_as_in_sparks_kafka_source(serve: Serve) -> None:
+def test_lag_counts_from_the_end_of_the_batch_as_in_sparks_kafka_source(serve: Serve) -> None:
     store = serve("one")
     store.add(A, 30, size_bytes=100)
     store.add(B, 10, size_bytes=100)
     stream = stream_of(HeardOf([store]))
     end = stream.latestOffset(stream.initialOffset(), ReadMaxRows(20))
-    told = lag(stream)
-    assert 100 * 20 <= told.pop("estimatedTotalBytesBehindLatest") < 120 * 20
-    assert told == {
+    found = lag(stream)
+    assert 100 * 20 <= found.pop("estimatedTotalBytesBehindLatest") < 120 * 20
+    assert found == {
         "minOffsetsBehindLatest": 4,
         "maxOffsetsBehindLatest": 16,
         "avgOffsetsBehindLatest": 10.0,
@@ -55,9 +55,7 @@ def test_lag_is_that_after_the_batch_as_in_sparks_kafka_source(serve: Serve) -> 
     assert lag(stream)["maxOffsetsBehindLatest"] == 0
 
 
-def test_sizes_are_asked_for_now_and_then_and_may_be_unknown(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_are_cached_and_may_be_unknown(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     source = HeardOf((), ["C node"])
     source.add(A, 30)
     stream = stream_of(source)
@@ -80,7 +78,7 @@ def test_sizes_are_asked_for_now_and_then_and_may_be_unknown(
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "text"),
     [
         ({"subscribe": "b,a"}, "dafka: a, b at h:1:2"),
         ({"subscribe": "a,b,c,d,e,f,g"}, "dafka: a, b, c, d, e and 2 more at h:1:2"),
@@ -89,5 +87,5 @@ def test_sizes_are_asked_for_now_and_then_and_may_be_unknown(
         ({"subscribe": r"\x0a", "stores": "grpc://s:3"}, r"dafka: \x0a at grpc://s:3"),
     ],
 )
-def test_a_description_says_what_is_read_and_where(given: dict[str, str], says: str) -> None:
-    assert described(SourceOptions.of({"tower": "h:1:2", **given})) == says
+def test_a_description_names_topics_and_cluster(given: dict[str, str], text: str) -> None:
+    assert described(SourceOptions.of({"tower": "h:1:2", **given})) == text

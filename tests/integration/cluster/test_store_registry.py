@@ -1,4 +1,4 @@
-"""What a process knows of stores, while it asks them."""
+"""The registry of stores, while it asks them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_spark.cluster import store_registry
+from dafka_spark.cluster import cluster_reader
 from dafka_spark.cluster.store_registry import StoreRegistry
 from tests.integration.cluster.stores import Serve, Served
 
@@ -20,10 +20,10 @@ def name(client: StoreClient) -> str:
     return client.location.store
 
 
-def test_what_the_mesh_tells_meanwhile_counts_the_next_time(
+def test_an_update_during_a_request_counts_for_the_next_one(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_registry, "MAX_ASKED", 1)
+    monkeypatch.setattr(cluster_reader, "MAX_CONCURRENT", 1)
     first, second, third = serve("A"), serve("B"), serve("C")
     registry = StoreRegistry(keys=NO_KEYS)
     registry.update(heard(first, second), ["A", "B"])
@@ -39,7 +39,7 @@ def test_what_the_mesh_tells_meanwhile_counts_the_next_time(
     assert registry.others == ["without Flight"]
 
 
-def test_a_store_that_does_not_answer_is_left_alone_for_a_moment(serve: Serve) -> None:
+def test_a_store_that_does_not_answer_is_skipped_for_a_moment(serve: Serve) -> None:
     gone, there = serve("A"), serve("B")
     registry = StoreRegistry(keys=NO_KEYS)
     registry.update(heard(gone, there), ["A", "B"])

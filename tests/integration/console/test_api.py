@@ -16,7 +16,11 @@ from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.audit.audit_record import AuditedRange, AuditRecord, chained, partition_of
 from dafka_core.errors import InvalidRequestError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import TopicPartition
+from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 from tests.integration.console.pages import ask, post
 from tests.integration.console.test_browsing import seen
@@ -68,6 +72,22 @@ def test_the_cluster_its_topics_and_partitions(
     assert [row["name"] for row in found["rows"]] == [partition]
     assert len(found["rows"][0]["holders"]) == 2
     assert ask(console, "/api/partitions", most=1).json["total"] >= 1
+
+
+def test_a_query_that_ended_by_itself_is_finished(
+    console: Console, cluster: EmbeddedCluster, dafka_topic: str, partition: str
+) -> None:
+    name = f"of {dafka_topic}"
+    ended = QueryProgress(name, "r", 1e-6, (dafka_topic,), finished=True)
+    location = StoreLocation(cluster.stores[0], cluster.locations())
+    with StoreClient(location) as client:
+        publish([client], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
+
+    def states() -> list[str]:
+        found = ask(console, "/api/queries").json["queries"]
+        return [each["state"] for each in found if each["query"] == name]
+
+    wait_until(lambda: states() == ["finished"], "the console has the report")
 
 
 def test_the_map_has_all_nodes_and_who_is_connected(console: Console) -> None:

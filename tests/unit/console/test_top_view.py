@@ -12,7 +12,7 @@ from rich.console import Console
 from dafka_console import top_view
 from dafka_console.snapshot import LagMoment, PartitionTable, QueryState, Snapshot, StoreState
 from dafka_console.top_view import TopChoice
-from dafka_core.queries.query_lag import LATE, QueryLag
+from dafka_core.queries.query_lag import FINISHED, LATE, RUNNING, QueryLag
 from tests.unit.console.snapshots import GONE, ONE, US, A, info, snapshot
 
 
@@ -69,15 +69,16 @@ def test_one_topic_lists_its_partitions_and_json_has_all() -> None:
     assert "partitions" not in top_view.as_json(snapshot(), TopChoice())
 
 
-def test_queries_and_their_lag() -> None:
-    lag = QueryLag("hourly", "r", LATE, 1, 1_500, 3_000_000, 12.34, 99.9, [])
+@pytest.mark.parametrize("state", [RUNNING, FINISHED, LATE])
+def test_queries_and_their_lag(state: str) -> None:
+    lag = QueryLag("hourly", "r", state, 1, 1_500, 3_000_000, 12.34, 99.9, [])
     made = snapshot()
     history = (LagMoment(1.0, 0, 0.0), LagMoment(2.0, 1_500, 12.34))
     text = shown(
         Snapshot(1, 0.0, 0.0, made.partitions, queries=[QueryState(lag, history)]), TopChoice()
     )
     (line,) = [line for line in text.splitlines() if line.startswith("hourly")]
-    assert line.split() == ["hourly", "late", "1.5k", "2.9", "MiB", "12.3", "▁█"]
+    assert line.split() == ["hourly", state, "1.5k", "2.9", "MiB", "12.3", "▁█"]
     assert top_view.query_row(QueryState(lag, ()))["seconds_behind"] == 12.3
 
 

@@ -1,4 +1,4 @@
-"""Readers are shared in a process, and closed when nobody needs them."""
+"""Connections are shared in a process, and closed when they are idle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_reader_that_failed_is_not_lent_again() -> None:
         assert len(opened.sources) == 2
 
 
-def test_lost_data_is_not_the_readers_fault() -> None:
+def test_data_loss_keeps_the_reader() -> None:
     opened = Opened()
     with pytest.raises(DataLossError), opened.connections.lend(MeshAddress("a")):
         raise DataLossError("t", "A", 0, None, "gone")
@@ -71,13 +71,13 @@ def test_idle_readers_are_closed_and_busy_ones_are_not() -> None:
 
 
 def abandon(opened: Opened, via: MeshAddress) -> None:
-    """Borrows, and leaves it to the garbage collector to give back."""
+    """Borrow, and leave the return to the garbage collector."""
     cycle: list[object] = [opened.connections.lend(via)]
     cycle[0].__enter__()  # type: ignore[attr-defined]
     cycle.append(cycle)
 
 
-def test_a_borrower_may_be_collected_while_another_one_borrows() -> None:
+def test_a_borrower_may_be_collected_while_another_borrows() -> None:
     opened = Opened()
 
     def open_(via: MeshAddress) -> MemoryReader:
@@ -98,12 +98,12 @@ def test_a_borrower_may_be_collected_while_another_one_borrows() -> None:
         assert not thread.is_alive()
     finally:
         gc.enable()
-    # Nobody has them any more, so both are closed as idle ones are.
+    # Both are idle now.
     assert len(opened.sources) == 2
     assert all(source.closing.wait(20) for source in opened.sources)
 
 
-def test_what_failed_is_closed_when_its_last_borrower_is_collected() -> None:
+def test_a_failed_reader_is_closed_when_its_last_borrower_is_collected() -> None:
     opened = Opened()
     abandon(opened, MeshAddress("a"))
     failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
@@ -111,13 +111,3 @@ def test_what_failed_is_closed_when_its_last_borrower_is_collected() -> None:
         raise failure
     gc.collect()
     assert opened.sources[0].closing.wait(20)
-
-
-def test_a_forked_process_does_not_use_its_parents_readers() -> None:
-    opened = Opened()
-    with opened.connections.lend(MeshAddress("a")):
-        pass
-    opened.connections.forget()
-    with opened.connections.lend(MeshAddress("a")):
-        assert len(opened.sources) == 2
-    assert not opened.sources[0].closed

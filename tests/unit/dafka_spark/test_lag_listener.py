@@ -1,4 +1,4 @@
-"""What a listener takes of a query's progress, as Spark hands it on."""
+"""A listener's lags, from the progress events of Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS = {"topics": {"t": {"A": 1}}, "version": 1, "lag": LAG, "source": "dafka: t
 
 
 def event(*latest: object, query: str | None = None, name: str | None = "q") -> QueryProgressEvent:
-    """A progress report of a query with such sources."""
+    """Return a progress report of a query with these sources."""
     source: dict[str, Any] = {
         "description": "a class@1f",
         "startOffset": None,
@@ -52,27 +52,23 @@ def event(*latest: object, query: str | None = None, name: str | None = "q") -> 
     return QueryProgressEvent.fromJson({"progress": progress})
 
 
-def test_of_several_sources_those_of_ours_are_taken(caplog: pytest.LogCaptureFixture) -> None:
-    listener = LagListener()
-    kafka = {"topic": {"0": 5}}
-    with caplog.at_level(logging.INFO, "dafka_spark.lag"):
-        found = event(json.dumps(kafka), json.dumps(OURS), None, "no JSON", json.dumps([1]))
-        listener.onQueryProgress(found)
-    told = {"query": "q", "source": "dafka: t at h:1:2", **LAG}
-    assert listener.lags == {str(found.progress.id): [told]}
-    says = "query q, dafka: t at h:1:2: 1 to 3 records behind in each partition, 2.0 on average"
-    assert says in caplog.text
-
-
-def test_a_query_without_a_source_of_ours_is_passed_over() -> None:
+def test_only_dafka_sources_count(caplog: pytest.LogCaptureFixture) -> None:
     listener = LagListener()
     listener.onQueryProgress(event(json.dumps({"topic": {"0": 5}})))
     listener.onQueryProgress(event())
     assert listener.lags == {}
+    kafka = {"topic": {"0": 5}}
+    with caplog.at_level(logging.INFO, "dafka_spark.lag"):
+        found = event(json.dumps(kafka), json.dumps(OURS), None, "no JSON", json.dumps([1]))
+        listener.onQueryProgress(found)
+    lag = {"query": "q", "source": "dafka: t at h:1:2", **LAG}
+    assert listener.lags == {str(found.progress.id): [lag]}
+    text = "query q, dafka: t at h:1:2: 1 to 3 records behind in each partition, 2.0 on average"
+    assert text in caplog.text
 
 
-def test_the_last_ones_of_many_queries_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag_listener, "MOST_QUERIES", 3)
+def test_the_newest_queries_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag_listener, "MAX_QUERIES", 3)
     listener = LagListener()
     queries = [str(uuid.uuid4()) for _ in range(5)]
     for query in (*queries, queries[2]):

@@ -1,4 +1,4 @@
-"""The columns of tables of what is known of a cluster."""
+"""The columns of tables about a cluster."""
 
 from __future__ import annotations
 

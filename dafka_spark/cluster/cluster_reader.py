@@ -1,0 +1,246 @@
+"""Readers of a cluster's stores: over the mesh, or by Arrow Flight without a mesh."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NoReturn, Protocol, TypeVar
+
+from dafka_core.config.node_options import KeyFiles
+from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError, TowerNotFoundError
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.records import (
+    KnownStore,
+    PartitionInfo,
+    RecordBatch,
+    TopicPartition,
+    merge_heads,
+)
+from dafka_spark.cluster import timing
+from dafka_spark.cluster.timing import Deadline
+
+MAX_CONCURRENT: Final = 16
+"""Each store asked at the same time takes a thread."""
+
+NO_MESH: Final = "with option stores there is no mesh to read from"
+
+_log = logging.getLogger("dafka_spark")
+
+Item = TypeVar("Item")
+T = TypeVar("T")
+
+
+class ClusterReader(Protocol):
+    """Access to the stores of a cluster; ``dafka_core.Reader`` offers it over the mesh."""
+
+    def stores(self) -> list[str]:
+        """Return the addresses of the stores found so far."""
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """Return the Arrow Flight URIs of each store that serves Flight, by its address."""
+
+    def hear_stores(self, *, timeout_s: float) -> None:
+        """Wait until the stores are found; raise NoStoreError after ``timeout_s`` without one."""
+
+    def partitions(
+        self, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        """Return what all stores hold together of the topics; None means all topics."""
+
+    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
+        """Return the known stores that do not answer."""
+
+    def read(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> Iterator[RecordBatch]:
+        """Read the records ``[start, end)`` over the mesh."""
+
+    def times(
+        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
+    ) -> list[tuple[int, int]]:
+        """Return (first offset, microseconds) of the records ``[start, end)``, over the mesh."""
+
+    def close(self) -> None:
+        """Close the reader."""
+
+
+def map_concurrently(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
+    """Apply ``work`` to all items, up to ``MAX_CONCURRENT`` at a time."""
+    if len(items) < 2:
+        return [work(each) for each in items]
+    with ThreadPoolExecutor(min(len(items), MAX_CONCURRENT)) as pool:
+        return list(pool.map(work, items))
+
+
+class _FlightReader:
+    """A reader without a mesh; ``failure`` is why the last store that failed did so."""
+
+    def __init__(self, refusal: DafkaError, keys: KeyFiles) -> None:
+        self.failure = ""
+        self._refusal = refusal
+        self._keys = keys
+
+    def hear_stores(self, *, timeout_s: float) -> None:
+        pass  # the stores are known
+
+    def read(self, tp: TopicPartition, start: int, end: int, *, timeout_s: float) -> NoReturn:
+        raise self._refusal
+
+    def times(self, tp: TopicPartition, start: int, end: int, *, timeout_s: float) -> NoReturn:
+        raise self._refusal
+
+    def close(self) -> None:
+        pass  # each request has a connection of its own
+
+    def _ask(
+        self, locations: Sequence[StoreLocation], work: Callable[[StoreClient], T]
+    ) -> dict[str, T]:
+        """Return the answers of the stores that answer, by the first URI of each."""
+
+        def ask(location: StoreLocation) -> tuple[str, T] | None:
+            uri = location.locations[0]
+            try:
+                with StoreClient(location, self._keys) as client:
+                    return uri, work(client)
+            except DafkaError as error:
+                self.failure = f"{uri}: {error}"
+                return None
+
+        return dict(each for each in map_concurrently(ask, locations) if each is not None)
+
+
+def _known_stores(client: StoreClient) -> list[StoreLocation]:
+    return client.stores(timeout_s=timing.ANSWER_S)  # the store itself is the first
+
+
+def _heads(
+    topics: Collection[str] | None, timeout_s: float, client: StoreClient
+) -> list[PartitionInfo]:
+    return client.heads(topics, timeout_s=timeout_s)
+
+
+def _merged(heads: Mapping[str, list[PartitionInfo]]) -> list[PartitionInfo]:
+    return [*merge_heads(info for infos in heads.values() for info in infos).values()]
+
+
+class NamedStoresReader(_FlightReader):
+    """The stores of option ``stores``.
+
+    Args:
+        uris: their Flight URIs.  A store that has never answered goes by its URI.
+        keys: the files of this process's key.
+    """
+
+    def __init__(self, uris: Sequence[str], keys: KeyFiles) -> None:
+        super().__init__(StoreUnreachableError(", ".join(uris), NO_MESH), keys)
+        self._uris = uris
+        self._found: dict[str, StoreLocation] = {}  # by URI
+        self._others: dict[str, StoreLocation] = {}  # stores that these know, by address
+        self._asked_at = -math.inf
+
+    def stores(self) -> list[str]:
+        """See ``ClusterReader``."""
+        return sorted(self._locations())
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """See ``ClusterReader``; the URI of the option comes first."""
+        age_s = timing.DESCRIPTION_S if len(self._found) == len(self._uris) else timing.RETRY_S
+        if time.monotonic() >= self._asked_at + age_s:
+            self._refresh()
+        return {name: each.locations for name, each in self._locations().items()}
+
+    def partitions(
+        self, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        """See ``ClusterReader``.
+
+        Raises:
+            NoStoreError: no store has answered within ``timeout_s`` seconds.
+        """
+        for _ in (deadline := Deadline(timeout_s)).attempts():
+            if not self._found:
+                self._refresh()
+            heads = self._ask([*self._found.values()], partial(_heads, topics, timing.ANSWER_S))
+            if heads:
+                return _merged(heads)
+        error = NoStoreError(self._uris, deadline.timeout_s)
+        error.add_note(self.failure)
+        raise error
+
+    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
+        """See ``ClusterReader``; a store that the option does not name is missing, too."""
+        self._refresh()
+        found = self._locations()
+        missing = {uri: KnownStore(uri, uri) for uri in self._uris if uri not in self._found}
+        for name in self._others.keys() - found.keys():
+            missing[name] = KnownStore(name, "".join(self._others[name].locations[-1:]))
+        return sorted(missing.values())
+
+    def _locations(self) -> dict[str, StoreLocation]:
+        found = (self._found.get(uri, StoreLocation(uri, (uri,))) for uri in self._uris)
+        return {each.store: each for each in found}
+
+    def _refresh(self) -> None:
+        self._asked_at = time.monotonic()
+        named = [StoreLocation("", (uri,)) for uri in self._uris]
+        for uri, (itself, *others) in self._ask(named, _known_stores).items():
+            self._found[uri] = itself.found_at([uri])
+            self._others |= {each.store: each for each in others}
+
+
+class KnownStoresReader(_FlightReader):
+    """The stores that this machine knew before, while no tower answers.
+
+    Args:
+        known: these stores.
+        refusal: the error of the tower.
+        keys: the files of this process's key.
+
+    Raises:
+        TowerNotFoundError: none of these stores answers.
+    """
+
+    def __init__(
+        self, known: Sequence[StoreLocation], refusal: TowerNotFoundError, keys: KeyFiles
+    ) -> None:
+        super().__init__(refusal, keys)
+        self._retry_at = time.monotonic() + timing.TOWER_RETRY_S
+        self._known = list(known)
+        self._before = self.stores()
+        if not self.endpoints():
+            raise refusal
+        text = "%s. The query continues with the stores known before: %s"
+        _log.warning(text, refusal, ", ".join(self.stores()))
+
+    @property
+    def has_expired(self) -> bool:
+        """True when it is time to try the towers again."""
+        return time.monotonic() >= self._retry_at
+
+    def stores(self) -> list[str]:
+        """See ``ClusterReader``."""
+        return [each.store for each in self._known]
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """See ``ClusterReader``; the stores report each other."""
+        answers = self._ask(self._known, _known_stores)
+        known = {each.store: each for stores in answers.values() for each in stores}
+        if known:
+            self._known = [known[store] for store in sorted(known)]
+        return {store: each.locations for store, each in known.items()}
+
+    def partitions(
+        self, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        """See ``ClusterReader``."""
+        return _merged(self._ask(self._known, partial(_heads, topics, timeout_s)))
+
+    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
+        """See ``ClusterReader``."""
+        found = self.endpoints()
+        return [KnownStore(each) for each in self._before if each not in found]
