@@ -77,7 +77,7 @@ KAFKA_OPTIONS: Final[tuple[KafkaOption, ...]] = (
     *_ignored(_GROUPS, "kafka.group.id", "groupIdPrefix", "kafka.group.instance.id"),
     *_ignored(_RETRIES, "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     *_ignored("readers see committed records only, always", "kafka.isolation.level"),
-    *_ignored("delivery = exactly-once, the default, does more", "kafka.enable.idempotence"),
+    *_ignored("each batch is written exactly once, which does more", "kafka.enable.idempotence"),
     *_ignored("a topic is there once it has a record", "kafka.allow.auto.create.topics"),
     *_ignored(
         _TUNING,
@@ -125,8 +125,7 @@ KAFKA_OPTIONS: Final[tuple[KafkaOption, ...]] = (
     ),
     *_refused("each task writes to a partition of its own: leave it out", "kafka.partitioner.*"),
     *_refused(
-        "delivery = exactly-once, the default, is what it would do; txnAppId and txnVersion are "
-        "for batch writes",
+        "each batch is written exactly once anyway; txnAppId and txnVersion are for batch writes",
         "kafka.transactional.id",
         "kafka.transaction.*",
     ),

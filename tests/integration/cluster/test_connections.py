@@ -17,8 +17,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
-from dafka_spark.options import MeshAddress, SinkOptions, SourceOptions
-from dafka_spark.sink.transaction_writer import MeshWriter
+from dafka_spark.options import MeshAddress, SourceOptions
 from tests.integration.cluster.stores import Serve
 from tests.memory_reader import MemoryReader
 
@@ -58,16 +57,10 @@ def test_a_forked_child_does_not_even_let_go_of_a_client(serve: Serve) -> None:
 def test_nodes_have_the_options_that_are_given_with_dafka_before_them(
     shared: EmbeddedCluster,
 ) -> None:
-    """Real ones: the reader of a query, and the producer of a task that writes to the mesh."""
     given = {"tower": shared.tower, "dafka.peer_expiry_ms": "9000", "dafka.wire": "rfc46"}
     with connections.lend(SourceOptions.of({**given, "subscribe": "t"}).mesh_address) as reader:
         assert reader._config.peer_expiry_ms == 9_000
         reader.hear_stores(timeout_s=PATIENCE_S)
-    sink = {"delivery": "at-least-once", "acks": "1", "dafka.max_unacked_records": "7"}
-    writer = MeshWriter(TopicPartition("settings", "A" * 32), SinkOptions.of({**given, **sink}))
-    with writer:
-        assert writer._producer._config.max_unacked_records == 7
-        assert writer._producer._config.wire == "rfc46"
 
 
 NOWHERE = StoreLocation("nowhere", ("grpc://127.0.0.1:1",))

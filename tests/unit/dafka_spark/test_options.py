@@ -58,9 +58,7 @@ def test_defaults() -> None:
     assert options.max_records_per_batch == MAX_BLOCK_RECORDS
     assert options.max_bytes_per_batch >= MAX_BLOCK_BYTES
     assert SinkOptions.of({}).acks_needed == ALL_STORES
-    assert SinkOptions.of({"delivery": "at-least-once"}).acks_needed == 1
     assert SinkOptions.of({"acks": "2"}).acks_needed == 2
-    assert SinkOptions.of({}).is_exact
     assert SinkOptions.of({}).delivery_timeout_s == 120.0
 
 
@@ -178,37 +176,27 @@ def test_wrong_choice_of_topics(given: Any, says: str) -> None:
     [
         (
             {"subscribe": "t"},
-            "is an option of reading; writing takes acks, allowControlCharacters, audit, commit",
+            "is an option of reading; writing takes acks, allowControlCharacters, audit, deliver",
         ),
         ({"startingOffsets": "latest"}, "is an option of reading"),
         ({"topics": "t"}, "did you mean 'topic'"),
         ({"path": "t"}, "has no path; name the topic with option 'topic'"),
         ({"acks": "0"}, "at least 1, or all"),
-        ({"delivery": "twice"}, "must be one of exactly-once, at-least-once"),
+        ({"delivery": "exactly-once"}, "each batch is written exactly once"),
         ({"topic": ""}, "a topic must have 1 to 255 bytes"),
         ({"deliveryTimeoutMs": "0"}, "at least 1"),
-        ({"commit": "Task"}, "another number of tasks, by adaptive execution"),
-        ({"commit": "job"}, "must be one of batch"),
+        ({"Commit": "batch"}, "leave the option out"),
         ({"txnAppId": "a"}, "'txnAppId' = 'a': is given with 'txnVersion' only: name both"),
         ({"txnVersion": "1"}, "'txnVersion' = 1: is given with 'txnAppId' only: name both"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "at least 0"),
         ({"txnAppId": "a", "txnVersion": "562949953421312"}, "at most 562949953421311"),
         ({"txnAppId": "a", "txnVersion": "1", "writerId": "w"}, "leave out writerId"),
-        (
-            {"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"},
-            "a version is written once: it needs delivery = exactly-once",
-        ),
     ],
 )
 def test_wrong_sink_options(given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SinkOptions.of(given)
     assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(("delivery", "exact"), [("Exactly-Once", True), ("AT-LEAST-ONCE", False)])
-def test_delivery(delivery: str, exact: bool) -> None:
-    assert SinkOptions.of({"delivery": delivery}).is_exact is exact
 
 
 def test_what_spark_adds_to_a_sink_is_no_error() -> None:

@@ -114,7 +114,7 @@ def test_a_producers_options() -> None:
         ({"kafka.enable.auto.commit": "true"}, "a query's offsets are in its checkpoint"),
         ({"kafka.value.deserializer": "x"}, "keys and values are binary columns"),
         ({"kafka.partitioner.class": "x"}, "each task writes to a partition of its own"),
-        ({"kafka.transactional.id": "x"}, "delivery = exactly-once, the default, is what it would"),
+        ({"kafka.transactional.id": "x"}, "each batch is written exactly once anyway"),
         ({"kafka.security.protocol": "SASL_SSL"}, "a key says who this is, and encrypts"),
         ({"kafka.ssl.truststore.location": "/x"}, "a key says who this is, and encrypts"),
         ({"kafka.grup.id": "g"}, "did you mean 'kafka.group.id'?"),
