@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from dafka_core.errors import ConfigError, FencedError, OffsetConflictError, ProducerFencedError
 from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import TopicPartition
+from dafka_core.queries.checkpoint import sync_checkpoint
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions, camel
 from dafka_spark.sink import application, audit, commit_coordinator
@@ -201,6 +202,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
             return
         picked = tasks[-1].picked
         query = Application.of_query(self._options, tasks[-1].query, batchId)
+        sync_checkpoint(self._checkpoint, batchId)
         ranges = commit_coordinator.commit(self._options, picked, _ranges(messages), query)
         if self._options.audit:
             audit.write_record(self._options, picked, query, ranges, self._checkpoint)
