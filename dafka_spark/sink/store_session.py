@@ -146,11 +146,11 @@ class StoreSession(Closing):
         if found:
             why = f"there are only {found} stores with Arrow Flight after {waited_s:g} s"
             return ConfigError("acks", acks, f"{why}: start more of them, or lower acks")
-        why = f"none was discovered within {waited_s:g} s"
+        why = f"no store with Arrow Flight answers within {waited_s:g} s"
         if others := self._registry.others:
-            why = f"none of the stores here ({', '.join(others)}) serves it"
-        cure = "start one with 'dafka store --dir DIR'; C consumers and C stores follow it"
-        why = f"Spark writes to a store with Arrow Flight, and {why}: {cure}"
+            why = f"none of the stores here ({', '.join(others)}) serves Arrow Flight"
+        cure = "start a store that does beside them, with 'dafka store --dir DIR'"
+        why = f"Spark cannot write there, as {why}: {cure}"
         return ConfigError("tower", self._address.name, why)
 
     def ask(self, request: Callable[[StoreClient], T], deadline: Deadline) -> Answers[T]:

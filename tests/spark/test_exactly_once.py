@@ -231,7 +231,7 @@ def test_stores_without_flight_are_refused(
     frame = stream(spark, cluster, subscribe=topic).select("value")
     with ForkedCluster(stores=0) as others:
         others.start_store(0, flight_port="off")
-        with pytest.raises(StreamingQueryException, match="start one with 'dafka store"):
+        with pytest.raises(StreamingQueryException, match="with 'dafka store"):
             send(frame, others, tmp_path / "exact", topic=topic)
         offsets = json.loads((tmp_path / "exact" / "offsets" / "0").read_text().splitlines()[-1])
         assert offsets["topics"][topic]  # the batch is planned, and will be the same one

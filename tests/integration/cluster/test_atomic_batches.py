@@ -335,3 +335,23 @@ def test_a_part_is_not_completed_by_other_tasks(
     with pytest.raises(TransactionChangedError, match=r"1 of 2 partitions .*adaptive execution"):
         run(MicroBatch(monkeypatch, shared, 0, topic), [numbers(*each) for each in rows], topic)
     assert seen(shared, topic) == 10
+
+
+@pytest.mark.parametrize("before", ["option", "column"])
+def test_a_changed_topic_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+    shared: EmbeddedCluster,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    before: str,
+) -> None:
+    other = topic + "-2"
+    given = {"topic": topic} if before == "option" else {}
+    run(MicroBatch(monkeypatch, shared, 0, topic, **given), [numbers(0, 10)], topic)
+    assert "has written to topic" not in caplog.text
+    for number in (1, 2):
+        changed = MicroBatch(monkeypatch, shared, number, topic, topic=other)
+        run(changed, [numbers(10, 20)], topic)
+    text = f"has written to topic '{topic}' up to batch 0, and writes batch 1 to topic '{other}'"
+    assert caplog.text.count("has written to topic") == 1
+    assert text in caplog.text

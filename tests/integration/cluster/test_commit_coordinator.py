@@ -218,7 +218,7 @@ def test_a_job_needs_a_store_with_flight(topic: str) -> None:
     with ForkedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
         writer = DafkaBatchWriter(VALUES, options(cluster, topic=topic))
-        with pytest.raises(ConfigError, match="start one with 'dafka store") as caught:
+        with pytest.raises(ConfigError, match="with 'dafka store") as caught:
             writer.begin()
         assert cluster.stores[0] in str(caught.value)
 
