@@ -211,8 +211,9 @@ def test_the_store_is_lost_again_while_rows_are_staged_again(
     def broken(stream: PutStream, values: pa.Array) -> None:
         nonlocal sent
         sent += 1
-        put(stream, values)
-        if sent in (6, 8):
+        is_lost = sent in (6, 8)
+        put(stream, values[: len(values) // 2] if is_lost else values)
+        if is_lost:
             stream.wait_durable(stream.end, timeout_s=PATIENCE_S)
             raise StoreUnreachableError(shared.stores[0], "the connection was lost")
 
@@ -221,6 +222,33 @@ def test_the_store_is_lost_again_while_rows_are_staged_again(
         written = stage(writer, 0, 100)
     commit(options(shared), shared.stores[0], written)
     assert held(shared, topic).values == texts_of(numbers(0, 100))
+
+
+@pytest.mark.parametrize("catches_up", [True, False])
+def test_the_picked_store_catches_up_before_the_first_row(
+    own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch, catches_up: bool
+) -> None:
+    picked, _ = own.stores
+    waited: list[tuple[str, int]] = []
+    real = StoreClient.transaction_states
+
+    def states(client: StoreClient, *args: Any, **given: Any) -> list[TransactionState]:
+        if client.location.store == picked or (waited and catches_up):
+            return real(client, *args, **given)
+        return [TransactionState(10, 10, "", None)]
+
+    def wait(client: StoreClient, tp: TopicPartition, end: int, **_: Any) -> int:
+        waited.append((client.location.store, end))
+        return end
+
+    monkeypatch.setattr(StoreClient, "transaction_states", states)
+    monkeypatch.setattr(StoreClient, "wait", wait)
+    if catches_up:
+        transaction(own, topic, picked)
+        assert waited == [(picked, 10)]
+        return
+    with pytest.raises(StoreUnreachableError, match="up to offset 0, and another store up to 10"):
+        transaction(own, topic, picked, deliveryTimeoutMs=1000)
 
 
 def test_a_store_that_is_away_refuses_the_writer(own: EmbeddedCluster, topic: str) -> None:
