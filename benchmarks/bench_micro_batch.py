@@ -1,6 +1,6 @@
-"""Row 4: one micro-batch of a few rows from topic to topic, against stubs with nothing to do.
+"""Row 4: one micro-batch of a few rows from topic to topic, beside stubs that do nothing.
 
-And what delivering exactly once, and going to two stores, costs it.
+Into 1, 8 and 64 tasks, and to two stores beside one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import Bench, filled
 from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
-from dafka_spark.options import AT_LEAST_ONCE, DELIVERY, EXACTLY_ONCE
 
 LIMIT = 100
 """Rows in a micro-batch."""
 
-STUB_GOAL = 0.87
-DELIVERY_GOAL = 0.9
-STORES_GOAL = 0.8
+TASKS = {1: 0.87, 8: 0.6, 64: 0.4}
+"""Numbers of tasks, and the goal of each: the stub's time over ours."""
 
-BOTH_STORES = "acks=all of two stores"
-ONE_STORE = "acks=1 of two stores"
+STORES_GOAL = 0.8
 
 WARM_UP = 5
 FULL_BATCHES = 20
@@ -38,11 +35,12 @@ FULL_BATCHES = 20
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Each size, both ways to deliver."""
+    """Each size, each number of tasks."""
     batches = bench.part(FULL_BATCHES)
     warm_up = WARM_UP * bench.warm
     with spark_sessions.session() as spark:
         for size_bytes in bench.sizes_bytes:
+            name = f"one micro-batch, {size_bytes} B"
             records = LIMIT * (warm_up + batches)
             directory = bench.directory / f"triggers-{size_bytes}"
             with (
@@ -53,44 +51,43 @@ def run(bench: Bench) -> Iterator[Figure]:
                 ours = {**source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": LIMIT}
                 stub = {"rows": records, "batch": LIMIT, "limit": LIMIT, "size": size_bytes}
                 stub["tasks"] = 1
-                sides = {"stub": partial(trigger_ms, spark, FORM, stub, {}, warm_up)}
-                for delivery in DELIVERY:
-                    sink = {"tower": cluster.tower, "delivery": delivery}
-                    sides[delivery] = partial(trigger_ms, spark, "dafka", ours, sink, warm_up)
-                for name, acks in ((BOTH_STORES, "all"), (ONE_STORE, "1")):
+                trigger = partial(trigger_ms, spark)
+                sides = {}
+                for tasks in TASKS:
+                    sink = {"tower": cluster.tower}
+                    sides[f"stub {tasks}"] = partial(trigger, FORM, stub, {}, warm_up, tasks)
+                    sides[f"ours {tasks}"] = partial(trigger, "dafka", ours, sink, warm_up, tasks)
+                for acks in ("all", "1"):
                     sink = {"tower": two.tower, "acks": acks}
-                    sides[name] = partial(trigger_ms, spark, "dafka", ours, sink, warm_up)
-                times = in_turns(f"one micro-batch, {size_bytes} B", sides, bench.pairs)
-            yield from compare(size_bytes, times)
+                    sides[acks] = partial(trigger, "dafka", ours, sink, warm_up)
+                times = in_turns(name, sides, bench.pairs)
+            for tasks, goal in TASKS.items():
+                label = f"{name}, {tasks} task{'s' * (tasks > 1)}"
+                yield figure(label, times[f"ours {tasks}"], times[f"stub {tasks}"], goal)
+            label = f"{name}, acks=all of two stores"
+            yield figure(label, times["all"], times["1"], STORES_GOAL)
 
 
-def compare(size_bytes: int, times: dict[str, list[float]]) -> Iterator[Figure]:
-    """The stub's time over ours, at-least-once's over exactly-once's, one store's over both's."""
-    name = f"one micro-batch, {size_bytes} B"
-    for what, ours, reference, goal in (
-        *((delivery, delivery, "stub", STUB_GOAL) for delivery in DELIVERY),
-        ("exactly-once beside at-least-once", EXACTLY_ONCE, AT_LEAST_ONCE, DELIVERY_GOAL),
-        (BOTH_STORES, BOTH_STORES, ONE_STORE, STORES_GOAL),
-    ):
-        yield compared(
-            f"{name}, {what}",
-            times[ours],
-            times[reference],
-            unit="ms",
-            goal=goal,
-            smaller_is_better=True,
-        )
+def figure(name: str, ours: list[float], reference: list[float], goal: float) -> Figure:
+    """Return the reference's time over ours."""
+    return compared(name, ours, reference, unit="ms", goal=goal, smaller_is_better=True)
 
 
 def trigger_ms(
-    spark: SparkSession, form: str, source: dict[str, Any], sink: dict[str, Any], warm_up: int
+    spark: SparkSession,
+    form: str,
+    source: dict[str, Any],
+    sink: dict[str, Any],
+    warm_up: int,
+    tasks: int = 1,
 ) -> float:
-    """The median time of a micro-batch after the first ``warm_up``.
+    """Return the median time of a micro-batch after the first ``warm_up``.
 
-    The query is not told that it is to stop at the end: it looks for more before each batch, as
-    one that runs for ever does.
+    The trigger is not ``availableNow``: the query asks for new records before each batch.
     """
     frame = spark.readStream.format(form).options(**source).load().select("value")
+    if tasks > 1:
+        frame = frame.repartition(tasks)
     topic = f"sink-{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="dafka-bench-") as checkpoint:
         writer = frame.writeStream.format(form).options(**sink, topic=topic)

@@ -98,7 +98,7 @@ KAFKA_OPTIONS: Final[tuple[KafkaOptions, ...]] = (
         "fetchOffset.retryIntervalMs",
     ),
     _ignored("readers only see committed records", "kafka.isolation.level"),
-    _ignored("delivery = exactly-once, the default, does more", "kafka.enable.idempotence"),
+    _ignored("each batch is written exactly once, which does more", "kafka.enable.idempotence"),
     _ignored("the first record creates a topic", "kafka.allow.auto.create.topics"),
     _ignored("it tunes Kafka's clients", *_TUNING),
     _refused("set startingOffsets, where a new query starts", "kafka.auto.offset.reset"),
@@ -113,8 +113,7 @@ KAFKA_OPTIONS: Final[tuple[KafkaOptions, ...]] = (
     ),
     _refused("each task writes to its own partition: leave it out", "kafka.partitioner.*"),
     _refused(
-        "delivery = exactly-once, the default, replaces it; batch writes also take txnAppId and "
-        "txnVersion",
+        "each batch is written exactly once; batch writes also take txnAppId and txnVersion",
         "kafka.transactional.id",
         "kafka.transaction.*",
     ),

@@ -67,17 +67,6 @@ def parse_word(value: Any) -> str:
     return str(value).strip().lower()
 
 
-def parse_commit(value: Any) -> str:
-    """A word that is not ``task``, which the sink had as another value."""
-    if parse_word(value) == "task":
-        raise ValueError(
-            "a batch that Spark repeats after a restart may have another number of tasks, by "
-            "adaptive execution or other cores, and tasks that commit by themselves would double "
-            "rows then. Leave the option out: all tasks of a batch are committed together"
-        )
-    return parse_word(value)
-
-
 def parse_acks(value: Any) -> int:
     """Parse a number of stores; return ``ALL_STORES`` for ``all``."""
     return parse_min_stores(value)

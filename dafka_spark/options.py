@@ -317,6 +317,8 @@ class SparkOptions(ValueOptions):
         for other in sides():
             if name in {row.name.lower() for row in other.table()}:
                 return f"is an option of {other.USE}; {cls.USE} takes {', '.join(sorted(known))}"
+        if name in ("delivery", "commit"):
+            return "each batch is written exactly once, in one step: leave the option out"
         if name == "path":
             return f"format 'dafka' has no path; name the topic with option {cls.NAMES_TOPIC!r}"
         return unknown(name, known)
@@ -388,12 +390,6 @@ RECORDS_PER_TASK: Final = 2_500_000
 """The default of maxRecordsPerPartition: half a second of work or more, beside which the 70 ms that
 a task costs Spark are little (measured: 10 million records take a third longer in 20 tasks than in
 4), and small enough to keep all cores busy.  A topic may have one partition only."""
-
-EXACTLY_ONCE: Final = "exactly-once"
-AT_LEAST_ONCE: Final = "at-least-once"
-DELIVERY: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
-
-BATCH: Final = "batch"
 
 COUNT_BITS: Final = 14
 """Of the version that stores keep of a transaction with ``txnVersion``: to how many partitions that
@@ -764,29 +760,13 @@ class SinkOptions(SparkOptions):
     topic: str = option(
         "", "topic of every row; without it column `topic` names each row's", parse=parse_topic
     )
-    delivery: str = option(
-        EXACTLY_ONCE,
-        "`exactly-once`: each row of a micro-batch is in its topic once, however often it is tried "
-        "again, and the rows of a batch write appear all at once; needs a store with Arrow Flight. "
-        "`at-least-once`: what is tried again is written again; stores of any kind will do",
-        choices=DELIVERY,
-        parse=values.parse_word,
-    )
     acks: int | None = option(
         None,
-        "stores that must have a row on disk before its task (with a batch write its job) "
-        "succeeds; `all`: every store with Arrow Flight that is reachable then, one at least. "
-        "Without it `all` with exactly-once, and 1 with at-least-once",
+        "stores that must have the rows on disk before a micro-batch or a batch write succeeds; "
+        "`all`, the default: every store with Arrow Flight that is reachable then, at least one",
         kind="int or all",
         parse=values.parse_acks,
         unit="stores",
-    )
-    commit: str = option(
-        BATCH,
-        "with exactly-once all rows of a micro-batch, or of a batch write, appear at once, in all "
-        "partitions and topics of the store that takes them. No other value is left",
-        choices=(BATCH,),
-        parse=values.parse_commit,
     )
     audit: bool = option(
         False,
@@ -832,8 +812,6 @@ class SinkOptions(SparkOptions):
         """Check the combinations of options."""
         if why := self.why_not(self.topic):
             raise ConfigError("topic", escape(self.topic), why)
-        if self.audit and not self.is_exact:
-            raise ConfigError("audit", "true", f"needs delivery = {EXACTLY_ONCE}")
         self.check_values()
         self._check_transaction()
 
@@ -847,9 +825,6 @@ class SinkOptions(SparkOptions):
         elif self.writer_id:
             why = "names the application already; leave out writerId"
             raise ConfigError("txnAppId", name, why)
-        elif not self.is_exact:
-            why = f"a version is written once: it needs delivery = {EXACTLY_ONCE}"
-            raise ConfigError("txnVersion", version, why)
 
     def why_not(self, topic: str) -> str:
         """Return why rows cannot be written to a topic, or an empty text."""
@@ -864,16 +839,9 @@ class SinkOptions(SparkOptions):
         return super().of_table({**topic, **kept}, given)
 
     @property
-    def is_exact(self) -> bool:
-        """Whether ``delivery`` is exactly-once."""
-        return self.delivery == EXACTLY_ONCE
-
-    @property
     def acks_needed(self) -> int:
-        """``acks``, or what ``delivery`` needs: rows that one store alone has go with it."""
-        if self.acks is not None:
-            return self.acks
-        return values.ALL_STORES if self.is_exact else 1
+        """``acks``; by default all stores, as rows at one store alone are lost with it."""
+        return values.ALL_STORES if self.acks is None else self.acks
 
     @property
     def delivery_timeout_s(self) -> float:

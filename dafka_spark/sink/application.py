@@ -1,49 +1,68 @@
-"""Writes that may be repeated: the version of an application that is committed, whole or in part.
+"""Numbered writes, each committed once: the micro-batches of a query, or ``txnVersion``.
 
-An application is a streaming query, with its micro-batches as versions, or the one that option
-``txnAppId`` names.  Each partition's last transaction contains the version and the number of
-partitions that it was written to.  So a store that received only some of these partitions, before
-the store that committed them was lost, shows that others are missing.
+Each partition's last transaction contains the version and the number of partitions that it was
+written to.  So a store that received only some of them, before the store that committed all was
+lost, shows that others are missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import logging
+import uuid
 from typing import Final, NamedTuple, Self
 
 from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import MAX_TRANSACTIONS
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.model.names import quoted
+from dafka_core.model.names import octets_of, quoted
 from dafka_core.model.records import NO_VERSION, TopicPartition, Transaction
 from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ApplicationError, OldCheckpointError, TransactionChangedError
 from dafka_spark.options import COUNT_BITS, SinkOptions
-from dafka_spark.sink.commit_messages import PickedStore
-from dafka_spark.sink.rows import partition_address
-from dafka_spark.sink.store_session import StoreSession
+from dafka_spark.sink.store_session import Answers, PickedStore, StoreSession
 
 assert MAX_TRANSACTIONS < 1 << COUNT_BITS
 
+ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
+"""The namespace of the sink's partition addresses.  Never change it: queries find their partitions
+by it."""
+
 _PREFIX: Final = 16
-"""Hexadecimal digits that all addresses of an application begin with: it finds them by these,
-whatever the number of its tasks and, where the topic comes from a column, in every topic."""
+"""Hexadecimal digits with which all addresses of an application begin.  They find its partitions
+in any topic, for any number of tasks."""
 
 _OWN_DIGITS: Final = 10
-"""The digits of the prefix after those of a key: 10 are left for its topics and tasks."""
+"""The digits of the prefix that follow a key's; 10 digits remain for topics and tasks."""
+
+_log = logging.getLogger("dafka_spark")
+
+Transactions = dict[TopicPartition, Transaction]
+
+
+def partition_address(*parts: object) -> str:
+    """Return the partition address derived from these parts: 32 upper-case hexadecimal digits."""
+    name = octets_of("\0".join(map(str, parts)))  # uuid5 takes bytes from Python 3.12 on
+    digest = hashlib.sha1(ADDRESSES.bytes + name, usedforsecurity=False).digest()
+    return uuid.UUID(bytes=digest[:16], version=5).hex.upper()
+
+
+def own_address(owner: Permissions, *parts: object) -> str:
+    """Return the derived address, changed to one that the sink's key may write."""
+    return owner.made_own(partition_address(*parts))
 
 
 class Progress(NamedTuple):
-    """The newest version of an application that any store has, and its partitions there."""
+    """The newest version of an application at any store, and its partitions."""
 
     version: int = NO_VERSION
-    written: dict[TopicPartition, Transaction] = {}  # noqa: RUF012 -- never changed
+    written: Transactions = {}  # noqa: RUF012 -- never changed
     partitions: int = 0
     """The number of partitions that the version was written to."""
     holders: dict[TopicPartition, StoreClient] = {}  # noqa: RUF012 -- never changed
-    """A store for each partition that has its transaction."""
+    """A store that has the transaction, for each partition."""
 
     @property
     def is_whole(self) -> bool:
@@ -54,6 +73,11 @@ class Progress(NamedTuple):
     def found(self) -> str:
         """The number of known partitions, as part of a sentence."""
         return f"{len(self.written)} of {self.partitions} partitions"
+
+    @property
+    def topics(self) -> str:
+        """The topics of the version, as part of a sentence."""
+        return " and ".join(sorted({quoted(tp.topic) for tp in self.written}))
 
 
 class Application(NamedTuple):
@@ -93,24 +117,24 @@ class Application(NamedTuple):
 
     @property
     def _name(self) -> tuple[str, ...]:
-        # A query finds its partitions also when its topic was a column before.
+        # Without the topic: a query finds its partitions after its topic was a column.
         return ("query", self.app_id) if self.is_query else ("txnAppId", self.app_id, self.topic)
 
     @property
     def _prefixes(self) -> tuple[str, str]:
-        """The beginnings of its addresses: without a key, or from before it, and with it."""
+        """The prefix of its addresses without a key, and with it."""
         own = partition_address(*self._name)
         return own[:_PREFIX], self.owner.prefix + own[:_OWN_DIGITS]
 
     def progress(self, session: StoreSession, deadline: Deadline) -> Progress:
-        """Return what stores have of it.
+        """Return the newest version that stores have.
 
         Raises:
-            StoreUnreachableError: a store that may have more does not answer.
+            StoreUnreachableError: a store that may have a newer one does not answer.
         """
         prefixes = self._prefixes
 
-        def ask(client: StoreClient) -> dict[TopicPartition, Transaction]:
+        def transactions_at(client: StoreClient) -> Transactions:
             topics = [self.topic] if self.topic else None
             infos = client.heads(topics, timeout_s=timing.ANSWER_S)
             own = [info.tp for info in infos if info.partition.startswith(prefixes)]
@@ -118,11 +142,21 @@ class Application(NamedTuple):
             last = {tp: state.transaction for tp, state in zip(own, states, strict=True)}
             return {tp: each for tp, each in last.items() if each is not None}
 
-        for heard, lost in session.looks(session.current(), ask, deadline):
-            if lost is None:
-                return _newest(heard)
-        assert lost is not None  # there is one look at least
-        raise lost
+        return _newest(session.ask(transactions_at, deadline))
+
+    def warn_of_other_topics(self, session: StoreSession, deadline: Deadline) -> None:
+        """Log a warning if the query has written to other topics before and not to this one."""
+        last = self._replace(topic="").progress(session, deadline)
+        if last.written:
+            _log.warning(
+                "this query has written to topic %s up to batch %d, and writes batch %d to topic "
+                "%s. If option topic was changed by mistake, stop the query and change it back; "
+                "the rows that are written already stay where they are",
+                last.topics,
+                last.version,
+                self.version,
+                quoted(self.topic),
+            )
 
     def refused(self, why: str) -> ApplicationError:
         """Return the error for a version that cannot be written."""
@@ -140,10 +174,10 @@ class Application(NamedTuple):
         )
 
     def changed(self, last: Progress, rows: int, now: int) -> DafkaError:
-        """Return the error for a repeated version that has ``now`` rows, and not the same."""
-        topics = " and ".join(sorted({quoted(tp.topic) for tp in last.written}))
+        """Return the error for a repeated version with other rows: ``now`` of them."""
         shown = f"{now} others" if now == rows else now
-        why = f"{rows} rows of it are committed to {last.found} of {topics}, and it has {shown} now"
+        where = f"{last.found} of {last.topics}"
+        why = f"{rows} rows of it are committed to {where}, and it has {shown} now"
         if not last.is_whole:
             why += (
                 ". The store that committed the rest is away: start it again, or repeat the write "
@@ -151,17 +185,19 @@ class Application(NamedTuple):
                 "adaptive execution changes (spark.sql.adaptive.streaming.stateless.enabled, "
                 "spark.sql.adaptive.enabled)"
             )
-        return (
-            TransactionChangedError(self.version, why)
-            if self.is_query
-            else self.refused(f"{why}. {_CHANGED}")
+        if self.is_query:
+            return TransactionChangedError(self.version, why)
+        return self.refused(
+            f"{why}. Nothing was written, as rows would be missing or doubled. Give each write of "
+            "a version that has other rows a txnAppId or a txnVersion of its own; if this is a "
+            "repetition, let the job have the same input as before"
         )
 
 
-def _newest(heard: Sequence[tuple[StoreClient, dict[TopicPartition, Transaction]]]) -> Progress:
-    last: dict[TopicPartition, Transaction] = {}
+def _newest(answers: Answers[Transactions]) -> Progress:
+    last: Transactions = {}
     holders: dict[TopicPartition, StoreClient] = {}
-    for client, found in heard:
+    for client, found in answers:
         for tp, transaction in found.items():
             if tp not in last or last[tp] < transaction:
                 last[tp], holders[tp] = transaction, client
@@ -174,7 +210,7 @@ def _newest(heard: Sequence[tuple[StoreClient, dict[TopicPartition, Transaction]
 
 
 def check(options: SinkOptions, picked: PickedStore) -> None:
-    """Refuse a batch write early if its version can't be written.
+    """Refuse a batch write before its first task if its version can't be written.
 
     Raises:
         ApplicationError: a newer version is written, or the version before it in part only.
@@ -191,10 +227,3 @@ def check(options: SinkOptions, picked: PickedStore) -> None:
         why = f"version {last.version}, the one before, is written in part only, to {last.found}"
         cure = "run it again, or start the store that has the rest, or write under"
         raise application.refused(f"{why}: {cure} another txnAppId")
-
-
-_CHANGED: Final = (
-    "Nothing was written, as rows would be missing or doubled. Give each write of a version that "
-    "has other rows a txnAppId or a txnVersion of its own; if this is a repetition, let the job "
-    "have the same input as before"
-)

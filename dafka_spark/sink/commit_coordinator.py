@@ -14,39 +14,38 @@ from dafka_core.model.records import StagedTransaction, TopicPartition
 from dafka_core.model.row_digest import RowDigest
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.options import AT_LEAST_ONCE, SinkOptions
-from dafka_spark.sink.application import Application, Progress
-from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
-from dafka_spark.sink.rows import partition_address
-from dafka_spark.sink.store_session import StoreSession, choose_host
+from dafka_spark.options import SinkOptions
+from dafka_spark.sink.application import Application, Progress, partition_address
+from dafka_spark.sink.staging import WrittenRange
+from dafka_spark.sink.store_session import PickedStore, StoreSession
 
 _log = logging.getLogger("dafka_spark")
 
 
 def pick_store(options: SinkOptions) -> PickedStore:
-    """The store that has most of the topic; the same one each time if several are equal.
+    """Return the store that has most of the topic.
+
+    If several have as much, the topic's name decides: always the same one.
 
     Raises:
-        ConfigError: exactly-once cannot be had.
+        ConfigError: too few stores serve Arrow Flight.
         StoreUnreachableError: no store answers, or one that may come back does not.
     """
 
     def size_at(client: StoreClient) -> int:
-        if not options.topic:  # it comes from a column; the store must be there all the same
+        if not options.topic:  # column topic names it; the store must answer all the same
             client.describe(timeout_s=timing.ANSWER_S)
             return 0
         return sum(info.end for info in client.heads([options.topic], timeout_s=timing.ANSWER_S))
 
     deadline = Deadline(options.delivery_timeout_s)
     with StoreSession(options.mesh_address) as session:
-        known = session.require(options.acks_needed, deadline)
-        for sizes, lost in session.looks(known, size_at, deadline):
-            if lost is None:
-                best, _ = choose_host(sizes, partition_address("", options.topic))
-                locations = tuple(client.location for client, _ in sizes)
-                return PickedStore(best.location.store, locations)
-        assert lost is not None  # there is one look at least
-        raise lost
+        session.require(options.acks_needed, deadline)
+        sizes = {client.location: size for client, size in session.ask(size_at, deadline)}
+    ranked = sorted(sizes, key=lambda location: location.store)
+    first = int(partition_address("", options.topic)[:8], 16) % len(ranked)
+    best = max(ranked[first:] + ranked[:first], key=sizes.__getitem__)
+    return PickedStore(best.store, tuple(sizes))
 
 
 def commit(
@@ -55,7 +54,7 @@ def commit(
     ranges: Sequence[WrittenRange],
     application: Application,
 ) -> list[WrittenRange]:
-    """Make all rows that tasks have staged at a store visible in one step.
+    """Make all rows that tasks have staged visible in one step.
 
     Rows of an application's version that are committed already are compared and not written
     again.  Then wait until the number of stores that must acknowledge have the rows.
@@ -71,34 +70,32 @@ def commit(
         NotAcknowledgedError: other stores do not have it in time; it is visible.
     """
     if len(ranges) > MAX_TRANSACTIONS:
-        why = f"a write to {len(ranges)} partitions cannot appear at once; {MAX_TRANSACTIONS} can"
-        cure = f"write with fewer tasks, or set delivery = {AT_LEAST_ONCE}"
-        raise ConfigError("delivery", options.delivery, f"{why}: {cure}")
+        why = f"cannot appear at once; {MAX_TRANSACTIONS} can: write with fewer tasks"
+        raise ConfigError("topic", options.topic, f"a write to {len(ranges)} partitions {why}")
     deadline = Deadline(options.delivery_timeout_s)
     with StoreSession(options.mesh_address, picked.locations) as session:
-        there, rest = _compared(session, picked, ranges, application, deadline)
-        version = application.transaction_version(len(there) + len(rest))
+        committed, rest = _compared(session, picked, ranges, application, deadline)
+        version = application.transaction_version(len(committed) + len(rest))
         written = [
             StagedTransaction(*each.tp, each.attempt, each.start, each.end, version)
-            for each in (*there, *rest)
+            for each in (*committed, *rest)
         ]
 
         def commit_at(client: StoreClient) -> None:
-            client.commit(written[len(there) :], timeout_s=deadline.left_s)
+            client.commit(written[len(committed) :], timeout_s=deadline.left_s)
 
         if rest:
             _at_store(session, picked.store, commit_at, deadline)
         if written and options.acks_needed != 1:
-            session.wait_for_all_acks(
+            session.wait_for_acks(
                 [(each.tp, each.transaction) for each in written],
-                session.current(),  # other stores may have come since the job began
                 options.acks_needed,
-                () if there else {picked.store},
+                None if committed else picked.store,
                 deadline,
             )
-    if there:
+    if committed:
         discard(options, picked, ranges, ())
-    return [*there, *rest]
+    return [*committed, *rest]
 
 
 def _compared(
@@ -115,6 +112,8 @@ def _compared(
     rows into other tasks.  Of a part, each partition must have the rows that are staged for it.
     """
     last = application.progress(session, deadline) if application.app_id else Progress()
+    if application.is_query and application.topic and ranges and not last.written:
+        application.warn_of_other_topics(session, deadline)
     if last.version < application.version or not application.app_id:
         return [], [*ranges]
     if last.version > application.version:
@@ -135,9 +134,9 @@ def _compared(
         "version %d of application %r is committed already, to %s: %d partitions are left to write"
     )
     _log.warning(text, application.version, application.app_id, last.found, len(rest))
-    there = last.written.items()
     return [
-        WrittenRange(tp, start, end, digest=str(committed[tp])) for tp, (_, start, end) in there
+        WrittenRange(tp, start, end, digest=str(committed[tp]))
+        for tp, (_, start, end) in last.written.items()
     ], rest
 
 
@@ -188,9 +187,10 @@ def discard(
     ranges: Sequence[WrittenRange],
     partitions: Sequence[TopicPartition],
 ) -> None:
-    """Gives up what tasks have staged at a store, as far as it answers.
+    """Discard what tasks have staged, if the store answers.
 
-    ``partitions`` are those where tasks may have staged something that cannot say so any more.
+    Args:
+        partitions: where killed tasks may have staged rows without a report.
     """
     deadline = Deadline(timing.DISCARD_S)
     discards = {Discard(each.tp, each.attempt) for each in ranges if each.attempt}
@@ -210,15 +210,13 @@ def discard(
 def _at_store(
     session: StoreSession, store: str, work: Callable[[StoreClient], None], deadline: Deadline
 ) -> None:
-    """Does some work at a store, wherever it is then, and tries again until the deadline."""
-    lost = StoreUnreachableError(store, "it is not there")
-    for attempt in deadline.attempts():
-        known = session.refresh() if attempt else session.known()
-        for client in (each for each in known if each.location.store == store):
-            try:
+    """Do some work at a store, and try again after each loss of the store until the deadline."""
+    lost = StoreUnreachableError(store, "it is unreachable")
+    for client in session.clients_at(store, deadline):
+        try:
+            if client is not None:
                 work(client)
-            except StoreUnreachableError as error:
-                lost = error
-            else:
                 return
+        except StoreUnreachableError as error:
+            lost = error
     raise lost

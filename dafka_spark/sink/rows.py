@@ -1,17 +1,11 @@
-"""The writer of a task: it encodes rows and splits them into partitions.
-
-A partition's address must not be new in each micro-batch: it is made of what stays the same (the
-query, the topic, the task's number), and a writer goes on after the last record of its partition.
-"""
+"""A task's rows: checks their columns, encodes them, and splits them by topic."""
 
 from __future__ import annotations
 
-import hashlib
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final, Protocol, Self
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,30 +14,47 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 from dafka_core.errors import ConfigError
 from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.name_limits import parse_topic
-from dafka_core.model.names import octets_of, quoted, unescape
+from dafka_core.model.names import quoted, unescape
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
-from dafka_core.security.permissions import Permissions
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.formats.codec import Codec
 from dafka_spark.formats.codecs import BYTES, STRING, codec_of
 from dafka_spark.options import SinkOptions
 from dafka_spark.schema import COLUMNS, is_table
-from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
+from dafka_spark.sink.staging import StagingWriter, WrittenRange
+
+WRITTEN: Final = frozenset({"value", "topic", "key", "headers"})
+NOT_WRITTEN: Final = (
+    "cannot be written: a record is a 'value', with 'key' and 'headers', sent to a 'topic'"
+)
+OWN_PARTITIONS: Final = (
+    "cannot be chosen: each task writes partitions of its own, as only one writer can write a "
+    "partition exactly once; leave the column out, and repartition by the key where the rows of a "
+    "key must stay in order"
+)
+
+NO_ENVELOPES: Final = "cannot be written with option envelope = none, which leaves values alone"
+
+CLOSED: Final = ("value", "key", "headers")
+"""The columns that an envelope contains, as ``close_columns`` takes them."""
+
+MAX_TOPICS: Final = 1000
+"""Topics that one task writes: each has a writer, with rows in memory."""
 
 
 def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
-    """What makes values of a column of this type; None where they are values already.
+    """Return the codec for column ``value``; None if its bytes are written unchanged.
 
     Raises:
-        ColumnError: the column is of another type than the options say, or cannot be written so.
+        ColumnError: the options don't allow a column of this type.
     """
     found = kind.simpleString()
     if options.value_format == BYTES:
         if not isinstance(kind, (BinaryType, StringType)):
-            cure = "name a format with option valueFormat, or make one of it with to_json(value)"
+            cure = "name a format with option valueFormat, or convert it with to_json(value)"
             raise ColumnError("value", f"is {found}, must be binary or string; {cure}")
         return None
     if options.value_format == STRING:
@@ -62,10 +73,10 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
 
 
 def encoded(batches: Iterator[pa.RecordBatch], codec: Codec | None) -> Iterator[pa.RecordBatch]:
-    """The batches with values in place of the column.
+    """Yield the batches with column ``value`` encoded.
 
     Raises:
-        ColumnError: a row cannot be written so.
+        ColumnError: the codec cannot encode a row.
     """
     for batch in batches:
         at = [name.lower() for name in batch.schema.names].index("value")
@@ -79,66 +90,17 @@ def encoded(batches: Iterator[pa.RecordBatch], codec: Codec | None) -> Iterator[
         yield batch.set_column(at, batch.schema.names[at], values)
 
 
-ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
-"""The namespace of the sink's addresses.  Fixed for ever: a query's partitions depend on it."""
-
-WRITTEN: Final = frozenset({"value", "topic", "key", "headers"})
-NOT_WRITTEN: Final = (
-    "cannot be written: a record is a 'value', with 'key' and 'headers', sent to a 'topic'"
-)
-OWN_PARTITIONS: Final = (
-    "cannot be chosen: each task writes partitions of its own, as only one writer can write a "
-    "partition exactly once; leave the column out, and repartition by the key where the rows of a "
-    "key must stay in order"
-)
-
-NO_ENVELOPES: Final = "cannot be written with option envelope = none, which leaves values alone"
-
-CLOSED: Final = ("value", "key", "headers")
-"""The columns that contents are made of, as ``close_columns`` takes them."""
-
-MAX_TOPICS: Final = 1000
-"""Topics in one task: each has a writer with rows, and perhaps sockets and threads, of its own."""
-
-
-class PartitionWriter(Protocol):
-    """What writing needs of a partition's writer."""
-
-    def write(self, contents: pa.Array) -> None:
-        """Takes binary or string without nulls."""
-
-    def finish(self, deadline: Deadline) -> WrittenRange:
-        """Waits until all are acknowledged, or staged; says where."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-def partition_address(*parts: object) -> str:
-    """The same address for the same parts: 32 upper-case hexadecimal digits."""
-    name = octets_of("\0".join(map(str, parts)))  # uuid5 takes octets from Python 3.12 on
-    digest = hashlib.sha1(ADDRESSES.bytes + name, usedforsecurity=False).digest()
-    return uuid.UUID(bytes=digest[:16], version=5).hex.upper()
-
-
-def own_address(owner: Permissions, *parts: object) -> str:
-    """The same, and one that the sink's key owns; that from before the key where it is listed."""
-    return owner.made_own(partition_address(*parts))
-
-
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises ``ColumnError`` or ``ConfigError`` for rows that can never be written.
+    """Raise ``ColumnError`` or ``ConfigError`` if rows of this schema can't be written.
 
-    Columns are named in any case.  Into a SQL table Spark inserts all of the table's columns, and
-    ``by_topic`` sees that the others are null.
+    Column names match in any case.  INSERT fills all columns of a SQL table; ``by_topic`` checks
+    that those without a meaning are null.
     """
     names = [name.lower() for name in schema.fieldNames()]
     for field, name in zip(schema.fields, names, strict=True):
         kind = field.dataType
         if names.count(name) > 1:
-            raise ColumnError(field.name, "is there more than once, in this or another case")
+            raise ColumnError(field.name, "exists more than once, in this or another case")
         if name in ("key", "headers") and not options.opens and not is_table(schema):
             raise ColumnError(field.name, NO_ENVELOPES)
         if name == "value":
@@ -146,7 +108,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         elif name == "key":
             if not isinstance(kind, (BinaryType, StringType)):
                 why = f"is {kind.simpleString()}, must be binary or string"
-                cure = "make one of it, with to_json(struct(...)) for instance"
+                cure = "convert it, with to_json(struct(...)) for instance"
                 raise ColumnError(name, f"{why}; {cure}")
         elif name in ("topic", "headers"):
             wanted = COLUMNS[name].simpleString()
@@ -164,10 +126,10 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, pa.Array]]:
-    """The contents of a batch's rows for each topic, in the order of the rows.
+    """Yield the contents of a batch's records for each topic, in the order of the rows.
 
     Raises:
-        ColumnError: a row has no topic, a topic is no valid name, a header has no name, or a
+        ColumnError: a row has no topic, a topic name is invalid, a header has no name, or a
             column of a SQL table that cannot be written is not null.
     """
     batch = batch.rename_columns([name.lower() for name in batch.schema.names])
@@ -189,7 +151,7 @@ def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str,
 
 
 def _contents(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
-    """The contents of the rows: in envelopes where they have keys, headers or null values."""
+    """Return the contents of the records: in envelopes where rows have more than a value."""
     if not options.opens:
         return _whole(batch, "value", "coalesce them, or leave out option envelope = none")
     columns = [batch.column(name) if name in batch.schema.names else None for name in CLOSED]
@@ -205,7 +167,7 @@ def _check_inserted(batch: pa.RecordBatch, options: SinkOptions) -> None:
         if name not in written and batch.column(name).null_count < batch.num_rows:
             if name in WRITTEN:
                 raise ColumnError(name, NO_ENVELOPES)
-            cure = "say what is to be inserted: INSERT INTO table (value) SELECT value ..."
+            cure = "name the columns to insert: INSERT INTO table (value) SELECT value ..."
             raise ColumnError(name, f"{NOT_WRITTEN}; {cure}")
     topic = options.topic
     named = set(map(unescape, batch.column("topic").unique().drop_null().to_pylist()))
@@ -226,22 +188,21 @@ def write_rows(
     batches: Iterator[pa.RecordBatch],
     options: SinkOptions,
     address_of: Callable[[str], str],
-    open_: Callable[[TopicPartition], PartitionWriter],
-) -> TaskCommit:
-    """Writes a task's rows, each batch once it is checked, and waits for the stores.
+    open_: Callable[[TopicPartition], StagingWriter],
+) -> tuple[WrittenRange, ...]:
+    """Stage a task's rows, each batch after its check, and wait until they are on disk.
 
-    With exactly-once a topic known beforehand is opened before there are rows: a query that cannot
-    be written is refused at once, and a transaction that was written before is found in any case.
+    A topic from option ``topic`` is opened before the first row, so that a query that can't be
+    written fails early.
 
     Raises:
-        NotAcknowledgedError: stores do not have the rows within ``deliveryTimeoutMs``.
+        NotAcknowledgedError: the store does not have the rows within ``deliveryTimeoutMs``.
     """
-    writers: dict[str, PartitionWriter] = {}
+    writers: dict[str, StagingWriter] = {}
     digests: dict[str, RowDigest] = {}
-    row_count = 0
     with ExitStack() as stack:
 
-        def writer_of(topic: str) -> PartitionWriter:
+        def writer_of(topic: str) -> StagingWriter:
             if topic not in writers:
                 if len(writers) == MAX_TOPICS:
                     why = f"a task writes to more than {MAX_TOPICS} topics; repartition by topic"
@@ -250,13 +211,12 @@ def write_rows(
                 writers[topic] = stack.enter_context(opened)
             return writers[topic]
 
-        if options.is_exact and options.topic:
+        if options.topic:
             writer_of(options.topic)
         for batch in batches:
             for topic, contents in list(by_topic(batch, options)):
                 if len(contents):
                     writer_of(topic).write(contents)
-                    row_count += len(contents)
                     if options.audit:
                         digest = digests.setdefault(topic, RowDigest())
                         digest.add(Values.from_arrow(contents))
@@ -264,4 +224,4 @@ def write_rows(
         ranges = [writer.finish(deadline) for writer in writers.values()]
         if options.audit:
             ranges = [replace(each, digest=str(digests.get(each.tp.topic, ""))) for each in ranges]
-    return TaskCommit(row_count, tuple(each for each in ranges if each.end > each.start))
+    return tuple(each for each in ranges if each.end > each.start)

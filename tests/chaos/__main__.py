@@ -24,7 +24,7 @@ from tests.chaos import (
     store_kills,
     tower_kills,
 )
-from tests.chaos.harness import DELIVERIES, EXACTLY_ONCE, Chaos, Outcome
+from tests.chaos.harness import Chaos, Outcome
 
 
 class Table(NamedTuple):
@@ -65,12 +65,11 @@ def run_table(
     directory: Path,
     *,
     first: int = 0,
-    delivery: str = EXACTLY_ONCE,
     short: bool = False,
 ) -> Outcome:
     """Runs one table; ``short`` is for rounds that shall not take their full time."""
     table = TABLES[number]
-    chaos = Chaos(number, table.name, seed, directory, first=first, delivery=delivery, short=short)
+    chaos = Chaos(number, table.name, seed, directory, first=first, short=short)
     table.run(chaos, rounds)
     return chaos.end()
 
@@ -90,7 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             rounds,
             directory,
             first=arguments.first,
-            delivery=arguments.delivery,
         )
         print(outcome.line(), flush=True)
         good = good and outcome.good
@@ -99,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             again = (
                 f"python -m tests.chaos --seed {arguments.seed} --table {number} "
-                f"--first {arguments.first} --rounds {rounds} --delivery {arguments.delivery}"
+                f"--first {arguments.first} --rounds {rounds}"
             )
             print(f"to run it again: {again}", file=sys.stderr, flush=True)
     return 0 if good else 1
@@ -113,7 +111,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--table", type=int, action="append", choices=sorted(TABLES), help="may be repeated"
     )
-    parser.add_argument("--delivery", choices=DELIVERIES, default=EXACTLY_ONCE, help="of sinks")
     return parser
 
 

@@ -103,7 +103,7 @@ class _Round(Round):
             SINK,
             str(self.directory),
             self._each // (1 if self.chaos.short else BATCHES),
-            {"delivery": self.chaos.delivery},
+            {},
             site.host(DRIVER),
             QUICK | {"spark.python.worker.reuse": str(not new_pythons).lower()},
             COPY,

@@ -21,12 +21,6 @@ PATIENCE_S = 90.0
 _POLL_S = 0.01
 
 
-EXACTLY_ONCE = "exactly-once"
-AT_LEAST_ONCE = "at-least-once"
-DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
-"""Of the sink.  At least once, doubles are counted but are no failure: that is what it promises."""
-
-
 class ChaosError(Exception):
     """Something that must happen has not, or what must not has."""
 
@@ -50,8 +44,8 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Nothing lost, nothing doubled that must not be, and every round went to its end."""
-        return not (self.losses or self.strangers or self.failures)
+        """True if nothing was lost or doubled and every round ended."""
+        return not (self.losses or self.doubles or self.strangers or self.failures)
 
     def line(self) -> str:
         """The table as a JSON line."""
@@ -73,15 +67,12 @@ class Chaos:
         directory: Path,
         *,
         first: int = 0,
-        delivery: str = EXACTLY_ONCE,
         short: bool = False,
     ) -> None:
         self.outcome = Outcome(table, name, seed)
         self.directory = directory
         self.first = first
         self.short = short
-        self.delivery = delivery
-        self.exact = delivery == EXACTLY_ONCE
         self._started_s = time.monotonic()
 
     def chance(self, number: int) -> random.Random:
@@ -104,8 +95,6 @@ class Chaos:
         self.outcome.losses += difference.losses
         self.outcome.doubles += difference.doubles
         self.outcome.strangers += difference.strangers
-        if not self.exact:
-            difference = difference._replace(doubles=0)
         if difference:
             raise ChaosError(f"{where}: {difference}")
 

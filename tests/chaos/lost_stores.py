@@ -47,7 +47,7 @@ def _round(
     count = SHORT_RECORDS if chaos.short else RECORDS
     before = _fed(stack, address, directory, "before", range(count), ("--acks", "2"))
     before.finish()
-    options = {"delivery": chaos.delivery, "acks": "all" if chaos.exact else "2"}
+    options = {"acks": "all"}
     plan = Plan(MASTER, address, SOURCE, SINK, str(directory), BATCH_RECORDS, options)
     driver = Driver(plan, directory / "driver.log")
     stack.callback(driver.close)

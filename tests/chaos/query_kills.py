@@ -63,7 +63,7 @@ def _series(
         SINK,
         str(directory),
         BATCH_RECORDS,
-        {"delivery": chaos.delivery, "acks": "1"},
+        {"acks": "1"},
     )
     driver = Driver(plan, directory / "driver.log")
     stack.callback(driver.close)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.counting import compare
-from tests.chaos.harness import AT_LEAST_ONCE, Chaos, ChaosError
+from tests.chaos.harness import Chaos, ChaosError
 from tests.chaos.queries import check, expected, value
 
 VALUES = [f"value-{number}" for number in range(1000)] + ["twice"] * 2
@@ -71,13 +71,11 @@ def test_a_round_that_lost_something_fails_with_its_files_kept(tmp_path: Path) -
     assert (kept.exists(), gone.exists()) == (True, False)
 
 
-def test_doubles_are_no_failure_at_least_once_but_losses_are(tmp_path: Path) -> None:
-    chaos = Chaos(9, "planted", 7, tmp_path, delivery=AT_LEAST_ONCE)
-    chaos.compare("here", ["a"], ["a", "a"])
-    assert (chaos.end().doubles, chaos.end().good) == (1, True)
-    with pytest.raises(ChaosError, match="1 lost"):
-        chaos.compare("here", ["a", "b"], ["a", "a"])
-    assert not chaos.end().good
+def test_doubles_are_a_failure(tmp_path: Path) -> None:
+    chaos = Chaos(9, "planted", 7, tmp_path)
+    with pytest.raises(ChaosError, match="1 doubled"):
+        chaos.compare("here", ["a"], ["a", "a"])
+    assert chaos.end().doubles == 1
 
 
 def test_a_seed_gives_a_round_the_same_moments_whichever_came_before(tmp_path: Path) -> None:

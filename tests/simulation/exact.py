@@ -1,7 +1,7 @@
 """A query that writes transactions, each once: its tasks are tried again, and twice at a time.
 
 An attempt asks the store how far the partition is, stages its rows in an order of its own and
-commits them, as ``dafka_spark/sink/transaction_writer.py`` does where its host comes back.  The
+commits them, as ``dafka_spark/sink/staging.py`` does where its host comes back.  The
 query moves to another store only when that has its last transaction, and finds it there, too.
 """
 

@@ -224,17 +224,15 @@ def test_the_store_dies_for_good_and_another_goes_on(
     assert texts(batch(spark, sinks, subscribe=topic).collect()) == whole
 
 
-def test_stores_of_other_kinds_are_refused_unless_asked_for(
+def test_stores_without_flight_are_refused(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     produce(cluster, topic, range(10))
     frame = stream(spark, cluster, subscribe=topic).select("value")
     with ForkedCluster(stores=0) as others:
         others.start_store(0, flight_port="off")
-        with pytest.raises(StreamingQueryException, match="set delivery = at-least-once"):
+        with pytest.raises(StreamingQueryException, match="with 'dafka store"):
             send(frame, others, tmp_path / "exact", topic=topic)
         offsets = json.loads((tmp_path / "exact" / "offsets" / "0").read_text().splitlines()[-1])
         assert offsets["topics"][topic]  # the batch is planned, and will be the same one
         assert batch(spark, others, subscribe=topic, failOnMissingTopic="false").count() == 0
-        send(frame, others, tmp_path / "often", topic=topic, delivery="at-least-once")
-        assert texts(batch(spark, others, subscribe=topic).collect()) == list("0123456789")

@@ -25,6 +25,7 @@ PROGRAM = ("README.md", "One program")
 CLUSTER = ("docs/cluster.md", "From Python")
 KEYS = ("docs/cluster.md", "Keys and headers")
 COROUTINE = ("docs/cluster.md", "In a coroutine")
+DELIVERY = ("docs/delivery.md", "What the sink guarantees")
 READING = ("docs/spark.md", "Reading")
 WRITING = ("docs/spark.md", "Writing")
 THREADS = ("docs/spark.md", "From threads")
@@ -165,6 +166,24 @@ def test_the_example_of_writing(
         held = reader.partitions(["ids", "loud-ids"], timeout_s=20)
     for topic in ("ids", "loud-ids"):
         assert sum(info.end for info in held if info.topic == topic) == 100_000
+
+
+def test_the_example_of_delivery(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    address = produce(cluster, "orders", range(5))
+    names: dict[str, Any] = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
+    exec(example(*DELIVERY), names)
+    query = names["query"]
+    try:
+        query.processAllAvailable()  # from the newest record on
+        produce(cluster, "orders", range(5, 8), address)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    with Reader(tower=cluster.tower) as reader:
+        held = reader.partitions(["clean-orders"], timeout_s=20)
+    assert sum(info.end for info in held) == 3
 
 
 def test_the_example_of_a_ported_job(spark: SparkSession, cluster: EmbeddedCluster) -> None:

@@ -107,31 +107,12 @@ def test_overwriting_is_refused(spark: SparkSession, cluster: EmbeddedCluster, t
         save(frame, cluster, mode="overwrite", topic=topic)
 
 
-@pytest.mark.parametrize(
-    ("delivery", "says"),
-    [
-        ("exactly-once", r"there are only 1 stores with Arrow Flight after 0\.3 s"),
-        ("at-least-once", r"1 records are not acknowledged"),
-    ],
-)
 def test_too_few_stores_fail_the_write(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, delivery: str, says: str
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
 ) -> None:
     frame = spark.range(1).selectExpr("'x' AS value")
-    with pytest.raises(PySparkException, match=says):
-        save(frame, cluster, topic=topic, acks=2, deliveryTimeoutMs=300, delivery=delivery)
-
-
-def test_what_is_tried_again_is_written_again_if_asked_for(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
-) -> None:
-    produce(cluster, topic, range(3))
-    frame = stream(spark, cluster, subscribe=topic).select("value")
-    for _ in range(2):
-        send(frame, cluster, tmp_path, topic=topic + "-out", delivery="at-least-once")
-        (tmp_path / "commits" / "0").unlink()
-        (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
-    assert texts(batch(spark, cluster, subscribe=topic + "-out").collect()) == list("001122")
+    with pytest.raises(PySparkException, match=r"only 1 stores with Arrow Flight after 0\.3 s"):
+        save(frame, cluster, topic=topic, acks=2, deliveryTimeoutMs=300)
 
 
 def test_a_query_keeps_its_partitions(

@@ -10,9 +10,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
 from dafka_core.model.records import TransactionState
-from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.store_session import StoreSession
-from dafka_spark.sink.writer import QUERY_ID, DafkaBatchWriter
+from dafka_spark.sink.writer import QUERY_ID, DafkaBatchWriter, TaskCommit
 from tests.integration.cluster.transactions import PATIENCE_S, held, options
 from tests.unit.dafka_spark.tasks import Task
 

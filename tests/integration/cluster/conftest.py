@@ -10,7 +10,7 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from dafka_spark.cluster import known_stores
-from dafka_spark.sink import transaction_writer
+from dafka_spark.sink import staging
 from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import Serve, Served
 
@@ -51,4 +51,4 @@ def own() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ten rows are sent."""
-    monkeypatch.setattr(transaction_writer, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(staging, "BLOCK_ROWS", 10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 import uuid
 from collections.abc import Sequence
 
@@ -13,7 +12,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
-from dafka_core.errors import ConfigError, FencedError, NotAcknowledgedError, StoreUnreachableError
+from dafka_core.errors import ConfigError, FencedError, StoreUnreachableError
 from dafka_core.model.records import StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
@@ -22,9 +21,8 @@ from dafka_spark.errors import OldCheckpointError, TransactionChangedError
 from dafka_spark.options import COUNT_BITS
 from dafka_spark.sink import commit_coordinator
 from dafka_spark.sink.application import Application
-from dafka_spark.sink.commit_messages import TaskCommit
 from dafka_spark.sink.store_session import StoreSession
-from dafka_spark.sink.writer import BATCH_ID, QUERY_ID, DafkaStreamWriter
+from dafka_spark.sink.writer import BATCH_ID, QUERY_ID, DafkaStreamWriter, TaskCommit
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import seen
 from tests.integration.cluster.transactions import (
@@ -32,9 +30,7 @@ from tests.integration.cluster.transactions import (
     held,
     numbers,
     options,
-    soon,
     texts_of,
-    transaction,
 )
 from tests.unit.dafka_spark.tasks import Task
 
@@ -279,7 +275,7 @@ def test_another_store_takes_over(monkeypatch: pytest.MonkeyPatch, topic: str, m
         first.commit([first.task(0, numbers(0, 10), topic)])
         batch = MicroBatch(monkeypatch, own, 1, topic)
         messages = [batch.task(number, each, topic) for number, each in enumerate(rows)]
-        picked = own.stores.index(messages[0].picked)
+        picked = own.stores.index(messages[0].picked.store)
         if moment == "committed":
             batch.commit(messages)  # and Spark does not hear of it
         own.kill_store(picked)
@@ -302,21 +298,6 @@ def test_another_store_takes_over(monkeypatch: pytest.MonkeyPatch, topic: str, m
             # Who commits may not have heard yet that it is back: the other gives them to it.
             wait_until(has_all, f"store {index} has all records")
             assert held(own, topic, index, partition(messages[1])).values == texts_of(rows[1])
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_task_does_not_wait_for_the_picked_store_when_it_is_gone(
-    own: EmbeddedCluster, topic: str
-) -> None:
-    """Since another one is there, the next attempt of the batch need not wait either."""
-    began = time.monotonic()
-    with transaction(own, topic, own.stores[0]) as writer:
-        writer.write(numbers(0, 55))
-        own.kill_store(0)
-        with pytest.raises(NotAcknowledgedError) as caught:
-            writer.finish(soon())
-    assert "it alone had rows of the job, and is gone" in str(caught.value.__cause__)
-    assert time.monotonic() - began < PATIENCE_S / 2
 
 
 def leave_part(
@@ -354,3 +335,23 @@ def test_a_part_is_not_completed_by_other_tasks(
     with pytest.raises(TransactionChangedError, match=r"1 of 2 partitions .*adaptive execution"):
         run(MicroBatch(monkeypatch, shared, 0, topic), [numbers(*each) for each in rows], topic)
     assert seen(shared, topic) == 10
+
+
+@pytest.mark.parametrize("before", ["option", "column"])
+def test_a_changed_topic_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+    shared: EmbeddedCluster,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    before: str,
+) -> None:
+    other = topic + "-2"
+    given = {"topic": topic} if before == "option" else {}
+    run(MicroBatch(monkeypatch, shared, 0, topic, **given), [numbers(0, 10)], topic)
+    assert "has written to topic" not in caplog.text
+    for number in (1, 2):
+        changed = MicroBatch(monkeypatch, shared, number, topic, topic=other)
+        run(changed, [numbers(10, 20)], topic)
+    text = f"has written to topic '{topic}' up to batch 0, and writes batch 1 to topic '{other}'"
+    assert caplog.text.count("has written to topic") == 1
+    assert text in caplog.text

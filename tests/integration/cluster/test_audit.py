@@ -16,8 +16,13 @@ from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.errors import OldCheckpointError, TransactionChangedError
-from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.writer import BATCH_ID, QUERY_ID, DafkaBatchWriter, DafkaStreamWriter
+from dafka_spark.sink.writer import (
+    BATCH_ID,
+    QUERY_ID,
+    DafkaBatchWriter,
+    DafkaStreamWriter,
+    TaskCommit,
+)
 from tests.integration.cluster.transactions import Held, held, numbers, options
 from tests.unit.dafka_spark.tasks import Task
 from tests.unit.queries.checkpoints import checkpoint
@@ -138,10 +143,6 @@ def test_another_store_has_the_record_when_the_first_is_lost(
     assert query.noted(0).values == query.noted(1).values
 
 
-def test_it_is_for_streaming_queries_that_write_exactly_once(
-    shared: EmbeddedCluster, topic: str
-) -> None:
-    with pytest.raises(ConfigError, match="'audit' = 'true': needs delivery = exactly-once"):
-        options(shared, topic=topic, audit="true", delivery="at-least-once")
+def test_it_is_for_streaming_queries(shared: EmbeddedCluster, topic: str) -> None:
     with pytest.raises(ConfigError, match="'audit' = 'true': is for streaming queries"):
         DafkaBatchWriter(SCHEMA, options(shared, topic=topic, audit="true"))

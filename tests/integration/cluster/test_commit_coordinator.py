@@ -12,14 +12,11 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition, TransactionState
-from dafka_spark.options import DELIVERY
 from dafka_spark.sink import commit_coordinator
-from dafka_spark.sink.application import Application
+from dafka_spark.sink.application import Application, partition_address
 from dafka_spark.sink.commit_coordinator import pick_store
-from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.rows import partition_address
+from dafka_spark.sink.staging import WriterFactory
 from dafka_spark.sink.store_session import StoreSession
-from dafka_spark.sink.transaction_writer import WriterFactory
 from dafka_spark.sink.writer import DafkaBatchWriter, DafkaStreamWriter
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import VALUES, BatchJob
@@ -29,6 +26,7 @@ from tests.integration.cluster.transactions import (
     held,
     numbers,
     options,
+    publish,
     soon,
     texts_of,
 )
@@ -92,7 +90,7 @@ def test_more_partitions_than_can_appear_at_once(
     monkeypatch.setattr(commit_coordinator, "MAX_TRANSACTIONS", 2)
     job = BatchJob(monkeypatch, shared, topic)
     messages = [job.task(number, numbers(0, 10)) for number in range(3)]
-    with pytest.raises(ConfigError, match=r"'delivery' = .*3 partitions cannot appear at once"):
+    with pytest.raises(ConfigError, match="3 partitions cannot appear at once"):
         job.writer.commit(messages)
     assert job.seen() == 0
 
@@ -101,8 +99,9 @@ def test_no_rows_need_no_commit(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
     job = BatchJob(monkeypatch, shared, topic)
-    assert job.task(0, numbers(0, 0)) == TaskCommit(0, ())
-    job.writer.commit([TaskCommit(0, ()), None])
+    done = job.task(0, numbers(0, 0))
+    assert done.ranges == ()
+    job.writer.commit([done, None])
     assert job.seen() == 0
 
 
@@ -117,11 +116,10 @@ def test_writes_of_one_query_go_on_in_its_partitions(
     assert found.info.transaction is None
 
 
-@pytest.mark.parametrize("delivery", DELIVERY)
 def test_writes_of_one_writer_id_go_on_in_its_partitions(
-    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str, delivery: str
+    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
 ) -> None:
-    given = {"writerId": "nightly", "delivery": delivery}
+    given = {"writerId": "nightly"}
     partitions = set()
     for start, query in ((0, ""), (10, "q"), (20, "")):  # in foreachBatch, too
         job = BatchJob(monkeypatch, shared, topic, **given)
@@ -172,10 +170,7 @@ def test_all_stores_have_it_and_the_picked_one_catches_up(
     for index in range(2):
         assert held(own, topic, index, partition).values == texts_of(numbers(0, 10))
     own.kill_store(picked)
-    tp = TopicPartition(topic, partition)
-    with WriterFactory(options(own)) as factory, factory.open(tp) as writer:
-        writer.write(numbers(10, 20))
-        writer.finish(soon())
+    publish(own, topic, numbers(10, 20), partition)
     own.start_store(picked)
     with StoreSession(options(own).mesh_address) as session:
         session.refresh()  # the store is at another port now
@@ -223,9 +218,9 @@ def test_a_job_needs_a_store_with_flight(topic: str) -> None:
     with ForkedCluster(stores=0) as cluster:
         cluster.start_store(0, flight_port="off")
         writer = DafkaBatchWriter(VALUES, options(cluster, topic=topic))
-        with pytest.raises(ConfigError, match="set delivery = at-least-once"):
+        with pytest.raises(ConfigError, match="with 'dafka store") as caught:
             writer.begin()
-        DafkaBatchWriter(VALUES, options(cluster, topic=topic, delivery="at-least-once")).begin()
+        assert cluster.stores[0] in str(caught.value)
 
 
 def test_a_commit_waits_for_stores_that_came_after_the_job_began(own: EmbeddedCluster) -> None:
@@ -234,7 +229,7 @@ def test_a_commit_waits_for_stores_that_came_after_the_job_began(own: EmbeddedCl
     picked = pick_store(given)
     own.start_store(1)
     tp = TopicPartition("t", PARTITION)
-    with WriterFactory(given, picked=picked) as factory, factory.open(tp) as writer:
+    with WriterFactory(given, picked) as factory, factory.open(tp) as writer:
         writer.write(MUCH)
         staged = writer.finish(soon())
     # By another name of this mesh nothing is known of it, as in another process that commits.

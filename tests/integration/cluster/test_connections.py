@@ -17,8 +17,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
-from dafka_spark.options import MeshAddress, SinkOptions, SourceOptions
-from dafka_spark.sink.transaction_writer import MeshWriter
+from dafka_spark.options import MeshAddress, SourceOptions
 from tests.integration.cluster.stores import Serve
 from tests.memory_reader import MemoryReader
 
@@ -58,17 +57,11 @@ def test_a_forked_child_does_not_destroy_a_client(serve: Serve) -> None:
 def test_options_with_the_prefix_dafka_reach_the_nodes(
     shared: EmbeddedCluster,
 ) -> None:
-    """The reader of a query, and the producer of a task that writes to the mesh."""
     given = {"tower": shared.tower, "dafka.peer_expiry_ms": "9000", "dafka.wire": "rfc46"}
     with connections.lend(SourceOptions.of({**given, "subscribe": "t"}).mesh_address) as reader:
         assert isinstance(reader, Reader)
         assert reader._config.peer_expiry_ms == 9_000
         reader.hear_stores(timeout_s=PATIENCE_S)
-    sink = {"delivery": "at-least-once", "acks": "1", "dafka.max_unacked_records": "7"}
-    writer = MeshWriter(TopicPartition("settings", "A" * 32), SinkOptions.of({**given, **sink}))
-    with writer:
-        assert writer._producer._config.max_unacked_records == 7
-        assert writer._producer._config.wire == "rfc46"
 
 
 NOWHERE = StoreLocation("nowhere", ("grpc://127.0.0.1:1",))

@@ -12,16 +12,21 @@ from pyspark.sql.types import StructType
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.model.envelope import closed
 from dafka_core.model.envelope_columns import HEADERS_TYPE
-from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ApplicationError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink.rows import write_rows
-from dafka_spark.sink.transaction_writer import MeshWriter, WriterFactory
 from dafka_spark.sink.writer import DafkaBatchWriter
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from tests.integration.cluster.batch_job import seen
-from tests.integration.cluster.transactions import PARTITION, PATIENCE_S, held, options, soon
+from tests.integration.cluster.transactions import (
+    PARTITION,
+    PATIENCE_S,
+    commit,
+    factory,
+    held,
+    options,
+)
 from tests.unit.dafka_spark.tasks import Task
 
 HEADERS = [[("trace", b"\x01"), ("trace", None)], None, [], [("", b"")]]
@@ -48,13 +53,10 @@ def write(
     **given: Any,
 ) -> None:
     """As a task does."""
-    with WriterFactory(options(cluster, topic=topic, **given)) as factory:
-        write_rows(
-            iter([batch(rows)]),
-            options(cluster, topic=topic, **given),
-            lambda _: PARTITION,
-            factory.open,
-        )
+    chosen = options(cluster, topic=topic, **given)
+    with factory(chosen) as task:
+        written = write_rows(iter([batch(rows)]), chosen, lambda _: PARTITION, task.open)
+        commit(chosen, task.picked, *written)
 
 
 def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[Any]]:
@@ -76,14 +78,6 @@ def test_what_is_written_is_read_by_each_way(
     assert held(shared, topic).values == CONTENTS
     assert read(shared, topic, fetch=fetch) == ROWS
     assert read(shared, topic, fetch=fetch, envelope="none")["value"] == CONTENTS
-
-
-def test_rows_that_are_published_have_one_envelope(shared: EmbeddedCluster, topic: str) -> None:
-    given = options(shared, topic=topic, delivery="at-least-once")
-    with MeshWriter(TopicPartition(topic, PARTITION), given) as writer:
-        writer.write(pa.array(CONTENTS, pa.binary()))
-        writer.finish(soon())
-    assert read(shared, topic) == ROWS
 
 
 @pytest.mark.parametrize("column", ["key", "headers", "value"])

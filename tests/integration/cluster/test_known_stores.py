@@ -25,13 +25,20 @@ from dafka_spark.cluster.known_stores import MAX_FILES, remember, remembered
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink import store_session
-from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.store_session import StoreSession
-from dafka_spark.sink.transaction_writer import WriterFactory
-from dafka_spark.sink.writer import DafkaStreamWriter
+from dafka_spark.sink.commit_coordinator import pick_store
+from dafka_spark.sink.staging import WriterFactory
+from dafka_spark.sink.store_session import PickedStore, StoreSession
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from tests.integration.cluster.transactions import PARTITION, numbers, options, read, soon, texts_of
+from tests.integration.cluster.transactions import (
+    PARTITION,
+    commit,
+    numbers,
+    options,
+    read,
+    stage,
+    texts_of,
+)
 
 NewProcess = Callable[[], None]
 TOPIC = "numbers"
@@ -64,15 +71,13 @@ def other_machine(tmp_path: Path) -> None:
         file.unlink()
 
 
-def write(
-    cluster: EmbeddedCluster, version: int, hints: list[StoreLocation] | None = None
-) -> TaskCommit:
-    """Write ten rows as the task of a micro-batch."""
+def write(cluster: EmbeddedCluster, version: int, picked: PickedStore | None = None) -> PickedStore:
+    """Ten rows of one task, as a micro-batch's."""
     given = options(cluster, topic=TOPIC)
-    with WriterFactory(given, hints=hints or []) as factory:
-        writer = factory.open(TP)
-        writer.write(numbers(10 * version, 10 * version + 10))
-        return TaskCommit(10, (writer.finish(soon()),), factory.stores)
+    picked = picked or pick_store(given)
+    with WriterFactory(given, picked) as factory, factory.open(TP) as writer:
+        commit(given, picked.store, stage(writer, 10 * version, 10 * version + 10))
+        return picked
 
 
 def held(cluster: EmbeddedCluster, index: int = 0) -> list[bytes]:
@@ -99,18 +104,15 @@ def test_a_sink_continues_in_new_processes(own: EmbeddedCluster, new_process: Ne
 def test_a_sink_continues_on_a_new_machine(
     own: EmbeddedCluster, new_process: NewProcess, tmp_path: Path
 ) -> None:
-    """Commit messages bring the locations to the driver, and its hints to the next tasks."""
-    done = write(own, 0)
+    """The driver, which knows the stores, sends their locations to its tasks."""
+    write(own, 0)
     own.kill_tower()
     new_process()
-    other_machine(tmp_path)
-    DafkaStreamWriter(VALUE, options(own, topic=TOPIC)).commit([None, done], 0)
+    picked = pick_store(options(own, topic=TOPIC))  # the driver's machine remembers them
+    assert {each.store for each in picked.locations} == set(own.stores)
     new_process()
-    hints = DafkaStreamWriter(VALUE, options(own, topic=TOPIC)).hints
-    assert {each.store for each in hints} == set(own.stores)
     other_machine(tmp_path)
-    new_process()
-    write(own, 1, hints)
+    write(own, 1, picked)
     assert held(own) == texts_of(numbers(0, 20))
 
 

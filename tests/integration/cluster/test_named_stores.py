@@ -18,10 +18,9 @@ from dafka_core.testing import wait_until
 from dafka_spark.cluster.cluster_reader import NO_MESH, NamedStoresReader
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.transaction_writer import WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from tests.integration.cluster.transactions import PARTITION, numbers, soon
+from tests.integration.cluster.transactions import PARTITION, commit, factory, stage
 
 TOPIC = "numbers"
 TP = TopicPartition(TOPIC, PARTITION)
@@ -35,11 +34,11 @@ def uri(cluster: EmbeddedCluster, index: int = 0) -> str:
 def write(stores: str, version: int, **given: str) -> int:
     """Write ten rows as one task; return the number of stores that took them."""
     options = SinkOptions.of({"stores": stores, "topic": TOPIC, **given})
-    with WriterFactory(options) as factory:
-        writer = factory.open(TP)
-        writer.write(numbers(10 * version, 10 * version + 10))
-        assert writer.finish(soon()).end == 10 * version + 10
-        return len(factory.stores)
+    with factory(options) as task, task.open(TP) as writer:
+        written = stage(writer, 10 * version, 10 * version + 10)
+        commit(options, task.picked, written)
+        assert written.end == 10 * version + 10
+        return len(task.session.locations)
 
 
 def source(stores: str, **given: str) -> SourceOptions:
@@ -68,7 +67,7 @@ def test_a_query_reads_and_writes_without_a_mesh(own: EmbeddedCluster) -> None:
     own.kill_tower()
     both = ",".join(uri(own, index) for index in (0, 1))
     assert write(both, 0) == 2
-    assert write(both, 1, delivery="at-least-once") == 2
+    assert write(both, 1) == 2
 
     def all_are_everywhere() -> bool:  # the stores exchange records
         return [count(source(uri(own, index))) for index in (0, 1)] == [20, 20]
@@ -118,8 +117,8 @@ def test_an_unreachable_store_is_named(own: EmbeddedCluster) -> None:
     assert failed.value.__notes__[0].startswith(f"{NOWHERE}: ")
     # Others are read.
     assert count(source(f"{NOWHERE},{uri(own)}")) == 10
-    with pytest.raises(ConfigError, match="too few of them"):
-        write(NOWHERE, 1, delivery="at-least-once")
+    with pytest.raises(ConfigError, match="no store with Arrow Flight answers"):
+        write(NOWHERE, 1, deliveryTimeoutMs="500")
 
 
 @pytest.mark.parametrize(

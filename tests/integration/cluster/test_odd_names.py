@@ -10,16 +10,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import EmbeddedCluster, Reader
 from dafka_core.model.names import escape
-from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.commit_messages import TaskCommit
-from dafka_spark.sink.rows import partition_address, write_rows
-from dafka_spark.sink.transaction_writer import MeshWriter, WriterFactory
+from dafka_spark.sink.application import partition_address
+from dafka_spark.sink.rows import write_rows
+from dafka_spark.sink.staging import WrittenRange
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from tests.integration.cluster.transactions import PARTITION, PATIENCE_S, options, soon
+from tests.integration.cluster.transactions import PATIENCE_S, commit, factory, options
 
 FORMS = ("{}-bad\udcff", "{}-new\nline", "{}-\\xff", "{}-plain", "{}-" + "\udcfe" * 200)
 
@@ -28,17 +27,19 @@ def names(topic: str) -> list[str]:
     return [form.format(topic) for form in FORMS]
 
 
-def write(cluster: EmbeddedCluster, topic: str, **given: object) -> TaskCommit:
+def write(cluster: EmbeddedCluster, topic: str, **given: object) -> tuple[WrittenRange, ...]:
     """A task's rows, one for each topic, with the topics in a column as they are shown."""
     shown = [escape(name) for name in names(topic)]
     rows = pa.record_batch({"value": pa.array(shown).cast(pa.binary()), "topic": pa.array(shown)})
     chosen = options(cluster, **given)
-    with WriterFactory(chosen) as factory:
+    with factory(chosen) as task:
 
         def address_of(name: str) -> str:
             return partition_address("query", name, 0)
 
-        return write_rows(iter([rows]), chosen, address_of, factory.open)
+        written = write_rows(iter([rows]), chosen, address_of, task.open)
+        commit(chosen, task.picked, *written)
+        return written
 
 
 def rows_of(cluster: EmbeddedCluster, **given: str) -> list[tuple[str, str]]:
@@ -49,14 +50,11 @@ def rows_of(cluster: EmbeddedCluster, **given: str) -> list[tuple[str, str]]:
     return sorted((row["topic"], row["value"].decode()) for row in table)
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_what_is_written_is_read_each_way(
-    shared: EmbeddedCluster, topic: str, delivery: str
-) -> None:
+def test_what_is_written_is_read_each_way(shared: EmbeddedCluster, topic: str) -> None:
     with pytest.raises(ColumnError, match="option allowControlCharacters"):
         write(shared, topic)
-    done = write(shared, topic, delivery=delivery, allowControlCharacters=True)
-    assert {each.tp.topic for each in done.ranges} == set(names(topic))
+    done = write(shared, topic, allowControlCharacters=True)
+    assert {each.tp.topic for each in done} == set(names(topic))
     with Reader(tower=shared.tower) as reader:
         held = {info.topic for info in reader.partitions(names(topic), timeout_s=PATIENCE_S)}
     assert held == set(names(topic))
@@ -67,17 +65,8 @@ def test_what_is_written_is_read_each_way(
         assert rows_of(shared, subscribe=pair[0]) == [pair]
 
 
-def test_the_mesh_takes_them_too(shared: EmbeddedCluster, topic: str) -> None:
-    name = names(topic)[0]
-    given = options(shared, acks=1, delivery="at-least-once", allowControlCharacters=True)
-    with MeshWriter(TopicPartition(name, PARTITION), given) as writer:
-        writer.write(pa.array([b"1"]))
-        writer.finish(soon())
-    assert rows_of(shared, subscribe=escape(name)) == [(escape(name), "1")]
-
-
 def test_a_stream_goes_on_from_its_checkpoint(shared: EmbeddedCluster, topic: str) -> None:
-    write(shared, topic, delivery="at-least-once", allowControlCharacters=True)
+    write(shared, topic, allowControlCharacters=True)
     given = {"tower": shared.tower, "startingOffsets": "earliest"}
     chosen = SourceOptions.of({**given, "subscribePattern": f"{topic}-.*"})
     begin = end = None
@@ -91,4 +80,4 @@ def test_a_stream_goes_on_from_its_checkpoint(shared: EmbeddedCluster, topic: st
         found = sorted(name for batch in batches for name in batch["topic"].to_pylist())
         assert found == sorted(map(escape, names(topic)))
         if count == 1:
-            write(shared, topic, delivery="at-least-once", allowControlCharacters=True)
+            write(shared, topic, allowControlCharacters=True)

@@ -1,4 +1,4 @@
-"""Transactions written by hand: writers of one partition, and what stores have of it then."""
+"""Transactions by hand: writers of one partition, their commit, and the state of stores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition, TransactionState
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_messages import PickedStore, WrittenRange
-from dafka_spark.sink.rows import PartitionWriter
-from dafka_spark.sink.store_session import StoreSession
-from dafka_spark.sink.transaction_writer import TransactionalWriter, WriterFactory
+from dafka_spark.sink import commit_coordinator
+from dafka_spark.sink.application import Application
+from dafka_spark.sink.commit_coordinator import pick_store
+from dafka_spark.sink.staging import StagingWriter, WriterFactory, WrittenRange
+from dafka_spark.sink.store_session import PickedStore, StoreSession
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
 PATIENCE_S = 30.0
@@ -25,45 +26,55 @@ def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
     return SinkOptions.of({"tower": cluster.tower, **{k: str(v) for k, v in given.items()}})
 
 
+def factory(chosen: SinkOptions, store: str = "") -> WriterFactory:
+    """A task's writers; without the name of a store, at the one that a driver picks."""
+    return WriterFactory(chosen, PickedStore(store, ()) if store else pick_store(chosen))
+
+
 def transaction(
     cluster: EmbeddedCluster,
     topic: str,
     store: str = "",
     partition: str = PARTITION,
     **given: object,
-) -> TransactionalWriter:
-    """What one attempt of a task opens.  The test's process keeps its clients."""
-    factory = WriterFactory(options(cluster, **given), picked=PickedStore(store, ()))
-    writer = factory.open(TopicPartition(topic, partition))
-    assert isinstance(writer, TransactionalWriter)
-    return writer
+) -> StagingWriter:
+    """A writer of one attempt.  The test's process keeps its clients."""
+    chosen = options(cluster, topic=topic, **given)
+    return factory(chosen, store).open(TopicPartition(topic, partition))
 
 
-def opened(cluster: EmbeddedCluster, topic: str, **given: object) -> PartitionWriter:
-    """What one attempt of a task opens for at-least-once."""
-    factory = WriterFactory(options(cluster, delivery="at-least-once", **given))
-    return factory.open(TopicPartition(topic, PARTITION))
-
-
-def hosted(cluster: EmbeddedCluster, topic: str, **given: object) -> TransactionalWriter:
-    """The same, where a store with Flight hosts the partition."""
-    writer = opened(cluster, topic, **given)
-    assert isinstance(writer, TransactionalWriter)
-    return writer
-
-
-def write(writer: PartitionWriter, start: int, stop: int) -> WrittenRange:
+def stage(writer: StagingWriter, start: int, stop: int) -> WrittenRange:
     writer.write(numbers(start, stop))
     return writer.finish(soon())
 
 
+def commit(chosen: SinkOptions, store: str, *written: WrittenRange) -> None:
+    """What the driver does when these tasks are done."""
+    commit_coordinator.commit(chosen, PickedStore(store, ()), written, Application.of(chosen))
+
+
+def publish(
+    cluster: EmbeddedCluster,
+    topic: str,
+    values: pa.Array,
+    partition: str = PARTITION,
+    **given: object,
+) -> int:
+    """Write and commit one transaction; return the index of the store that was picked."""
+    chosen = options(cluster, topic=topic, **given)
+    with factory(chosen) as opened, opened.open(TopicPartition(topic, partition)) as writer:
+        writer.write(values)
+        commit(chosen, opened.picked, writer.finish(soon()))
+        return cluster.stores.index(opened.picked)
+
+
 def soon() -> Deadline:
-    """What a writer has to finish in."""
+    """A deadline that only a hanging writer misses."""
     return Deadline(PATIENCE_S)
 
 
 def restarts(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
-    """The deadlines that are restarted from now on, each as often as it is."""
+    """The deadlines that are restarted from now on, once for each restart."""
     restart, seen = Deadline.restart, list[Deadline]()
 
     def counted(deadline: Deadline) -> None:
@@ -72,12 +83,6 @@ def restarts(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
 
     monkeypatch.setattr(Deadline, "restart", counted)
     return seen
-
-
-def host_of(cluster: EmbeddedCluster, writer: TransactionalWriter) -> int:
-    """The index of the store that hosts the writer's partition."""
-    assert writer.rows.host is not None
-    return cluster.stores.index(writer.rows.host.location.store)
 
 
 def numbers(start: int, stop: int) -> pa.Array:
@@ -91,14 +96,13 @@ def texts_of(values: pa.Array) -> list[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """One store's part of the partition."""
+    """One store's records of the partition, and its state."""
 
     values: list[bytes]
     info: TransactionState
 
 
 def held(cluster: EmbeddedCluster, topic: str, index: int = 0, partition: str = PARTITION) -> Held:
-    """What one store has."""
     store = cluster.stores[index]
     with StoreSession(options(cluster).mesh_address) as session:
         (client,) = [each for each in session.refresh() if each.location.store == store]

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 
 import pyarrow as pa
 
@@ -22,8 +21,8 @@ from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
-from dafka_spark.sink.store_session import StoreSession
-from dafka_spark.sink.transaction_writer import TransactionalWriter, WriterFactory
+from dafka_spark.sink.staging import WriterFactory
+from dafka_spark.sink.store_session import PickedStore, StoreSession
 from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
 from dafka_spark.source.record_sources import RangeFetch, open_sources
 
@@ -69,16 +68,12 @@ def read_task(tower: str, far: StoreClient, near: StoreClient) -> Steps:
 
 
 def write_task(tower: str, far: str) -> Steps:
-    with WriterFactory(SinkOptions.of({"tower": tower, "acks": "all"})) as factory:
-        for number in count():
-            writer = factory.open(TopicPartition("write", f"{number:08X}".ljust(32, "0")))
-            assert isinstance(writer, TransactionalWriter)
-            writer.write(pa.array([b"1"] * 10))
-            writer.pause()
-            assert writer.rows.host is not None
-            if writer.rows.host.location.store == far:
-                break
-        yield number
+    options = SinkOptions.of({"tower": tower})
+    with WriterFactory(options, PickedStore(far, ())) as factory:
+        writer = factory.open(TopicPartition("write", "0" * 32))
+        writer.write(pa.array([b"1"] * 10))
+        writer.pause()
+        yield 10
         writer.write(pa.array([b"2"] * 10))
         yield writer.finish(Deadline(TIMEOUT_S)).end
 

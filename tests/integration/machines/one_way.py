@@ -17,7 +17,9 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.transaction_writer import WriterFactory
+from dafka_spark.sink.application import Application
+from dafka_spark.sink.commit_coordinator import commit, pick_store
+from dafka_spark.sink.staging import WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 
@@ -28,10 +30,12 @@ TIMEOUT_S = 30
 
 def write(given: dict[str, str]) -> int:
     options = SinkOptions.of({**given, "topic": TP.topic})
-    with WriterFactory(options) as factory:
-        writer = factory.open(TP)
+    picked = pick_store(options)
+    with WriterFactory(options, picked) as factory, factory.open(TP) as writer:
         writer.write(pa.array([b"1"] * COUNT))
-        return writer.finish(Deadline(TIMEOUT_S)).end
+        staged = writer.finish(Deadline(TIMEOUT_S))
+        commit(options, picked, [staged], Application.of(options))
+        return staged.end
 
 
 def read(given: dict[str, str], **others: str) -> int:

@@ -33,9 +33,9 @@ NAMES = {
     "write": ["batch write, acknowledged, {}"],
     "drain": ["backlog drained, {}", "backlog drained, {}, micro-batches alone"],
     "trigger": [
-        "one micro-batch, {}, exactly-once",
-        "one micro-batch, {}, at-least-once",
-        "one micro-batch, {}, exactly-once beside at-least-once",
+        "one micro-batch, {}, 1 task",
+        "one micro-batch, {}, 8 tasks",
+        "one micro-batch, {}, 64 tasks",
         "one micro-batch, {}, acks=all of two stores",
     ],
     "replay": ["replay, {}, record by record", "replay, {}, as Arrow"],

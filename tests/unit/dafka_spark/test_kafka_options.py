@@ -65,7 +65,7 @@ def test_a_producers_options(caplog: pytest.LogCaptureFixture) -> None:
         ("kafka.enable.auto.commit", "true", "the checkpoint keeps a query's offsets"),
         ("kafka.value.deserializer", "x", "keys and values are binary columns"),
         ("kafka.partitioner.class", "x", "each task writes to its own partition"),
-        ("kafka.transactional.id", "x", "exactly-once"),
+        ("kafka.transactional.id", "x", "exactly once"),
         ("kafka.security.protocol", "SASL_SSL", "keys authenticate and encrypt instead"),
         ("kafka.ssl.truststore.location", "/x", "keys authenticate and encrypt instead"),
         ("kafka.grup.id", "g", "did you mean 'kafka.group.id'?"),

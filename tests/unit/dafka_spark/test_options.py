@@ -70,9 +70,7 @@ def test_defaults() -> None:
     assert options.max_bytes_per_batch >= MAX_BLOCK_BYTES
     assert options.max_trigger_delay == 900_000  # Kafka's default, 15 m
     assert SinkOptions.of({}).acks_needed == ALL_STORES
-    assert SinkOptions.of({"delivery": "At-Least-Once"}).acks_needed == 1
     assert SinkOptions.of({"acks": "2"}).acks_needed == 2
-    assert SinkOptions.of({}).is_exact
     assert SinkOptions.of({}).delivery_timeout_s == 120.0
 
 
@@ -178,22 +176,16 @@ def test_a_source_without_topics_is_refused() -> None:
         ({"topics": "t"}, "did you mean 'topic'"),
         ({"path": "t"}, "has no path; name the topic with option 'topic'"),
         ({"acks": "0"}, "at least 1, or all"),
-        ({"delivery": "twice"}, "must be one of exactly-once, at-least-once"),
+        ({"delivery": "exactly-once"}, "each batch is written exactly once"),
+        ({"Commit": "batch"}, "leave the option out"),
         ({"topic": ""}, "a topic must have 1 to 255 bytes"),
         ({"topic": r"a\x1b"}, "set option allowControlCharacters to true"),
         ({"deliveryTimeoutMs": "0"}, "at least 1"),
-        ({"commit": "Task"}, "another number of tasks, by adaptive execution"),
-        ({"commit": "job"}, "must be one of batch"),
-        ({"audit": "true", "delivery": "at-least-once"}, "needs delivery = exactly-once"),
         ({"txnAppId": "a"}, "'txnAppId' = 'a': is given with 'txnVersion' only: name both"),
         ({"txnVersion": "1"}, "'txnVersion' = 1: is given with 'txnAppId' only: name both"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "at least 0"),
         ({"txnAppId": "a", "txnVersion": "562949953421312"}, "at most 562949953421311"),
         ({"txnAppId": "a", "txnVersion": "1", "writerId": "w"}, "leave out writerId"),
-        (
-            {"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"},
-            "a version is written once: it needs delivery = exactly-once",
-        ),
         ({"valueformat": "json", "valueschema": "id"}, "must be columns like"),
     ],
 )

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_spark.sink import transaction_writer
-from dafka_spark.sink.transaction_writer import RowBuffer
+from dafka_spark.sink import staging
+from dafka_spark.sink.staging import RowBuffer
 
 PIECES = st.lists(st.lists(st.binary(max_size=9), max_size=7), max_size=9)
 
@@ -19,8 +19,8 @@ def test_blocks_have_all_values_and_are_sent_when_they_are_full(
 ) -> None:
     buffer = RowBuffer()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transaction_writer, "BLOCK_ROWS", max_rows)
-        patch.setattr(transaction_writer, "BLOCK_BYTES", max_bytes)
+        patch.setattr(staging, "BLOCK_ROWS", max_rows)
+        patch.setattr(staging, "BLOCK_BYTES", max_bytes)
         arrays = [pa.array(values, pa.binary()) for values in pieces]
         full = [block.to_pylist() for array in arrays for block in buffer.add(array)]
         rest = [block.to_pylist() for block in buffer.rest()]

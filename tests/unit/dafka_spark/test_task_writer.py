@@ -23,17 +23,15 @@ from dafka_spark.formats.codecs import parse_ddl
 from dafka_spark.options import SinkOptions
 from dafka_spark.schema import full
 from dafka_spark.sink import rows
-from dafka_spark.sink.application import Application
-from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
+from dafka_spark.sink.application import Application, own_address, partition_address
 from dafka_spark.sink.rows import (
     by_topic,
     check_columns,
     encoded,
-    own_address,
-    partition_address,
     row_codec,
     write_rows,
 )
+from dafka_spark.sink.staging import WrittenRange
 
 
 class Ledger:
@@ -83,7 +81,7 @@ def test_values_are_bytes(kind: pa.DataType) -> None:
     values = pa.array(["é", ""]).cast(kind)
     written = write(ledger, pa.record_batch({"value": values}), topic="t")
     assert ledger.values == {"t": ["é".encode(), b""]}
-    assert written == TaskCommit(2, (WrittenRange(TopicPartition("t", "@t"), 40, 42),))
+    assert written == (WrittenRange(TopicPartition("t", "@t"), 40, 42),)
 
 
 def test_option_topic_wins_over_the_column() -> None:
@@ -97,8 +95,7 @@ def test_rows_go_to_their_topics_in_order() -> None:
     first = batch(value=[b"1", b"2", b"3"], topic=["a", "b", "a"])
     written = write(ledger, first, batch(value=[b"4"], topic=["a"]))
     assert ledger.values == {"a": [b"1", b"3", b"4"], "b": [b"2"]}
-    assert written.rows == 4
-    assert written.ranges[0] == WrittenRange(TopicPartition("a", "@a"), 40, 43)
+    assert written[0] == WrittenRange(TopicPartition("a", "@a"), 40, 43)
     assert sorted(ledger.closed) == ["a", "b"]
 
 
@@ -107,14 +104,13 @@ def test_rows_go_to_their_topics_in_order() -> None:
     [
         ({"topic": "t"}, ["t"]),  # what cannot be written is refused before there are rows
         ({}, []),
-        ({"topic": "t", "delivery": "at-least-once"}, []),
     ],
 )
 def test_writers_that_no_row_needs(given: Any, opened: list[str]) -> None:
     empty = batch(value=pa.array([], pa.binary()), topic=pa.array([], pa.string()))
     for batches in ([], [empty]):
         ledger = Ledger()
-        assert write(ledger, *batches, **given) == TaskCommit(0, ())
+        assert write(ledger, *batches, **given) == ()
         assert ledger.opened == ledger.closed == opened
 
 

@@ -15,16 +15,19 @@ from pyspark.sql.types import (
 )
 
 from dafka_core.errors import ConfigError
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
+from dafka_spark.sink.staging import WrittenRange
+from dafka_spark.sink.store_session import PickedStore
 from dafka_spark.sink.writer import (
     BATCH_ID,
     QUERY_ID,
     SPECULATION,
     DafkaBatchWriter,
     DafkaStreamWriter,
+    TaskCommit,
 )
 from tests.unit.dafka_spark.tasks import Task
 
@@ -95,10 +98,11 @@ def test_a_micro_batch_that_has_no_name_is_refused(
 ) -> None:
     told = {QUERY_ID: "q", BATCH_ID: "0", missing: ""}
     Task(0, told).begin(monkeypatch)
-    with pytest.raises(RuntimeError, match="which query and batch it belongs to"):
+    with pytest.raises(RuntimeError, match="no query id or no batch id"):
         DafkaStreamWriter(VALUES, TO_T).write(iter([]))
 
 
 def test_what_a_task_has_written_travels_to_the_driver() -> None:
-    message = TaskCommit(1, (WrittenRange(TopicPartition("t", "A"), 0, 1),))
-    assert pickle.loads(pickle.dumps(message)) == message
+    picked = PickedStore("A" * 32, (StoreLocation("A" * 32, ("grpc://127.0.0.1:1",)),))
+    message = TaskCommit((WrittenRange(TopicPartition("t", "A"), 0, 1),), picked, "q")
+    assert vars(pickle.loads(pickle.dumps(message))) == vars(message)

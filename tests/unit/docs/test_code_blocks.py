@@ -44,6 +44,7 @@ TRIED = {
     "docs/cluster.md | In a coroutine | python": f"{README}example_of_a_coroutine",
     "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
     "docs/console.md | A pipeline to look at: `make demo-live` | text": LIVE,
+    "docs/delivery.md | What the sink guarantees | python": f"{README}example_of_delivery",
     "docs/extensions.md | * | *": (
         "tests/integration/testing/test_topic_echo.py::"
         "test_the_extension_of_the_page_copies_a_topic_and_is_measured"

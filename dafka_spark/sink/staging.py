@@ -1,0 +1,419 @@
+"""A task's writers: they stage rows at the store that the driver has picked.
+
+Staged rows are on the store's disk and invisible until the driver commits them.  A task keeps a
+copy until then, up to a bound, and stages it again when the store restarts.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+import pyarrow as pa
+
+from dafka_core.errors import (
+    DafkaError,
+    FencedError,
+    NotAcknowledgedError,
+    OffsetConflictError,
+    StoreBusyError,
+    StoreUnreachableError,
+)
+from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from dafka_core.flight.store_client import PutStream, StoreClient
+from dafka_core.model.log_entries import Discard, TransactionExistsError
+from dafka_core.model.records import RecordBatch, TopicPartition, TransactionState
+from dafka_core.model.values import Values
+from dafka_core.system.closing import Closing
+from dafka_spark.cluster import timing
+from dafka_spark.cluster.timing import Deadline
+from dafka_spark.options import SinkOptions
+from dafka_spark.sink.store_session import PickedStore, StoreSession
+
+BLOCK_ROWS: Final = MAX_BATCH_RECORDS
+BLOCK_BYTES: Final = MAX_BATCH_BYTES // 2
+"""Rows are sent when they reach one of these.  Half of a store's largest block, so that the store
+makes one block of them even where one of Spark's batches exceeds the limit by far."""
+
+RETAINED_BYTES: Final = 64 << 20
+"""Rows that a task keeps in memory to stage them again.  A task with more depends on the rows that
+the store has on disk."""
+
+MAX_STREAMS: Final = 4
+"""Streams that a task has open: a store serves 32, and other tasks write to it, too."""
+
+HOLD_S: Final = 1.0
+"""A stream without new rows is closed after this time.  A store serves few streams, and a task may
+compute its next rows for minutes; opening one again takes milliseconds."""
+
+_LOST: Final = (StoreUnreachableError, OffsetConflictError, TransactionExistsError)
+"""Errors after which a writer asks the store for its state and continues from there."""
+
+States = Sequence[tuple[StoreClient, TransactionState]]
+"""The state of one partition at each store."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRange:
+    """Offsets ``start`` to ``end`` (exclusive) that a task has written to one partition.
+
+    ``attempt`` has staged them; it is empty if they are committed already.  ``digest`` is the rows'
+    (``RowDigest``) if the query is audited.
+    """
+
+    tp: TopicPartition
+    start: int
+    end: int
+    attempt: str = ""
+    digest: str = ""
+
+
+class RowBuffer:
+    """Collects rows until they fill a block."""
+
+    def __init__(self) -> None:
+        self._row_count = 0
+        self._pieces: list[pa.Array] = []
+        self._size_bytes = 0
+
+    def add(self, values: pa.Array) -> Iterator[pa.Array]:
+        """Take binary or string values without nulls; yield each full block."""
+        at = 0
+        while at < len(values):
+            part = values.slice(at, BLOCK_ROWS - self._row_count)
+            self._pieces.append(part)
+            self._row_count += len(part)
+            self._size_bytes += part.nbytes
+            at += len(part)
+            if self._row_count >= BLOCK_ROWS or self._size_bytes >= BLOCK_BYTES:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.Array]:
+        """Yield the remaining rows as a block, if there are any."""
+        if self._pieces:
+            binary = [piece.cast(pa.binary()) for piece in self._pieces]
+            self._pieces, self._row_count, self._size_bytes = [], 0, 0
+            yield binary[0] if len(binary) == 1 else pa.concat_arrays(binary)
+
+
+class WriterFactory(Closing):
+    """Opens a task's writers, one for each partition; to be closed.
+
+    Attributes:
+        session: the stores.
+        streams: the writers with an open stream, the least recently opened first.
+    """
+
+    def __init__(self, options: SinkOptions, picked: PickedStore) -> None:
+        self.timeout_s = options.delivery_timeout_s
+        self.picked = picked.store
+        self.session = StoreSession(options.mesh_address, picked.locations)
+        self.streams: dict[StagingWriter, Callable[[], None]] = {}
+
+    def close(self) -> None:
+        """Return the stores' clients."""
+        self.session.close()
+
+    def open(self, tp: TopicPartition) -> StagingWriter:
+        """Open the writer of one partition at the picked store.
+
+        The picked store first catches up with every other store.  What earlier attempts have
+        staged at the others is discarded.
+
+        Raises:
+            StoreUnreachableError: the picked store, or one that may have more, is unreachable.
+        """
+        states = self._caught_up(tp, Deadline(self.timeout_s))
+        (picked,) = (each for each in states if each[0].location.store == self.picked)
+        fence(tp, states, picked[0], picked[1].end)
+        return StagingWriter(tp, self, *picked, {state.attempt for _, state in states})
+
+    def _caught_up(self, tp: TopicPartition, deadline: Deadline) -> States:
+        def state_at(client: StoreClient) -> TransactionState:
+            return client.transaction_states([tp], timeout_s=timing.ANSWER_S)[0]
+
+        why, away = "it is unreachable", Deadline(timing.SILENT_S)
+        for _ in deadline.attempts():
+            states = self.session.ask(state_at, deadline)
+            end = max(state.end for _, state in states)
+            for client, state in states:
+                if client.location.store == self.picked:
+                    if state.end >= end:
+                        return states
+                    why = f"it has {tp} up to offset {state.end}, and another store up to {end}"
+                    with suppress(StoreUnreachableError):
+                        client.wait(tp, end, timeout_s=deadline.left_s)
+                    break
+            else:
+                if away.is_over:  # others are reachable: Spark's next attempt need not wait
+                    break
+                self.session.refresh()
+        raise StoreUnreachableError(self.picked, why)
+
+
+class StagingWriter:
+    """Stages the rows of one task for one partition.
+
+    Args:
+        state: the partition's at the picked store.
+        attempts: those that this one replaces; any other attempt at the store has taken over.
+
+    Attributes:
+        attempt: the one that stages the rows; a new one each time all rows are staged again.
+        start, end: the offsets that the rows will have.
+        is_whole: True while all rows are retained.
+    """
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        factory: WriterFactory,
+        client: StoreClient,
+        state: TransactionState,
+        attempts: set[str],
+    ) -> None:
+        self.attempt = uuid.uuid4().hex.upper()
+        self.start = self.end = state.end
+        self.is_whole = True
+        self._tp = tp
+        self._factory = factory
+        self._client = client
+        self._attempts = {self.attempt, *attempts}
+        self._buffer = RowBuffer()
+        self._retained: deque[RecordBatch] = deque()
+        self._put: PutStream | None = None
+        self._waited_s = 0.0
+        """How long the writer has waited for its turn at the store."""
+        # Held by the task's thread, or by the timer's while it closes the stream.
+        self._lock = threading.RLock()
+        self._timer = threading.Timer(0, self._close_idle)
+
+    def write(self, contents: pa.Array) -> None:
+        """Take binary or string values without nulls."""
+        for block in self._buffer.add(contents):
+            self._add(block, Deadline(self._factory.timeout_s))
+
+    def finish(self, deadline: Deadline) -> WrittenRange:
+        """Wait until all rows are on the store's disk.
+
+        Raises:
+            NotAcknowledgedError: they are not at the deadline.
+            FencedError: another attempt has taken over.
+        """
+        for block in self._buffer.rest():
+            self._add(block, deadline)
+        self._retry(self._wait_staged, deadline)
+        self._close()
+        self._retained.clear()
+        return WrittenRange(self._tp, self.start, self.end, self.attempt)
+
+    def pause(self) -> None:
+        """Close the stream as soon as all rows in it are on the store's disk.
+
+        Raises:
+            NotAcknowledgedError: they are not within ``deliveryTimeoutMs``.
+        """
+        self._retry(self._wait_staged, Deadline(self._factory.timeout_s))
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+        if error[0] is not None:
+            with suppress(DafkaError):
+                discard = Discard(self._tp, self.attempt)
+                self._client.discard([discard], timeout_s=timing.DISCARD_S)
+
+    # -- the rows' way to the store's disk -------------------------------------------------------
+
+    @property
+    def retained_bytes(self) -> int:
+        """The memory that retained rows take: values, and the offset of each."""
+        return sum(batch.values.size_bytes + 4 * batch.count for batch in self._retained)
+
+    def _add(self, values: pa.Array, deadline: Deadline) -> None:
+        try:
+            with self._lock:  # the timer waits for all rows up to ``end``
+                batch = RecordBatch(self._tp, self.end, Values.from_arrow(values))
+                self._retained.append(batch)
+                self.end = batch.end
+                self._send([batch])
+        except _LOST as error:
+            self._reconnect(error, deadline)
+        while len(self._retained) > 1 and self.retained_bytes > RETAINED_BYTES:
+            self._retry(self._release, deadline)
+
+    def _send(self, batches: Sequence[RecordBatch]) -> None:
+        with self._lock:
+            for batch in batches:
+                if self._put is None:
+                    self._put = self._open_stream(batch.offset)
+                self._put.write(batch.values.to_arrow())
+            self._timer.cancel()
+            self._timer = threading.Timer(HOLD_S, self._close_idle)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _open_stream(self, offset: int) -> PutStream:
+        streams = self._factory.streams
+        while len(streams) >= MAX_STREAMS:
+            for pause in list(streams.values())[:1]:  # timers remove others meanwhile
+                pause()
+        streams[self] = self.pause
+        return self._client.put(
+            self._tp,
+            offset,
+            attempt=self.attempt,
+            waited_s=self._waited_s,
+            timeout_s=self._factory.timeout_s,
+        )
+
+    def _wait_staged(self, deadline: Deadline) -> None:
+        with self._lock:
+            self._wait_durable(self.end, deadline.left_s)
+
+    def _wait_durable(self, end: int, timeout_s: float) -> int:
+        """Wait until the rows up to ``end`` are on disk, and return how many are."""
+        if self._put is None:  # closed because all rows were
+            return self.end
+        durable = self._put.wait_durable(end, timeout_s=timeout_s)
+        self._waited_s = 0.0
+        return durable
+
+    def _release(self, deadline: Deadline) -> None:
+        """Release the oldest retained rows once they are on the store's disk."""
+        self.is_whole = False
+        with self._lock:
+            durable = self._wait_durable(self._retained[0].end, deadline.left_s)
+        while self._retained and self._retained[0].end <= durable:
+            self._retained.popleft()
+
+    def _close(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if self._put is not None:
+                self._put.close()
+                self._put = None
+            self._factory.streams.pop(self, None)
+
+    def _close_idle(self) -> None:
+        # An error here meets the task's thread at its next step.
+        with self._lock, suppress(DafkaError):
+            self._wait_durable(self.end, self._factory.timeout_s)
+            self._close()
+
+    # -- the store is lost -----------------------------------------------------------------------
+
+    def _retry(self, step: Callable[[Deadline], None], deadline: Deadline) -> None:
+        """Do a step at the store, and again after each loss of the store."""
+        while True:
+            try:
+                step(deadline)
+            except _LOST as error:
+                self._reconnect(error, deadline)
+                if deadline.is_over:
+                    raise self._not_acknowledged(deadline) from error
+            else:
+                return
+
+    def _reconnect(self, error: DafkaError, deadline: Deadline) -> None:
+        """Continue at the picked store as soon as it is reachable.
+
+        Raises:
+            NotAcknowledgedError: it is unreachable until the deadline, or given up by the mesh.
+            FencedError: another attempt has taken over.
+        """
+        self._close()
+        self._wait_turn(error, deadline)
+        session, store = self._factory.session, self._factory.picked
+        away = Deadline(timing.SILENT_S)
+        session.refresh()
+        for client in session.clients_at(store, deadline):
+            try:
+                if client is not None and self._resume(client):
+                    return
+            except _LOST as lost:
+                error = lost
+                self._wait_turn(error, deadline)
+            if away.is_over and session.has_given_up(store):
+                error = StoreUnreachableError(store, "it alone had rows of the job, and is gone")
+                deadline = away  # Spark's next attempt need not wait
+                break
+        raise self._not_acknowledged(deadline) from error
+
+    def _resume(self, client: StoreClient) -> bool:
+        """Stage the retained rows that the store lacks; return False if it has to catch up."""
+        self._close()
+        self._client = client
+        (state,) = client.transaction_states([self._tp], timeout_s=timing.ANSWER_S)
+        at = state.staged_end
+        first = self._retained[0].offset if self._retained else self.end
+        if state.attempt == self.attempt and first <= at <= self.end:
+            missing = [each for each in self._retained if each.end > at]
+            self._send([each.between(max(at, each.offset), each.end) for each in missing])
+            return True
+        # Rows without an attempt come from another store and are replaced.
+        is_taken = at > state.end and state.attempt and state.attempt not in self._attempts
+        if is_taken or not self.is_whole:
+            raise FencedError(*self._tp, self.attempt)
+        if state.end < self.start:
+            return False
+        self._stage_all(state.end)
+        return True
+
+    def _stage_all(self, start: int) -> None:
+        """Stage all rows as a new attempt: rows of the last one may still be on their way."""
+        moved = start - self.start
+        self._retained = deque(
+            replace(batch, offset=batch.offset + moved) for batch in self._retained
+        )
+        self.start, self.end = start, self.end + moved
+        self.attempt = uuid.uuid4().hex.upper()
+        self._attempts.add(self.attempt)
+        self._send([*self._retained])
+
+    def _wait_turn(self, error: DafkaError, deadline: Deadline) -> None:
+        """After a refusal by a busy store, pause; restart the deadline if it serves others."""
+        if isinstance(error, StoreBusyError):
+            self._waited_s = error.waited_s
+            if error.moves:
+                deadline.restart()
+            deadline.pause()
+
+    def _not_acknowledged(self, deadline: Deadline) -> NotAcknowledgedError:
+        return NotAcknowledgedError(*self._tp, self.end - self.start, deadline.timeout_s)
+
+
+def fence(tp: TopicPartition, states: States, picked: StoreClient, end: int) -> None:
+    """Discard what earlier attempts have staged at other stores than the picked one.
+
+    At the picked store, the first rows of the new attempt replace them.  A part of an older
+    transaction, which does not begin at the partition's ``end``, stays: it cannot be joined with
+    the new one, and the store that has all of it may be sending the rest.
+    """
+    for client, state in states:
+        is_older = not state.attempt and state.end != end
+        if client is not picked and state.staged_end > state.end and not is_older:
+            with suppress(DafkaError):
+                attempt = state.attempt or _take_over(client, tp, state.end)
+                client.discard([Discard(tp, attempt)], timeout_s=timing.DISCARD_S)
+
+
+def _take_over(client: StoreClient, tp: TopicPartition, end: int) -> str:
+    """Replace a part of a transaction that another store has committed before it was lost.
+
+    The part must not be joined with the rows that are staged now: they have the same offsets, and
+    perhaps another order.
+    """
+    attempt = uuid.uuid4().hex.upper()
+    with client.put(tp, end, attempt=attempt, timeout_s=timing.DISCARD_S) as put:
+        put.write(pa.array([b""], pa.binary()))
+        put.wait_durable(end + 1, timeout_s=timing.DISCARD_S)
+    return attempt
