@@ -19,13 +19,14 @@ from dafka_core.model.values import Values
 from dafka_spark.errors import (
     FetchError,
     HistoryReplacedError,
+    IncompleteBatchError,
     RetentionAheadError,
     SourceLossError,
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.offset_ranges import HeldRange, OffsetRange, SharedTask
+from dafka_spark.source.offset_ranges import DafkaInputPartition, HeldRange, OffsetRange
 from dafka_spark.source.partition_reader import RangeReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 
@@ -64,13 +65,13 @@ def filled(store: Served, partitions: list[TopicPartition] = PARTITIONS) -> Serv
     return store
 
 
-def task(*stores: Served, end: int = 10) -> SharedTask:
+def task(*stores: Served, end: int = 10) -> DafkaInputPartition:
     """Everything, from stores that were seen to have it, the first one first."""
     held = tuple(HeldRange(store.location, 0, end) for store in stores)
-    return SharedTask(tuple(OffsetRange(*tp, 0, end, held) for tp in PARTITIONS))
+    return DafkaInputPartition(tuple(OffsetRange(*tp, 0, end, held) for tp in PARTITIONS))
 
 
-def rows(wanted: SharedTask, fetch: str = "flight", **given: str) -> Rows:
+def rows(wanted: DafkaInputPartition, fetch: str = "flight", **given: str) -> Rows:
     options = SourceOptions.of(
         {"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "1000", **given}
     )
@@ -162,7 +163,7 @@ def test_a_store_that_is_gone_is_asked_once(
     two.stop()
     assert rows(wanted) == ALL
     assert asked == {"read_many": 2}
-    assert "going on elsewhere" in caplog.text
+    assert "continuing with another source" in caplog.text
 
 
 def test_a_store_that_goes_away_amid_its_answer(
@@ -202,15 +203,17 @@ def test_another_history_is_said_as_of_one_range(one: Served) -> None:
     known = task(one).ranges
     mine = replace(known[0], partition="Q")
     with pytest.raises(HistoryReplacedError, match="partition Q"):
-        rows(SharedTask((replace(mine, life=old.life), *known)))
-    assert rows(SharedTask((replace(mine, life=new.life), *known))) == ALL | {"Q": [*range(10)]}
+        rows(DafkaInputPartition((replace(mine, life=old.life), *known)))
+    assert rows(DafkaInputPartition((replace(mine, life=new.life), *known))) == ALL | {
+        "Q": [*range(10)]
+    }
     unheard = replace(mine, life=EpochId(11, 3, 1))
     with pytest.raises(FetchError, match="life 11 of the partition's producer"):
-        rows(SharedTask((unheard, *known)))
+        rows(DafkaInputPartition((unheard, *known)))
 
 
-def test_what_came_twice_is_not_taken(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever made the mistake: what has come until then is right, and the rest comes again."""
+def test_records_that_come_twice_are_an_error(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever part made the mistake."""
     read_many = StoreClient.read_many
 
     def twice(*given: Any, **named: Any) -> Any:
@@ -218,4 +221,5 @@ def test_what_came_twice_is_not_taken(one: Served, monkeypatch: pytest.MonkeyPat
             yield from (parts[:3], parts[:1], parts[3:])
 
     monkeypatch.setattr(StoreClient, "read_many", twice)
-    assert rows(task(one)) == ALL
+    with pytest.raises(IncompleteBatchError, match="came twice"):
+        rows(task(one))

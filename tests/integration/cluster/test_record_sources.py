@@ -23,7 +23,7 @@ from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.offset_ranges import DafkaInputPartition, HeldRange, OffsetRange
 from dafka_spark.source.partition_reader import RangeReader
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.forked import ForkedCluster
@@ -68,7 +68,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     wanted = OffsetRange("t", "A", start, end, known(store_locations, end))
     schema = columns(*names) if names else full()
-    return RangeReader(schema, given, HeardOf().connect).read(wanted)
+    return RangeReader(schema, given, HeardOf().connect).read(DafkaInputPartition((wanted,)))
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight", "auto", "mesh"])
@@ -81,7 +81,7 @@ def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str
     source.written = store.log.times(A, 0, 3_000)
     wanted = OffsetRange("t", "A", 500, 2_900, known([store.location], 3_000))
     given = options(fetch, maxrecordsperbatch="700")
-    found = RangeReader(full(), given, source.connect).read(wanted)
+    found = RangeReader(full(), given, source.connect).read(DafkaInputPartition((wanted,)))
     table = pa.Table.from_batches(list(found))
     assert table["value"].to_pylist() == [value(offset, 10) for offset in range(500, 2_900)]
     assert table["offset"].to_pylist() == list(range(500, 2_900))
@@ -185,7 +185,9 @@ def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
     location = StoreLocation("one", store.location.locations)
     wanted = OffsetRange("t", "A", 0, 60_000, known([location], 60_000))
     schema = columns("offset", "value")
-    found = RangeReader(schema, options("auto"), source.connect).read(wanted)
+    found = RangeReader(schema, options("auto"), source.connect).read(
+        DafkaInputPartition((wanted,))
+    )
     table = [next(found)]
     store.stop()
     table.extend(found)
@@ -227,7 +229,7 @@ def test_a_store_started_anew_is_not_local(serve: Serve, used: list[str]) -> Non
     location, port = store.location, store.port
     store.stop()
     store.start(port)
-    with pytest.raises(FetchError, match=r"the store has been restarted"):
+    with pytest.raises(FetchError, match=r"the store was restarted"):
         list(batches([location], 0, 10, options("local")))
     assert sum(batch.num_rows for batch in batches([location], 0, 10, options("auto"))) == 10
     assert used == ["store one by Arrow Flight"]
@@ -265,7 +267,9 @@ def checked_rows(location: StoreLocation, start: int, end: int) -> int:
     given = options("local", maxrecordsperbatch="500")
     at, lost = start, None
     try:
-        for batch in RangeReader(columns("value"), given, HeardOf().connect).read(wanted):
+        for batch in RangeReader(columns("value"), given, HeardOf().connect).read(
+            DafkaInputPartition((wanted,))
+        ):
             values = [appender.value(offset) for offset in range(at, at + batch.num_rows)]
             assert batch["value"].to_pylist() == values
             at += batch.num_rows
@@ -302,8 +306,8 @@ def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
         given = SourceOptions.of({"subscribe": "t", "tower": cluster.tower, "fetch": "flight"})
         reader = DafkaBatchReader(columns("offset", "value"), given)
         (part,) = reader.partitions()
-        assert isinstance(part, OffsetRange)
-        stores = [held.location.store for held in part.held]
+        assert isinstance(part, DafkaInputPartition)
+        stores = [held.location.store for held in part.ranges[0].held]
         assert sorted(stores) == sorted(cluster.stores)
         found = reader.read(part)
         table = [next(found)]

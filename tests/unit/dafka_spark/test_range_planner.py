@@ -15,14 +15,13 @@ from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import TopicPartition
 from dafka_spark.options import RECORDS_PER_TASK, SourceOptions
 from dafka_spark.source.offset_ranges import (
-    LEAST_TASKS,
-    SHARED_RANGES,
-    SHARED_RECORDS,
+    MAX_JOINED_RANGES,
+    MAX_JOINED_RECORDS,
+    MIN_TASKS,
+    DafkaInputPartition,
     HeldRange,
     Holders,
     OffsetRange,
-    SharedTask,
-    Task,
     assign_stores,
     plan_tasks,
     rate_limit,
@@ -141,10 +140,10 @@ def stores(item: OffsetRange) -> str:
 
 
 def who(
-    start: int, end: int, holders: Sequence[HeldRange], *, turn: int = 0, alone: bool = False
+    start: int, end: int, holders: Sequence[HeldRange], *, turn: int = 0, no_mesh: bool = False
 ) -> str:
     item = OffsetRange("t", "a", start, end)
-    found = assign_stores(item, {key("a"): holders}, turn, alone=alone)
+    found = assign_stores(item, {key("a"): holders}, turn, no_mesh=no_mesh)
     assert found == item
     return stores(found)
 
@@ -163,8 +162,8 @@ def test_those_that_have_some_of_it_are_named() -> None:
     assert who(0, 30, holders) == "A"
     assert who(95, 100, holders) == ""
     # Where there is no mesh to ask they at least can say what they have.
-    assert who(95, 100, holders, alone=True) == "AB"
-    assert who(0, 30, holders, alone=True) == "A"
+    assert who(95, 100, holders, no_mesh=True) == "AB"
+    assert who(0, 30, holders, no_mesh=True) == "A"
 
 
 def test_those_that_have_heard_of_the_newest_producer_come_first() -> None:
@@ -172,7 +171,7 @@ def test_those_that_have_heard_of_the_newest_producer_come_first() -> None:
 
     def asked(planned: EpochId, *holders: HeldRange, turn: int = 0) -> str:
         item = OffsetRange("t", "a", 30, 80, life=planned)
-        return stores(assign_stores(item, {key("a"): holders}, turn, alone=False))
+        return stores(assign_stores(item, {key("a"): holders}, turn, no_mesh=False))
 
     a, b, c = [
         each._replace(life=lives[each.location.store])
@@ -203,7 +202,7 @@ def planned(
     """The ranges of each task."""
     options = SourceOptions.of({"subscribe": "t", **given})
     tasks = plan_tasks(numbered(sizes), holders or {}, options)
-    return [task.ranges if isinstance(task, SharedTask) else (task,) for task in tasks]
+    return [task.ranges for task in tasks]
 
 
 def numbered(sizes: Sequence[int]) -> list[OffsetRange]:
@@ -212,16 +211,16 @@ def numbered(sizes: Sequence[int]) -> list[OffsetRange]:
 
 
 def test_few_ranges_have_a_task_each() -> None:
-    assert [len(task) for task in planned([1] * (2 * LEAST_TASKS - 1))] == [1] * 31
+    assert [len(task) for task in planned([1] * (2 * MIN_TASKS - 1))] == [1] * 31
 
 
 def test_small_ranges_share_tasks() -> None:
     assert [len(task) for task in planned([10] * 1_000)] == [62] * 16 + [8]
-    assert {len(task) for task in planned([10] * 10_000)} == {SHARED_RANGES}
+    assert {len(task) for task in planned([10] * 10_000)} == {MAX_JOINED_RANGES}
 
 
 def test_what_is_large_has_its_own_task() -> None:
-    large = SHARED_RECORDS
+    large = MAX_JOINED_RECORDS
     tasks = planned([1, large, 1, 1] * 100)
     assert [len(task) for task in tasks[:4]] == [1, 1, 3, 1]
     assert {len(task) for task in tasks if task[0].size == large} == {1}
@@ -266,18 +265,18 @@ def test_every_record_is_in_one_task_and_no_task_is_too_large(
     assert tasks == planned(sizes, **options)
     apart = split(numbered(sizes), min_partitions=least, max_records=most)
     assert [part for task in tasks for part in task] == apart
-    assert len(tasks) >= min(len(apart), least or LEAST_TASKS)
+    assert len(tasks) >= min(len(apart), least or MIN_TASKS)
     for task in tasks:
         assert len(task) == 1 or sum(part.size for part in task) <= min(
-            SHARED_RECORDS, most or SHARED_RECORDS
+            MAX_JOINED_RECORDS, most or MAX_JOINED_RECORDS
         )
-        assert len(task) <= SHARED_RANGES
+        assert len(task) <= MAX_JOINED_RANGES
 
 
 def test_holders_are_a_hint() -> None:
     """They travel to executors, but two ranges with the same records are the same."""
     (bare,) = ranges(5)
-    item = assign_stores(bare, {key("0"): held(("A", 0, 200))}, alone=False)
+    item = assign_stores(bare, {key("0"): held(("A", 0, 200))}, no_mesh=False)
     assert item == bare
     assert hash(item) == hash(bare)
     assert pickle.loads(pickle.dumps(item)).held == item.held != ()
@@ -298,7 +297,9 @@ def test_a_plan_follows_from_ranges_and_options_alone(
     """Whatever stores there are: a sink counts on it when a batch is run again."""
     options = SourceOptions.of({"subscribe": "t", "fetch": fetch, "maxrecordsperpartition": "700"})
 
-    def plan(bounds: list[tuple[int, int, int]], wanted: list[OffsetRange]) -> list[Task]:
+    def plan(
+        bounds: list[tuple[int, int, int]], wanted: list[OffsetRange]
+    ) -> list[DafkaInputPartition]:
         holders: dict[TopicPartition, list[HeldRange]] = {}
         for number, (name, *pair) in enumerate(bounds):
             holders.setdefault(key(name), []).extend(held((str(number), min(pair), max(pair))))
@@ -306,7 +307,8 @@ def test_a_plan_follows_from_ranges_and_options_alone(
 
     whole = ranges(*sizes)
     assert plan(before, whole) == plan(after, whole[::-1] if backwards else whole)
-    assert plan(before, whole) == split(whole, max_records=700)
+    parts = [each for task in plan(before, whole) for each in task.ranges]
+    assert parts == split(whole, max_records=700)
 
 
 def test_a_plan_is_the_same_whatever_the_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,13 +25,14 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import partition_reader
-from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
-from dafka_spark.source.partition_reader import ArrowBatches, RangeReader
-from dafka_spark.source.record_sources import RangeFetch
+from dafka_spark.source import arrow_batches
+from dafka_spark.source.arrow_batches import ArrowBatches
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
+from dafka_spark.source.partition_reader import RangeReader
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
+OPTIONS = SourceOptions.of({"subscribe": "t"})
 ODD = TopicPartition("bad\udcff\n", "\x1b")
 
 CONTENTS = st.binary(max_size=3) | st.just(closed(None, b"k", (("h", b"1"), ("h", None))))
@@ -56,7 +57,8 @@ def rows(
 ) -> Any:
     options = SourceOptions.of({"subscribe": "t", **given})
     wanted = OffsetRange("t", "A", start, end)
-    return list(RangeReader(schema or full(), options, source.connect).read(wanted))
+    task = DafkaInputPartition((wanted,))
+    return list(RangeReader(schema or full(), options, source.connect).read(task))
 
 
 def test_all_columns(source: MemoryReader) -> None:
@@ -103,13 +105,12 @@ def test_batches_are_cut_by_bytes(source: MemoryReader) -> None:
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
 
 
-def test_a_gap_is_noticed(source: MemoryReader) -> None:
+def test_a_gap_is_an_error(source: MemoryReader) -> None:
     source.missing = {50}
-    with pytest.raises(
-        StoreLostDataError, match=r"offset 50 was asked for.*failOnDataLoss"
-    ) as caught:
-        rows(source, 0, 100)
-    assert caught.value.wanted == 50
+    for fail in ("true", "false"):
+        with pytest.raises(IncompleteBatchError) as caught:
+            rows(source, 0, 100, failondataloss=fail)
+        assert (caught.value.expected, caught.value.found) == (50, 51)
 
 
 def test_an_early_end_is_noticed(source: MemoryReader) -> None:
@@ -138,12 +139,11 @@ def test_trimmed_records_are_warned_of(
     source: MemoryReader, caplog: pytest.LogCaptureFixture
 ) -> None:
     source.trim(A, 20)
-    source.missing = {25}
     with caplog.at_level(logging.WARNING):
         batches = rows(source, 10, 30, failondataloss="false")
     offsets = pa.Table.from_batches(batches)["offset"].to_pylist()
-    assert offsets == [20, 21, 22, 23, 24, 26, 27, 28, 29]
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert offsets == [*range(20, 30)]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "failOnDataLoss is false" in caplog.text
 
 
@@ -154,56 +154,8 @@ def test_nothing_left_is_warned_of(source: MemoryReader, caplog: pytest.LogCaptu
     assert "offset 100" in caplog.text
 
 
-# -- every range is counted ------------------------------------------------------------------------
-
-
-def some(start: int, end: int) -> RecordBatch:
-    return RecordBatch.of(A, start, [b"%d" % n for n in range(start, end)])
-
-
-@pytest.mark.parametrize(
-    ("came", "expected", "found"),
-    [
-        ([some(10, 20)], 20, None),
-        ([some(10, 15), some(16, 30)], 15, 16),
-        ([some(10, 15), some(10, 15), some(15, 30)], 15, 10),
-        ([some(10, 31)], 10, 10),
-        ([], 10, None),
-    ],
-)
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_rows_that_are_not_those_of_the_range_are_an_error(
-    source: MemoryReader,
-    monkeypatch: pytest.MonkeyPatch,
-    came: list[RecordBatch],
-    expected: int,
-    found: int | None,
-    fail: str,
-) -> None:
-    """Whoever made the mistake, and whatever ``failOnDataLoss`` says."""
-    monkeypatch.setattr(RangeFetch, "batches", lambda _: iter(came))
-    with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\]") as caught:
-        rows(source, 10, 30, columns("offset", "value"), failondataloss=fail)
-    error = caught.value
-    assert (error.start, error.end) == (10, 30)
-    assert (error.expected, error.found) == (expected, found)
-
-
-def test_only_what_is_known_to_be_lost_may_be_missing(
-    source: MemoryReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def holed(fetch: RangeFetch) -> Any:
-        yield some(10, 15)
-        fetch.lost.extend([range(15, 18), range(18, 20)])
-        yield some(20, 28)
-        fetch.lost.append(range(28, 30))
-
-    monkeypatch.setattr(RangeFetch, "batches", holed)
-    assert [batch.num_rows for batch in rows(source, 10, 30, columns("value"))] == [5, 8]
-
-
 def test_times_and_offsets_are_those_of_each_batch() -> None:
-    batches = ArrowBatches(columns("value", "offset", "timestamp"))
+    batches = ArrowBatches(columns("value", "offset", "timestamp"), OPTIONS)
     found: list[tuple[int, int]] = []
     kept: list[pa.RecordBatch] = []
     expected: list[tuple[int, int]] = []
@@ -229,7 +181,7 @@ B, U = TopicPartition("t", "B"), TopicPartition("u", "A")
 
 def shared(source: MemoryReader, *wanted: OffsetRange, **given: str) -> list[pa.RecordBatch]:
     options = SourceOptions.of({"subscribe": "t,u", **given})
-    return list(RangeReader(full(), options, source.connect).read(SharedTask(wanted)))
+    return list(RangeReader(full(), options, source.connect).read(DafkaInputPartition(wanted)))
 
 
 def test_small_ranges_come_in_one_arrow_batch(source: MemoryReader) -> None:
@@ -261,18 +213,17 @@ def test_a_shared_task_knows_the_limits_of_a_batch(source: MemoryReader) -> None
 
 def test_every_range_of_a_shared_task_is_counted(source: MemoryReader) -> None:
     source.add(B, 30)
-    source.missing = {25}
-    with pytest.raises(StoreLostDataError, match=r"partition B.* offset 25 was asked for"):
-        shared(source, OffsetRange(*A, 0, 20), OffsetRange(*B, 0, 30))
-    batches = shared(
-        source, OffsetRange(*A, 0, 20), OffsetRange(*B, 20, 30), failondataloss="false"
-    )
-    lossless = [*range(20), 20, 21, 22, 23, 24, 26, 27, 28, 29]
-    assert pa.Table.from_batches(batches)["offset"].to_pylist() == lossless
+    wanted = OffsetRange(*A, 0, 20), OffsetRange(*B, 20, 35)
+    with pytest.raises(StoreLostDataError, match=r"partition B.* offset 30 was asked for"):
+        shared(source, *wanted)
+    table = pa.Table.from_batches(shared(source, *wanted, failondataloss="false"))
+    assert table["offset"].to_pylist() == [*range(20), *range(20, 30)]
 
 
 def test_odd_names_are_escaped() -> None:
-    made = ArrowBatches(columns("topic", "partition")).of([RecordBatch.of(ODD, 0, [b"", b""])])
+    made = ArrowBatches(columns("topic", "partition"), OPTIONS).of(
+        [RecordBatch.of(ODD, 0, [b"", b""])]
+    )
     assert made.to_pylist() == [{"topic": r"bad\xff\x0a", "partition": r"\x1b"}] * 2
 
 
@@ -293,17 +244,17 @@ def test_joined_columns_are_those_of_each_batch(parts: list[Any]) -> None:
     for tp, offset, values, time_us in parts:
         times = None if time_us is None else np.array([[len(values), time_us]], np.int64)
         batches.append(RecordBatch(tp, offset, Values.of(values), times=times))
-    arrow = ArrowBatches(full(headers=True))
+    arrow = ArrowBatches(full(headers=True), OPTIONS)
     apart = pa.Table.from_batches([arrow.of([batch]) for batch in batches])
     together = arrow.of(batches)
     together.validate(full=True)
     assert pa.Table.from_batches([together]).equals(apart.combine_chunks())
 
 
-def made(schema: StructType, *, opens: bool = True) -> list[dict[str, Any]]:
+def made(schema: StructType, envelope: str = "auto") -> list[dict[str, Any]]:
     """Of one batch, and of two that are joined."""
     contents = [b"bare", closed(b"v", b"k"), closed(None, b"k"), closed(b"v", None, [("h", None)])]
-    arrow = ArrowBatches(schema, opens=opens)
+    arrow = ArrowBatches(schema, SourceOptions.of({"subscribe": "t", "envelope": envelope}))
     whole = RecordBatch.of(A, 0, contents)
     rows: list[dict[str, Any]] = arrow.of([whole]).to_pylist()
     assert arrow.of([whole.between(0, 2), whole.between(2, 4)]).to_pylist() == rows
@@ -321,7 +272,7 @@ def test_envelopes_are_opened() -> None:
 
 
 def test_contents_may_be_left_as_they_are() -> None:
-    rows = made(columns("key", "value"), opens=False)
+    rows = made(columns("key", "value"), "none")
     assert [row["value"] for row in rows][:2] == [b"bare", closed(b"v", b"k")]
     assert {row["key"] for row in rows} == {None}
 
@@ -329,5 +280,5 @@ def test_contents_may_be_left_as_they_are() -> None:
 def test_envelopes_are_opened_only_where_a_column_asks_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(partition_reader, "opened_columns")
+    monkeypatch.delattr(arrow_batches, "opened_columns")
     assert len(made(columns("offset", "topic", "timestamp", "timestampType"))) == 4

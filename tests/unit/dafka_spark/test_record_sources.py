@@ -23,15 +23,13 @@ from dafka_core.model.records import (
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.partition_reader import fetch
 from dafka_spark.source.record_sources import (
     FlightSource,
     LocalLogSource,
     MeshSource,
-    RangeFetch,
-    RecordSource,
-    archive_sources,
+    current_archive_sources,
     open_sources,
-    sources_now,
     with_times,
 )
 from tests.integration.archive.records import A, B, archived
@@ -178,10 +176,6 @@ def test_times_stay_with_their_records(
 HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
 
 
-def opened(hints: Sequence[HeldRange], options: SourceOptions) -> list[RecordSource]:
-    return open_sources(hints, options, MemoryReader().connect)
-
-
 @pytest.mark.parametrize(
     ("fetch", "kinds"),
     [
@@ -192,41 +186,44 @@ def opened(hints: Sequence[HeldRange], options: SourceOptions) -> list[RecordSou
     ],
 )
 def test_sources(fetch: str, kinds: list[type]) -> None:
-    found = opened(HINTS, SourceOptions.of({"subscribe": "t", "fetch": fetch}))
+    options, wanted = (
+        SourceOptions.of({"subscribe": "t", "fetch": fetch}),
+        OffsetRange(*TP, 0, 60, HINTS),
+    )
+    found = open_sources(wanted, options, MemoryReader().connect, times=False)
     assert [type(source) for source in found] == kinds
 
 
 @pytest.mark.parametrize(
     ("location", "says"),
     [
-        (StoreLocation("A", ()), "does not say where it is"),
+        (StoreLocation("A", ()), "does not report its directory"),
         (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),
         (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
     ],
 )
 def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     given = {"subscribe": "t", "fetch": "local", "fetchtimeoutms": "1"}
-    local, hint = SourceOptions.of(given), HeldRange(location, 0, 60)
-    fetch = RangeFetch(OffsetRange(*TP, 0, 60), local, opened([hint], local))
+    wanted = OffsetRange(*TP, 0, 60, (HeldRange(location, 0, 60),))
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        list(fetch.batches())
+        list(fetch([wanted], SourceOptions.of(given), MemoryReader().connect, times=False))
 
 
-def test_a_source_for_each_run_of_files(tmp_path: Path) -> None:
+def test_each_run_of_files_is_a_source(tmp_path: Path) -> None:
     archived(tmp_path, A, 30)
     archived(tmp_path, A, 60, start=40)
-    found = sources_now(str(tmp_path), A, 0, 100)
-    assert [each.known for each in found] == [range(30), range(40, 60)]
-    assert [each.known for each in sources_now(str(tmp_path), A, 25, 40)] == [range(24, 30)]
-    assert sources_now(str(tmp_path), B, 0, 100) == archive_sources(str(tmp_path), B, []) == []
-    assert found[1].life_before(60) == NO_LIFE
-    assert found[0].name == f"the archive at {tmp_path}"
-    [first, second] = found[1].read(OffsetRange(*A, 45, 50))
-    assert (first.offset, first.end, second.end) == (45, 48, 50)
 
+    def known(tp: TopicPartition, start: int, end: int) -> list[range]:
+        found = current_archive_sources(str(tmp_path), OffsetRange(*tp, start, end))
+        return [each.known for each in found]
 
-def test_it_says_what_there_is(tmp_path: Path) -> None:
-    archived(tmp_path, A, 30)
-    [source] = sources_now(str(tmp_path), A, 0, 30)
-    assert source.heads(A.topic) == [PartitionInfo(*A, 0, 30)]
+    assert known(A, 0, 100) == [range(30), range(40, 60)]
+    assert known(A, 25, 40) == [range(24, 30)]
+    assert known(B, 0, 100) == []
+    [source] = current_archive_sources(str(tmp_path), OffsetRange(*A, 40, 60))
+    assert source.life_before(60) == NO_LIFE
+    assert source.name == f"the archive at {tmp_path}"
+    assert source.heads(A.topic) == [PartitionInfo(*A, 40, 60)]
     assert source.heads("other") == []
+    [first, second] = source.read(OffsetRange(*A, 45, 50))
+    assert (first.offset, first.end, second.end) == (45, 48, 50)
