@@ -99,17 +99,17 @@ class ArrowBatches:
             BadValueError: a value is invalid and ``mode`` is ``FAILFAST``.
             IncompleteBatchError: the columns have other numbers of rows than there are records.
         """
+        counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
         columns, mask = self._opened(batches), None
         if self._typed:
             typed, mask = self._typed.decode(columns[VALUE], batches)
             columns |= typed
         for name, field in self.fields.items():
             if name not in columns:
-                columns[name] = self._column(name, field, batches)
+                columns[name] = self._column(name, field, batches, counts)
         arrays = [columns[name] for name in self.fields]
         made = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        records = sum(batch.count for batch in batches)
-        if made.num_rows != records:
+        if made.num_rows != (records := int(counts.sum())):
             first, end = batches[0], batches[-1].end
             why = f"{made.num_rows} rows were made of {records} records"
             raise IncompleteBatchError(
@@ -130,8 +130,9 @@ class ArrowBatches:
             for name, array in columns.items()
         }
 
-    def _column(self, name: str, field: pa.Field, batches: Sequence[Records]) -> pa.Array:
-        counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
+    def _column(
+        self, name: str, field: pa.Field, batches: Sequence[Records], counts: Longs
+    ) -> pa.Array:
         rows = int(counts.sum())
         match name:
             case "offset" if isinstance(batches[0], KeptRecords):

@@ -212,9 +212,11 @@ def assign_stores(
 
 
 def _with_files(item: OffsetRange, archived: Archived) -> OffsetRange:
-    files = archived.get(item.tp, ()) if archived else ()
+    if not archived:
+        return item
+    files = archived.get(item.tp, ())
     some = tuple(each for each in files if each.start < item.end and item.start < each.end)
-    return replace(item, archived=some) if some else item
+    return replace(item, archived=some)
 
 
 def _rotated(held: list[HeldRange], steps: int) -> list[HeldRange]:
@@ -228,6 +230,7 @@ def _share(size: int, total: int, parts: int) -> int:
 
 
 def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    parts = min(parts, item.size)
+    if (parts := min(parts, item.size)) == 1:
+        return [item]
     cuts = [item.start + item.size * part // parts for part in range(parts + 1)]
     return [item.part(start, end) for start, end in pairwise(cuts)]

@@ -105,11 +105,11 @@ def complete(fetched: Iterable[Fetched], ranges: Sequence[OffsetRange]) -> Itera
     planned = {each.tp: each for each in ranges}
     positions = {each.tp: each.start for each in ranges}
     for each in fetched:
-        wanted = planned.get(each.tp, OffsetRange(*each.tp, 0, 0))
-        expected = positions.get(each.tp, 0)
-        if each.offset != expected or each.end > wanted.end:
+        position = positions.get(each.tp)  # None: not planned
+        if each.offset != position or each.end > planned[each.tp].end:
+            wanted = planned.get(each.tp, OffsetRange(*each.tp, 0, 0))
             why = "rows are missing, came twice, or are more than were planned"
-            raise _incomplete(wanted, expected, each.offset, why)
+            raise _incomplete(wanted, position or 0, each.offset, why)
         positions[each.tp] = each.end
         if not isinstance(each, LostOffsets):
             yield each
@@ -250,18 +250,18 @@ class RangeFetch:
         return failures
 
     def _reach(self, source: RecordSource) -> int:
-        """Return the end of what to ask a source for; not beyond the next offset: nothing."""
+        """Return the end of what to ask a source for; the next offset if it has nothing there."""
         position, end = self._left.start, self._left.end
         known = range(end) if source.known is None else source.known
         if position not in known:
             return position
-        stop = min(known.stop, end)
-        if source.known is not None and not isinstance(source, ArchiveSource):
-            return stop
-        # The mesh is slow, and the archive does not learn of newer histories: both are asked only
-        # for what other sources do not have.
-        others = (each.known for each in self._sources if each is not source and each.known)
-        return min([stop, *(other.start for other in others if other.start > position)])
+        ends = [known.stop, end]
+        if source.known is None or isinstance(source, ArchiveSource):
+            # The mesh is slow, and the archive does not learn of newer histories: both are asked
+            # only for what other sources do not have.
+            others = [each.known for each in self._sources if each is not source and each.known]
+            ends += [each.start for each in others if each.start > position]
+        return min(ends)
 
     def _read(
         self, source: RecordSource, stop: int, failures: Failures
@@ -298,18 +298,19 @@ class RangeFetch:
         # The mesh is the last source. It asks every store, and waits for those that are away.
         denied = denial(errors[-1:] if self._has_mesh else errors, left.start, left.end)
         if denied is None:
-            waits = bool(away) and not patience.is_over
-        elif self._find_in_archive():
-            return
-        else:
-            waits = self._policy.waits(denied, patience.waited_s)
-        if waits and not self._has_mesh:
+            if self._has_mesh or not away or patience.is_over:
+                raise self._error(failures)
             patience.pause()
             return
-        if denied is None:
-            raise self._error(failures)
-        loss = denied if isinstance(denied, SourceLossError) else None
-        if loss is None:
+        if self._find_in_archive():
+            return
+        if self._policy.waits(denied, patience.waited_s) and not self._has_mesh:
+            patience.pause()
+            return
+        loss: SourceLossError | None
+        if isinstance(denied, SourceLossError):
+            loss = denied
+        else:
             bounds, held, store = (left.start, left.end), self._held(), away[0] if away else ""
             loss = classify(left.tp, *bounds, held, away=store, waited_s=patience.waited_s)
         if loss is None or loss.wanted > left.start:
@@ -342,12 +343,11 @@ class RangeFetch:
     def _before_archive(self, loss: SourceLossError) -> SourceLossError:
         """Limit a loss that stores report to the offsets before those in the archive."""
         position, lost_end = self._left.start, loss.lost_end or 0
-        archives = [each for each in self._sources if isinstance(each, ArchiveSource)]
-        later = [s.known.start for s in archives if position < s.known.start < lost_end]
+        archives = [each.known for each in self._sources if isinstance(each, ArchiveSource)]
+        later = [each.start for each in archives if position < each.start < lost_end]
         if not later:
             return loss
-        available = min(later)
-        return RetentionAheadError(*self._left.tp, position, available, lost_end=available)
+        return RetentionAheadError(*self._left.tp, position, min(later), lost_end=min(later))
 
     def _held(self) -> PartitionInfo | None:
         """Return what all sources together have of the partition now."""

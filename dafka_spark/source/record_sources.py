@@ -172,7 +172,7 @@ class MeshSource:
             batches = _of_history(reader.read(*bounds, timeout_s=timeout_s), wanted)
             if self.times:
                 written = reader.times(*bounds, timeout_s=timeout_s)
-                batches = with_times(batches, wanted, written)
+                batches = _with_times(batches, wanted, written)
             for batch in coalesce(batches, *limits):
                 yield from batch.split(*limits)
 
@@ -217,7 +217,7 @@ def current_archive_sources(directory: str, wanted: OffsetRange) -> list[Archive
     return archive_sources(directory, wanted.tp, some)
 
 
-def with_times(
+def _with_times(
     batches: Iterable[RecordBatch], wanted: OffsetRange, written: Sequence[tuple[int, int]]
 ) -> Iterator[RecordBatch]:
     """Add timestamps to the batches of a range.
@@ -233,8 +233,9 @@ def with_times(
         yield replace(batch, times=times_between(times, first, stop))
 
 
-def _lives(wanted: OffsetRange) -> Iterator[EpochId | None]:
-    return (None if life == NO_LIFE else life for life in (wanted.life, wanted.after))
+def _lives(wanted: OffsetRange) -> tuple[EpochId | None, EpochId | None]:
+    life, after = wanted.life, wanted.after
+    return None if life == NO_LIFE else life, None if after == NO_LIFE else after
 
 
 def _asked(wanted: OffsetRange) -> AskedRange:

@@ -1,4 +1,4 @@
-"""Rows with keys, headers and null values, from the sink to a store and back by each way."""
+"""Rows with keys, headers and null values, from the sink to a store and back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write(
     rows: dict[str, list[Any]],
     **given: Any,
 ) -> None:
-    """As a task does."""
+    """Write rows as a task does."""
     with WriterFactory(options(cluster, topic=topic, **given)) as factory:
         write_rows(
             iter([batch(rows)]),
@@ -58,7 +58,7 @@ def write(
 
 
 def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[Any]]:
-    """As a batch query does."""
+    """Read rows as a batch query does."""
     asked = {"tower": cluster.tower, "subscribe": topic, **given}
     reader = DafkaBatchReader(full(headers=True), SourceOptions.of(asked))
     batches: Iterator[pa.RecordBatch] = (
@@ -69,7 +69,7 @@ def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[A
 
 
 @pytest.mark.parametrize("fetch", ["flight", "local", "mesh"])
-def test_what_is_written_is_read_by_each_way(
+def test_every_source_returns_the_rows_that_were_written(
     shared: EmbeddedCluster, topic: str, fetch: str
 ) -> None:
     write(shared, topic, ROWS)
@@ -87,7 +87,7 @@ def test_rows_that_are_published_have_one_envelope(shared: EmbeddedCluster, topi
 
 
 @pytest.mark.parametrize("column", ["key", "headers", "value"])
-def test_a_batch_that_is_run_again_with_another_key_or_header_is_refused(
+def test_a_repeated_batch_with_another_key_or_header_is_refused(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str, column: str
 ) -> None:
     Task(0).begin(monkeypatch)
@@ -106,10 +106,8 @@ def test_a_batch_that_is_run_again_with_another_key_or_header_is_refused(
     assert seen(shared, topic) == len(ROWS["key"])
 
 
-def test_a_c_producers_record_that_begins_as_an_envelope_does(
-    shared: EmbeddedCluster, topic: str
-) -> None:
-    """It publishes its octets as they are."""
+def test_a_c_record_that_begins_like_an_envelope(shared: EmbeddedCluster, topic: str) -> None:
+    """C producers publish values without envelopes."""
     begun = [b"\xc1DFK", b"\xc1DFK\x01\x03and more", CONTENTS[0] + b"!"]
     with Producer(topic, tower=shared.tower, wire="rfc46", envelope="none") as producer:
         producer.publish_many(begun)

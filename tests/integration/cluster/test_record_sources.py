@@ -1,9 +1,10 @@
-"""Ranges read from the places that have them: logs, Flight and the mesh."""
+"""One range, read from the log of a store, by Flight and over the mesh."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ A = TopicPartition("t", "A")
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ways that have given records, as they are used."""
+    """The names of the sources that returned records, in order."""
     found: list[str] = []
     for kind in (LocalLogSource, FlightSource, MeshSource):
 
@@ -59,7 +60,7 @@ def options(fetch: str, **given: str) -> SourceOptions:
 
 
 def known(store_locations: list[StoreLocation], end: int) -> tuple[HeldRange, ...]:
-    """Places that have been seen to have everything up to ``end``."""
+    """Stores that reported everything up to ``end``."""
     return tuple(HeldRange(location, 0, end) for location in store_locations)
 
 
@@ -72,7 +73,7 @@ def batches(
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight", "auto", "mesh"])
-def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str) -> None:
+def test_every_source_gives_the_same_rows(serve: Serve, used: list[str], fetch: str) -> None:
     store = serve("one")
     for _ in range(3):
         store.add(A, 1_000, size_bytes=10)
@@ -88,14 +89,11 @@ def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str
     assert set(table["topic"].to_pylist()) == {"t"}
     assert set(table["partition"].to_pylist()) == {"A"}
     assert table["key"].null_count == 2_400
-    times = table["timestamp"].cast(pa.int64()).to_pylist()
-    expected = dict(store.log.times(A, 0, 3_000))
-    assert times == [
-        expected[max(first for first in expected if first <= offset)]
-        for offset in range(500, 2_900)
-    ]
-    ways = {"mesh": "the mesh", "flight": "store one by Arrow Flight"}
-    assert used == [ways.get(fetch, "the log of store one")]
+    firsts, times = zip(*store.log.times(A, 0, 3_000), strict=True)
+    expected = [times[bisect_right(firsts, offset) - 1] for offset in range(500, 2_900)]
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == expected
+    names = {"mesh": "the mesh", "flight": "store one by Arrow Flight"}
+    assert used == [names.get(fetch, "the log of store one")]
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight"])
@@ -107,7 +105,7 @@ def test_a_block_is_a_batch(serve: Serve, fetch: str) -> None:
 
 
 def test_a_log_is_copied_once(serve: Serve) -> None:
-    """What Arrow has in memory is the block as it was read, and the columns that were made."""
+    """Arrow allocates the block as it is read and the columns, and nothing else."""
     store = serve("one")
     store.add(A, 5_000, size_bytes=1_000)
     before = pa.total_allocated_bytes()
@@ -157,42 +155,29 @@ def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -
     assert asked == [False, True]
 
 
-@pytest.mark.parametrize("fetch", ["flight", "auto"])
-def test_reading_goes_on_at_another_store(serve: Serve, used: list[str], fetch: str) -> None:
-    """One store dies in the middle of a range: not a row is lost or doubled."""
+@pytest.mark.parametrize("fetch", ["flight", "auto", "mesh"])
+def test_another_source_continues_where_a_store_stops(
+    serve: Serve, used: list[str], fetch: str
+) -> None:
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add(A, 60_000, size_bytes=1_000)
-    store_locations = [
-        StoreLocation(s.address, s.location.locations) for s in (first, second)
-    ]  # not of this machine
-    found = batches(store_locations, 0, 60_000, options(fetch), "value", "offset")
+    source = HeardOf()
+    source.logs[A] = [value(offset, 1_000) for offset in range(60_000)]
+    last = [] if fetch == "mesh" else [second]
+    # Locations without a directory, as of stores on other machines.
+    places = [StoreLocation(each.address, each.location.locations) for each in (first, *last)]
+    wanted = DafkaInputPartition((OffsetRange(*A, 0, 60_000, known(places, 60_000)),))
+    given = options("auto" if fetch == "mesh" else fetch)
+    found = RangeReader(columns("value", "offset"), given, source.connect).read(wanted)
     table = [next(found)]
     first.stop()
     table.extend(found)
-    offsets = pa.Table.from_batches(table)["offset"].to_pylist()
-    assert offsets == list(range(60_000))
+    assert pa.Table.from_batches(table)["offset"].to_pylist() == list(range(60_000))
     for batch in table:
         assert batch["value"][0].as_py() == value(batch["offset"][0].as_py(), 1_000)
-    assert used == ["store first by Arrow Flight", "store second by Arrow Flight"]
-
-
-def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
-    store = serve("one")
-    store.add(A, 60_000, size_bytes=1_000)
-    source = HeardOf()
-    source.logs[A] = [value(offset, 1_000) for offset in range(60_000)]
-    location = StoreLocation("one", store.location.locations)
-    wanted = OffsetRange("t", "A", 0, 60_000, known([location], 60_000))
-    schema = columns("offset", "value")
-    found = RangeReader(schema, options("auto"), source.connect).read(
-        DafkaInputPartition((wanted,))
-    )
-    table = [next(found)]
-    store.stop()
-    table.extend(found)
-    assert pa.Table.from_batches(table)["offset"].to_pylist() == list(range(60_000))
-    assert used == ["store one by Arrow Flight", "the mesh"]
+    name = "the mesh" if fetch == "mesh" else "store second by Arrow Flight"
+    assert used == ["store first by Arrow Flight", name]
 
 
 def test_one_store_that_stays_away(serve: Serve) -> None:
@@ -223,7 +208,6 @@ def test_a_store_that_comes_back_is_read_on(serve: Serve) -> None:
 
 
 def test_a_store_started_anew_is_not_local(serve: Serve, used: list[str]) -> None:
-    """Who knows whether what lies in the directory now is what was planned to be read."""
     store = serve("one")
     store.add(A, 10)
     location, port = store.location, store.port
@@ -249,7 +233,7 @@ def test_trimmed_records(serve: Serve, caplog: pytest.LogCaptureFixture, fetch: 
 
 
 def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> None:
-    """Another process writes, merges and trims; what this one reads is right, or gone."""
+    """Another process writes, merges and trims."""
     command = [sys.executable, "-m", appender.__name__, str(tmp_path), "7", "serve"]
     rows = 0
     with started(command) as writer:
@@ -262,7 +246,7 @@ def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> No
 
 
 def checked_rows(location: StoreLocation, start: int, end: int) -> int:
-    """Reads an appender's records from its log, and says how far it came before a trim."""
+    """Read an appender's records from its log; return the number of rows before a trim."""
     wanted = OffsetRange(appender.TOPIC, appender.PARTITION, start, end, known([location], end))
     given = options("local", maxrecordsperbatch="500")
     at, lost = start, None
@@ -279,7 +263,7 @@ def checked_rows(location: StoreLocation, start: int, end: int) -> int:
     return at - start
 
 
-def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) -> None:
+def test_a_range_of_which_only_the_mesh_has_some(serve: Serve, used: list[str]) -> None:
     """A C node is ahead of our store, and has a partition of its own."""
     store = serve("ours")
     store.add(A, 60)
@@ -297,7 +281,7 @@ def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) 
 
 
 def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
-    """The same with stores in processes of their own, planned by a driver in the mesh."""
+    """With stores in processes of their own, planned by a driver in the mesh."""
     count = 60_000
     with ForkedCluster(2) as cluster:
         with Producer("t", tower=cluster.tower, acks=2) as producer:

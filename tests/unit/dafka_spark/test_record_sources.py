@@ -1,4 +1,4 @@
-"""Which sources there are; batches as the mesh brings them, made those of the size asked for."""
+"""The sources of option fetch, and the batches that the mesh source makes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from dafka_spark.source.record_sources import (
     MeshSource,
     current_archive_sources,
     open_sources,
-    with_times,
 )
 from tests.integration.archive.records import A, B, archived
 from tests.memory_reader import MemoryReader
@@ -39,7 +38,7 @@ TP = TopicPartition("t", "A")
 
 
 class Brought(MemoryReader):
-    """Gives these batches, whatever is read."""
+    """Returns fixed batches."""
 
     def __init__(self, batches: list[RecordBatch]) -> None:
         super().__init__()
@@ -65,7 +64,7 @@ def read(
     max_bytes: int,
     written: Sequence[tuple[int, int]] | None = None,
 ) -> list[RecordBatch]:
-    """What the mesh gives of them; ``written`` only if times are of interest."""
+    """Return the batches of the mesh source, with times if ``written`` is given."""
     source = Brought(batches)
     source.written = list(written or ())
     given = {"maxrecordsperbatch": str(max_records), "maxbytesperbatch": str(max_bytes)}
@@ -81,7 +80,7 @@ LIMITS = (st.integers(1, 12), st.integers(1, 30))
 
 
 @given(LISTS, *LIMITS)
-def test_every_record_is_kept_within_the_limits(
+def test_batches_keep_every_record_and_the_limits(
     lists: list[list[bytes]], max_records: int, max_bytes: int
 ) -> None:
     expected = [value for values in lists for value in values]
@@ -117,61 +116,32 @@ def test_small_ones_are_joined_and_large_ones_cut(
     assert [batch.count for batch in cut] == counts
 
 
-def test_a_gap_ends_a_batch() -> None:
-    (first, second) = read(
-        [RecordBatch.of(TP, 5, [b"a"]), RecordBatch.of(TP, 7, [b"b", b"c"])], 10, 100
-    )
-    assert (first.offset, first.values.to_list(), first.times) == (5, [b"a"], None)
-    assert (second.offset, second.values.to_list()) == (7, [b"b", b"c"])
-
-
 WRITTEN = st.dictionaries(st.integers(0, 40), st.integers(0, 10**16)).map(
     lambda found: sorted(found.items())
 )
 
 
 def times_by_record(written: list[tuple[int, int]], offset: int, end: int) -> list[int]:
-    """Each record's time: the last one before it."""
     return [
         next((us for first, us in reversed(written) if first <= each), UNKNOWN_US)
         for each in range(offset, end)
     ]
 
 
-@given(WRITTEN, st.integers(0, 40), st.integers(1, 20))
-def test_each_record_has_the_last_time_before_it(
-    written: list[tuple[int, int]], offset: int, count: int
-) -> None:
-    batch = RecordBatch.of(TP, offset, [b""] * count)
-    (found,) = with_times([batch], OffsetRange(*TP, offset, batch.end), written)
-    runs = found.times
-    assert runs is not None
-    assert (runs[:, 0] > 0).all()
-    expected = times_by_record(written, offset, offset + count)
-    assert np.repeat(runs[:, 1], runs[:, 0]).tolist() == expected
-
-
 @given(WRITTEN, LISTS, *LIMITS)
-def test_times_stay_with_their_records(
+def test_each_record_has_the_last_time_before_it(
     written: list[tuple[int, int]], lists: list[list[bytes]], max_records: int, max_bytes: int
 ) -> None:
-    batches = batches_of(lists, 5)
-    for found in (
-        list(with_times(batches, OffsetRange(*TP, 5, 5 + sum(map(len, lists))), written)),
-        read(batches, max_records, max_bytes, written),
-    ):
-        at = 5
-        for batch in found:
-            assert batch.times is not None
-            assert batch.offset == at
-            assert (batch.times[:, 0] > 0).all()
-            expected = times_by_record(written, at, batch.end)
-            assert np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist() == expected
-            at = batch.end
-        assert at == 5 + sum(map(len, lists))
+    at = 5
+    for batch in read(batches_of(lists, 5), max_records, max_bytes, written):
+        assert batch.times is not None
+        assert batch.offset == at
+        assert (batch.times[:, 0] > 0).all()
+        expected = times_by_record(written, at, batch.end)
+        assert np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist() == expected
+        at = batch.end
+    assert at == 5 + sum(map(len, lists))
 
-
-# -- which sources there are, and why not ----------------------------------------------------------
 
 HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
 
@@ -202,7 +172,7 @@ def test_sources(fetch: str, kinds: list[type]) -> None:
         (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
     ],
 )
-def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
+def test_the_reason_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     given = {"subscribe": "t", "fetch": "local", "fetchtimeoutms": "1"}
     wanted = OffsetRange(*TP, 0, 60, (HeldRange(location, 0, 60),))
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
