@@ -1,8 +1,4 @@
-"""Arrow record batches of records, with the columns of a query and typed values.
-
-Values stay in columns from the store to Spark: no Python code runs for each record, and columns
-that are equal in every batch are built once.
-"""
+"""Arrow batches with the columns of a query and typed values; no Python code runs per record."""
 
 from __future__ import annotations
 
@@ -74,10 +70,7 @@ class TypedValues:
 
 
 class ArrowBatches:
-    """Builds the columns of a query's schema, and no others.
-
-    The schema must be the one that Spark derives: Spark accepts no batch with another one.
-    """
+    """Builds the columns of a query's schema, in the Arrow types that Spark requires."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.schema = to_arrow_schema(schema, timezone="UTC")
@@ -97,7 +90,7 @@ class ArrowBatches:
 
         Raises:
             BadValueError: a value is invalid and ``mode`` is ``FAILFAST``.
-            IncompleteBatchError: the columns have other numbers of rows than there are records.
+            IncompleteBatchError: the number of rows is not the number of records.
         """
         counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
         columns, mask = self._opened(batches), None

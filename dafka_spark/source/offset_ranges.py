@@ -17,10 +17,7 @@ from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 
 
 class HeldRange(NamedTuple):
-    """Offsets ``earliest`` up to ``end`` (exclusive) that one store holds of a partition.
-
-    ``life`` identifies the newest producer whose records these are.
-    """
+    """Offsets of a partition that a store holds, and the newest producer of its records."""
 
     location: StoreLocation
     earliest: int
@@ -33,10 +30,10 @@ class OffsetRange:
     """Offsets ``start`` up to ``end`` (exclusive) of one partition.
 
     Attributes:
-        held: stores that reported some of the range, best first. A hint that changes no row.
+        held: stores that reported some of the range, best first; a hint that changes no row.
         life: the partition's newest producer when ``end`` was planned.
         after: the newest producer when the records before ``start`` were read, if they were.
-        archived: files of the archive with some of the range. A hint, too.
+        archived: files of the archive with some of the range; a hint, too.
     """
 
     topic: str
@@ -72,18 +69,17 @@ class DafkaInputPartition(InputPartition):
 
 
 MAX_JOINED_RECORDS: Final = 20_000
-"""Records of joined ranges. Reading and processing them takes a query about as long as the 50 to
-70 ms that Spark needs for each task, so splitting them would not pay."""
+"""A query reads and processes them in about the 50 to 70 ms that Spark needs for each task."""
 
 MAX_JOINED_RANGES: Final = 500
-"""Ranges that one task joins, for the same reason: a range in a shared request takes 0.1 ms."""
+"""The same: a range in a request for many takes 0.1 ms."""
 
 MIN_TASKS: Final = 16
-"""Tasks that joining leaves unless ``minPartitions`` is set: processing the records may cost a
-query far more than reading them, and this many cores may be available."""
+"""Tasks that joining leaves for as many cores, unless ``minPartitions`` is set: a query may need
+far more time to process records than to read them."""
 
 Holders = Mapping[TopicPartition, Sequence[HeldRange]]
-"""What each store with Arrow Flight holds of each partition."""
+"""Ranges of each partition that stores with Arrow Flight hold."""
 
 Archived = Mapping[TopicPartition, Sequence[ArchivedFile]]
 """The archive's files of each partition, ordered by offset."""
@@ -96,10 +92,9 @@ def rate_limit(
 ) -> dict[TopicPartition, int]:
     """Return the number of records to take of each partition, in total at most ``limit``.
 
-    Each partition gives one record, and the rest in proportion to its waiting records. If there
-    are more partitions than ``limit``, that many give one record each, beginning at the partition
-    with index ``turn``. The caller advances ``turn`` by the records taken, so that every partition
-    gets its turn. Without a limit all records are taken.
+    Each partition gives one record, and the rest in proportion to its waiting records. If the
+    limit is below the number of partitions, ``limit`` of them give one record each, beginning at
+    index ``turn``, which the caller advances by the records taken: each partition gets its turn.
     """
     sizes = {tp: waiting[tp] for tp in sorted(waiting) if waiting[tp] > 0}
     tps = list(sizes)
@@ -124,9 +119,8 @@ def plan_tasks(
 ) -> list[DafkaInputPartition]:
     """Split and join ranges into tasks, and add to each range where it can be read.
 
-    The ranges and options alone determine the tasks and their rows; stores and archive are only
-    hints. A sink that identifies tasks by number therefore receives the same rows from the same
-    task when Spark repeats a batch.
+    The ranges and options alone determine the tasks and their rows. When Spark repeats a batch, a
+    sink therefore receives the same rows from the task with the same number.
     """
     parts = split(
         sorted(ranges, key=lambda item: (item.topic, item.partition, item.start)),
@@ -149,9 +143,8 @@ def split(
 ) -> list[OffsetRange]:
     """Split ranges as Spark's ``KafkaOffsetRangeCalculator`` does; empty ranges are dropped.
 
-    No part has more than ``max_records``. If there are fewer parts than ``min_partitions``, the
-    larger ones are split by size until there are about that many. ``RECORDS_PER_TASK`` is the
-    maximum if neither is set.
+    No part has more than ``max_records``; if neither limit is set, ``RECORDS_PER_TASK``. Larger
+    parts are then split by size until the number of parts is about ``min_partitions``.
     """
     if min_partitions is None and max_records is None:
         max_records = RECORDS_PER_TASK
@@ -173,8 +166,8 @@ def split(
 def join(parts: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[OffsetRange]]:
     """Group small neighbours, in order, into the ranges of one task.
 
-    A group has at most ``MAX_JOINED_RECORDS`` and ``maxRecordsPerPartition`` records, and at least
-    ``minPartitions`` groups remain, or ``MIN_TASKS``, if there are that many ranges.
+    A group has at most ``MAX_JOINED_RECORDS`` and ``maxRecordsPerPartition`` records. At least
+    ``minPartitions`` or ``MIN_TASKS`` groups remain, unless the ranges are fewer.
     """
     max_records = min(MAX_JOINED_RECORDS, options.max_records_per_partition or MAX_JOINED_RECORDS)
     max_ranges = min(MAX_JOINED_RANGES, len(parts) // (options.min_partitions or MIN_TASKS))
@@ -197,8 +190,8 @@ def assign_stores(
 
     Stores with all of the range come first, then stores with some of it, then stores that do not
     know the newest producer yet and so cannot tell whether their records remain. ``turn`` rotates
-    each of the three groups, so that stores share the tasks. Where no store has any of the range
-    and there is ``no_mesh``, all stores of the partition are named: they report what they have.
+    each of the three groups, so that stores share the tasks. With ``no_mesh``, if no store has any
+    of the range, all stores of the partition are named, to report their offsets.
     """
     known = holders.get(item.tp, ())
     some = [each for each in known if each.earliest < item.end and item.start < each.end]

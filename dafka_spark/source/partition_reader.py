@@ -1,8 +1,4 @@
-"""Reader of a task's offset ranges: which source to read next, and what a failure means.
-
-``RangeReader.read`` checks last, before Spark takes the rows, that every planned offset came once
-and in order, except for those that ``failOnDataLoss=false`` skips.
-"""
+"""Reader of a task's offset ranges: the next source to read, failures, and the final check."""
 
 from __future__ import annotations
 
@@ -64,8 +60,8 @@ class RangeReader(QueryReader):
         """Yield the records of the partition's ranges with the query's columns.
 
         Raises:
-            IncompleteBatchError: other records came than were planned.
-            DafkaError: see ``RangeFetch.batches``.
+            BadValueError: a value is invalid and ``mode`` is ``FAILFAST``.
+            DafkaError: see ``complete`` and ``RangeFetch.batches``.
         """
         if not isinstance(partition, DafkaInputPartition):
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
@@ -143,7 +139,7 @@ def fetch(
     """Yield the records of ranges, with timestamps if ``times``; see ``RangeFetch.batches``.
 
     A request costs as much as some thousand records, so each store is asked once for all ranges
-    that it holds. What is missing then is fetched range by range, which finds out the reason.
+    that it holds. Missing records are then fetched range by range, which finds out the reason.
     """
     left = {each.tp: each for each in ranges}
     failed: set[StoreLocation] = set()
@@ -192,11 +188,7 @@ Failures = list[tuple[RecordSource, DafkaError]]
 
 
 class RangeFetch:
-    """Fetches one range, from one source after another.
-
-    Each source is asked for what it is known to have, from the record on that the previous one
-    reached.
-    """
+    """Fetches one range: each source continues where the previous one stopped."""
 
     def __init__(
         self, wanted: OffsetRange, options: SourceOptions, sources: Sequence[RecordSource]
@@ -354,7 +346,7 @@ class RangeFetch:
         infos: list[PartitionInfo] = []
         for source in self._sources:
             if isinstance(source, ArchiveSource) and source.known.stop <= self._left.start:
-                continue  # it tells nothing of later offsets
+                continue  # it has no information on later offsets
             try:
                 infos += source.heads(self._left.topic)
             except DafkaError as error:

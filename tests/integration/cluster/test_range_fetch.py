@@ -66,7 +66,7 @@ def filled(store: Served, partitions: list[TopicPartition] = PARTITIONS) -> Serv
 
 
 def task(*stores: Served, end: int = 10) -> DafkaInputPartition:
-    """Everything, from stores that reported all of it, in this order."""
+    """Everything, from stores that reported it, in this order."""
     held = tuple(HeldRange(store.location, 0, end) for store in stores)
     return DafkaInputPartition(tuple(OffsetRange(*tp, 0, end, held) for tp in PARTITIONS))
 
@@ -168,6 +168,18 @@ def test_a_store_that_is_gone_is_asked_once(
     assert rows(wanted) == ALL
     assert asked == {"read_many": 2}
     assert "continuing with another source" in caplog.text
+
+
+def test_a_store_that_failed_is_asked_last(
+    one: Served, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = filled(serve("two"))
+    held = HeldRange(two.location, 0, 10), HeldRange(one.location, 0, 5)
+    ranges = tuple(replace(each, held=held) for each in task().ranges[:3])
+    two.stop()
+    found = rows(DafkaInputPartition(ranges))
+    assert found == {each.partition: [*range(10)] for each in ranges}
+    assert "continuing with another source at offset 0" not in caplog.text
 
 
 def test_a_store_that_goes_away_amid_its_answer(

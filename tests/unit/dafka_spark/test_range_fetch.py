@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,8 @@ from dafka_spark.errors import (
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import OffsetRange
 from dafka_spark.source.partition_reader import Fetched, RangeFetch, complete
-from dafka_spark.source.record_sources import MeshSource, RecordSource
+from dafka_spark.source.record_sources import MeshSource, RecordSource, current_archive_sources
+from tests.integration.archive.records import archived
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
@@ -134,7 +136,7 @@ def test_the_next_source_continues_at_the_next_record(caplog: pytest.LogCaptureF
 def test_not_a_record_is_lost_or_doubled(breaks: list[list[int]]) -> None:
     scripted = [Scripted(breaks=list(each)) for each in breaks]
     given_options = options(fetchtimeoutms="60000")
-    # No source is waited for as long as another one makes progress.
+    # The fetch waits for no source while others make progress.
     scripted.append(Scripted(step=3))
     assert offsets(0, 100, scripted, given_options) == list(range(100))
 
@@ -232,6 +234,20 @@ def test_records_that_no_store_has_between_others() -> None:
         offsets(0, 100, through)
     assert (caught.value.wanted, caught.value.available) == (40, 60)
     assert offsets(0, 100, through, LENIENT) == [*range(40), *range(60, 100)]
+
+
+def test_records_before_those_of_the_archive_are_lost_alone(tmp_path: Path) -> None:
+    archived(tmp_path, A, 60, start=40)
+    wanted = OffsetRange(*A, 10, 100)
+    given = options(archive=str(tmp_path), failondataloss="false")
+    sources: list[RecordSource] = [
+        Scripted(earliest=70, known=range(70, 100)),
+        *current_archive_sources(str(tmp_path), wanted),
+    ]
+    found = [(each.offset, each.end) for each in RangeFetch(wanted, given, sources).batches()]
+    assert (10, 40) in found
+    assert (60, 70) in found
+    assert sum(end - start for start, end in found) == 90
 
 
 def test_stores_that_report_records_and_do_not_return_them() -> None:

@@ -54,7 +54,7 @@ def tasks(
 
 def lengths(sizes: Sequence[int], **given: str) -> list[int]:
     """The number of ranges of each task."""
-    return [len(task.ranges) for task in tasks(sizes, **given)]
+    return [len(task.ranges) for task in tasks(sizes, {}, **given)]
 
 
 def test_shares_follow_the_waiting_records() -> None:
@@ -234,7 +234,7 @@ BOUNDS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 90_000)), max_si
 def test_ranges_and_options_alone_determine_the_tasks(
     sizes: list[int], least: int | None, most: int | None, seen: Any, fetch: str
 ) -> None:
-    """A sink relies on that when a batch is repeated, whatever stores there are."""
+    """A sink relies on that when a batch is repeated with other stores."""
     given = {"minpartitions": least, "maxrecordsperpartition": most}
     options = SourceOptions.of(
         {"subscribe": "t", "fetch": fetch, **{n: str(v) for n, v in given.items() if v}}

@@ -58,7 +58,9 @@ def test_a_bad_value_fails_the_query_by_its_place() -> None:
     ) as it:
         read(values)
     assert (it.value.topic, it.value.partition, it.value.offset) == (*B, 5)
-    assert len(read(values, ("offset",))) == 20  # where nobody asks for values none is decoded
+    assert (
+        len(read(values, ("offset",))) == 20
+    )  # values are only decoded for columns that need them
 
 
 def test_a_bad_value_is_kept_with_its_reason() -> None:
