@@ -26,10 +26,10 @@ class MemoryReader(Reader):
 
     Attributes:
         logs: the values of each partition, from offset 0 on.
-        earliest: the first offset that is still there, where records were trimmed.
+        earliest: the first offset of partitions whose records were trimmed.
         written: what ``times`` answers.
         missing: offsets that ``read`` passes over, as a store with a hole would.
-        calls: the names of the methods called so far.
+        calls: the names of the called methods.
         away: the stores that are known and do not answer.
         epoch: that of all records.
         backwards: whether ``partitions`` answers in the other order.

@@ -28,9 +28,9 @@ from dafka_spark.source.data_loss import RegressionDetector
 from dafka_spark.source.offset_ranges import (
     NOT_ARCHIVED,
     Archived,
+    DafkaInputPartition,
     Holders,
     OffsetRange,
-    Task,
     plan_tasks,
 )
 from dafka_spark.source.offset_reader import (
@@ -304,7 +304,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _sizes(self, waiting: Waiting) -> Sizes:
         return self._limit.sizes(waiting, self._read, self._held)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[DafkaInputPartition]:
         """The tasks of a batch; none when it is empty.
 
         Where ``end`` says where the batch began, that counts and not ``start``, which is a new

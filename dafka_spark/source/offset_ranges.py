@@ -1,4 +1,4 @@
-"""How much of each partition a batch takes, and which task reads what.  Pure functions."""
+"""Offset ranges of a batch: rate limit, splitting, joining and store assignment; pure functions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 
 
 class HeldRange(NamedTuple):
-    """What one store has of a partition: offsets ``earliest`` up to, not including, ``end``.
-
-    ``life`` is that of the newest producer whose records these are.
-    """
+    """Offsets of a partition that a store holds, and the newest producer of its records."""
 
     location: StoreLocation
     earliest: int
@@ -29,11 +26,14 @@ class HeldRange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OffsetRange(InputPartition):
-    """Offsets ``start`` up to, not including, ``end`` of one partition: a task reads one or more.
+class OffsetRange:
+    """Offsets ``start`` up to ``end`` (exclusive) of one partition.
 
-    ``life`` is that of its newest producer when the end was planned, ``after`` when the start was,
-    if the query has read the records before it.
+    Attributes:
+        held: stores that reported some of the range, best first; a hint that changes no row.
+        life: the partition's newest producer when ``end`` was planned.
+        after: the newest producer when the records before ``start`` were read, if they were.
+        archived: files of the archive with some of the range; a hint, too.
     """
 
     topic: str
@@ -41,54 +41,48 @@ class OffsetRange(InputPartition):
     start: int
     end: int
     held: tuple[HeldRange, ...] = field(default=(), compare=False)
-    """The stores seen to have some of it, the best one first: hints that change no row."""
     life: EpochId = NO_LIFE
     after: EpochId = NO_LIFE
     archived: tuple[ArchivedFile, ...] = field(default=(), compare=False)
-    """The files of the archive with some of it: hints, too."""
 
     @property
     def tp(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def size(self) -> int:
+        """The number of records."""
+        return self.end - self.start
+
     def part(self, start: int, end: int) -> OffsetRange:
-        """A part of it; only the first one follows what the query has read."""
+        """Return a part of the range; ``after`` applies only to the part at its start."""
         after = self.after if start == self.start else NO_LIFE
         return replace(self, start=start, end=end, after=after)
 
-    @property
-    def size(self) -> int:
-        """Records in the range."""
-        return self.end - self.start
-
 
 @dataclass(frozen=True)
-class SharedTask(InputPartition):
-    """What one task reads: several small ranges, one after the other."""
+class DafkaInputPartition(InputPartition):
+    """The ranges that one task reads, at most one of each partition."""
 
     ranges: tuple[OffsetRange, ...]
 
 
-Task = OffsetRange | SharedTask
+MAX_JOINED_RECORDS: Final = 20_000
+"""A query reads and processes them in about the 50 to 70 ms that Spark needs for each task."""
 
-SHARED_RECORDS: Final = 20_000
-"""What a task reads together at most.  With what a query usually does with them, these take about
-as long as the 50 to 70 ms that a task costs Spark: to split them would not pay."""
+MAX_JOINED_RANGES: Final = 500
+"""The same: a range in a request for many takes 0.1 ms."""
 
-SHARED_RANGES: Final = 500
-"""What a task reads together at most, for the same reason: with one request for all of them
-(``shared_fetch``) a range takes about 0.1 ms."""
-
-LEAST_TASKS: Final = 16
-"""So many tasks are left when ranges share them, unless ``minPartitions`` says how many: records
-may cost a query far more than reading them, and there may be so many cores."""
+MIN_TASKS: Final = 16
+"""Tasks that joining leaves for as many cores, unless ``minPartitions`` is set: a query may need
+far more time to process records than to read them."""
 
 Holders = Mapping[TopicPartition, Sequence[HeldRange]]
-"""The stores that can be read in bulk, and what they have of each partition."""
+"""Ranges of each partition that stores with Arrow Flight hold."""
 
 Archived = Mapping[TopicPartition, Sequence[ArchivedFile]]
-"""The files of an archive with some of each partition, in the order of their offsets."""
+"""The archive's files of each partition, ordered by offset."""
 
 NOT_ARCHIVED: Final[Archived] = {}
 
@@ -96,11 +90,11 @@ NOT_ARCHIVED: Final[Archived] = {}
 def rate_limit(
     waiting: Mapping[TopicPartition, int], limit: int | None, *, turn: int = 0
 ) -> dict[TopicPartition, int]:
-    """How many records to take of each partition, ``limit`` of them at the most; None: all.
+    """Return the number of records to take of each partition, in total at most ``limit``.
 
-    Each partition gives one, the rest is shared in proportion to what is waiting.  When there are
-    more partitions than ``limit``, so many give one each, beginning at the partition that ``turn``
-    points to; the caller advances it by the number taken, so that all have their turn.
+    Each partition gives one record, and the rest in proportion to its waiting records. If the
+    limit is below the number of partitions, ``limit`` of them give one record each, beginning at
+    index ``turn``, which the caller advances by the records taken: each partition gets its turn.
     """
     sizes = {tp: waiting[tp] for tp in sorted(waiting) if waiting[tp] > 0}
     tps = list(sizes)
@@ -122,79 +116,23 @@ def plan_tasks(
     options: SourceOptions,
     *,
     archived: Archived = NOT_ARCHIVED,
-) -> list[Task]:
-    """The tasks of a batch: ranges cut, joined and in order, each with where it may be read.
+) -> list[DafkaInputPartition]:
+    """Split and join ranges into tasks, and add to each range where it can be read.
 
-    Which tasks there are, and which one reads what, follows from the ranges and the options
-    alone: a sink that knows its tasks by number is given the same rows by the same task when a
-    batch is run again, whatever has become of stores and archive.  They decide only where a task
-    reads.
+    The ranges and options alone determine the tasks and their rows. When Spark repeats a batch, a
+    sink therefore receives the same rows from the task with the same number.
     """
     parts = split(
         sorted(ranges, key=lambda item: (item.topic, item.partition, item.start)),
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
-    alone = options.fetch not in (AUTO, MESH)
-    tasks: list[Task] = []
-    for turn, joined in enumerate(join(parts, options)):
-        assigned = [assign_stores(each, holders, turn, alone=alone) for each in joined]
-        if archived:
-            assigned = [_with_files(each, archived.get(each.tp, ())) for each in assigned]
-        tasks.append(assigned[0] if len(assigned) == 1 else SharedTask(tuple(assigned)))
+    no_mesh = options.fetch not in (AUTO, MESH)
+    tasks = []
+    for turn, group in enumerate(join(parts, options)):
+        placed = (assign_stores(each, holders, turn, no_mesh=no_mesh) for each in group)
+        tasks.append(DafkaInputPartition(tuple(_with_files(each, archived) for each in placed)))
     return tasks
-
-
-def join(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[OffsetRange]]:
-    """Neighbours of few records put together, in order.
-
-    Together they have at most ``SHARED_RECORDS`` and ``maxRecordsPerPartition``, and so few ranges
-    that ``minPartitions`` tasks remain, or ``LEAST_TASKS``, if there are as many ranges.
-    """
-    most_records = min(SHARED_RECORDS, options.max_records_per_partition or SHARED_RECORDS)
-    most = min(SHARED_RANGES, len(ranges) // (options.min_partitions or LEAST_TASKS))
-    joined: list[OffsetRange] = []
-    records = 0
-    for item in ranges:
-        if joined and (len(joined) >= most or records + item.size > most_records):
-            yield joined
-            joined, records = [], 0
-        joined.append(item)
-        records += item.size
-    if joined:
-        yield joined
-
-
-def assign_stores(
-    item: OffsetRange, holders: Holders, turn: int = 0, *, alone: bool
-) -> OffsetRange:
-    """The range with the stores that have it, in the order in which they are to be asked.
-
-    First those that have all of it, then those that have some, and last those that have not heard
-    of the newest producer yet, which cannot say whether their records remain.  Each kind in turns:
-    each store is the first choice for its share of the tasks.  Stores that have none of it are
-    named where no other store has any and the mesh is not asked (``alone``): they at least can say
-    what they have.
-    """
-    held = holders.get(item.tp, ())
-    some = [each for each in held if each.earliest < item.end and item.start < each.end]
-    newest = max([item.life, *(each.life for each in some)])
-    heard = [each for each in some if each.life in (newest, NO_LIFE)]
-    whole = [each for each in heard if each.earliest <= item.start and item.end <= each.end]
-    part = [each for each in heard if each not in whole]
-    behind = [each for each in some if each not in heard]
-    found = tuple(each for kind in (whole, part, behind) for each in _rotated(kind, turn))
-    return replace(item, held=found or (tuple(held) if alone else ()))
-
-
-def _with_files(item: OffsetRange, files: Sequence[ArchivedFile]) -> OffsetRange:
-    some = tuple(each for each in files if each.start < item.end and item.start < each.end)
-    return replace(item, archived=some) if some else item
-
-
-def _rotated(held: list[HeldRange], steps: int) -> list[HeldRange]:
-    first = steps % len(held) if held else 0
-    return held[first:] + held[:first]
 
 
 def split(
@@ -203,35 +141,89 @@ def split(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> list[OffsetRange]:
-    """Ranges cut as Spark's Kafka source cuts them (``KafkaOffsetRangeCalculator``).
+    """Split ranges as Spark's ``KafkaOffsetRangeCalculator`` does; empty ranges are dropped.
 
-    First so that none has more than ``max_records``; if there are still fewer than
-    ``min_partitions``, then by size until there are about as many.  Empty ranges are left out.
-    With neither, none has more than ``RECORDS_PER_TASK``.
+    No part has more than ``max_records``; if neither limit is set, ``RECORDS_PER_TASK``. Larger
+    parts are then split by size until the number of parts is about ``min_partitions``.
     """
     if min_partitions is None and max_records is None:
         max_records = RECORDS_PER_TASK
-    cut = [item for item in ranges if item.size > 0]
+    parts = [item for item in ranges if item.size > 0]
     if max_records is not None:
-        cut = [part for item in cut for part in _divide(item, -(-item.size // max_records))]
-    if min_partitions is None or len(cut) >= min_partitions:
-        return cut
-    total = sum(item.size for item in cut)
-    small = {item for item in cut if _parts(item.size, total, min_partitions) == 1}
+        parts = [part for item in parts for part in _divide(item, -(-item.size // max_records))]
+    if min_partitions is None or len(parts) >= min_partitions:
+        return parts
+    total = sum(item.size for item in parts)
+    small = {item for item in parts if _share(item.size, total, min_partitions) == 1}
     large_total = total - sum(item.size for item in small)
     large_parts = max(min_partitions - len(small), 1)
-    parts: list[OffsetRange] = []
-    for item in cut:
-        count = 1 if item in small else _parts(item.size, large_total, large_parts)
-        parts += _divide(item, count)
-    return parts
+    counts = (1 if each in small else _share(each.size, large_total, large_parts) for each in parts)
+    return [
+        part for item, count in zip(parts, counts, strict=True) for part in _divide(item, count)
+    ]
 
 
-def _parts(size: int, total: int, wanted: int) -> int:
-    return max((2 * size * wanted + total) // (2 * total), 1)
+def join(parts: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[OffsetRange]]:
+    """Group small neighbours, in order, into the ranges of one task.
+
+    A group has at most ``MAX_JOINED_RECORDS`` and ``maxRecordsPerPartition`` records. At least
+    ``minPartitions`` or ``MIN_TASKS`` groups remain, unless the ranges are fewer.
+    """
+    max_records = min(MAX_JOINED_RECORDS, options.max_records_per_partition or MAX_JOINED_RECORDS)
+    max_ranges = min(MAX_JOINED_RANGES, len(parts) // (options.min_partitions or MIN_TASKS))
+    group: list[OffsetRange] = []
+    records = 0
+    for item in parts:
+        if group and (len(group) >= max_ranges or records + item.size > max_records):
+            yield group
+            group, records = [], 0
+        group.append(item)
+        records += item.size
+    if group:
+        yield group
+
+
+def assign_stores(
+    item: OffsetRange, holders: Holders, turn: int = 0, *, no_mesh: bool
+) -> OffsetRange:
+    """Add to a range the stores to ask, best first.
+
+    Stores with all of the range come first, then stores with some of it, then stores that do not
+    know the newest producer yet and so cannot tell whether their records remain. ``turn`` rotates
+    each of the three groups, so that stores share the tasks. With ``no_mesh``, if no store has any
+    of the range, all stores of the partition are named, to report their offsets.
+    """
+    known = holders.get(item.tp, ())
+    some = [each for each in known if each.earliest < item.end and item.start < each.end]
+    newest = max([item.life, *(each.life for each in some)])
+    current = [each for each in some if each.life in (newest, NO_LIFE)]
+    whole = [each for each in current if each.earliest <= item.start and item.end <= each.end]
+    part = [each for each in current if each not in whole]
+    behind = [each for each in some if each not in current]
+    found = tuple(each for group in (whole, part, behind) for each in _rotated(group, turn))
+    return replace(item, held=found or (tuple(known) if no_mesh else ()))
+
+
+def _with_files(item: OffsetRange, archived: Archived) -> OffsetRange:
+    if not archived:
+        return item
+    files = archived.get(item.tp, ())
+    some = tuple(each for each in files if each.start < item.end and item.start < each.end)
+    return replace(item, archived=some)
+
+
+def _rotated(held: list[HeldRange], steps: int) -> list[HeldRange]:
+    first = steps % len(held) if held else 0
+    return held[first:] + held[:first]
+
+
+def _share(size: int, total: int, parts: int) -> int:
+    """Return the rounded number of ``parts`` that ``size`` of ``total`` gets, at least 1."""
+    return max((2 * size * parts + total) // (2 * total), 1)
 
 
 def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    parts = min(parts, item.size)
+    if (parts := min(parts, item.size)) == 1:
+        return [item]
     cuts = [item.start + item.size * part // parts for part in range(parts + 1)]
     return [item.part(start, end) for start, end in pairwise(cuts)]

@@ -1,110 +1,45 @@
-"""Reads ranges of offsets on executors, as Arrow record batches of typed columns.
-
-Values stay together from the store to Spark's batch: nothing here is done record by record in
-Python, and what is the same in every batch is made once.
-"""
+"""Reader of a task's offset ranges: the next source to read, failures, and the final check."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Self
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, opened_columns
-from dafka_core.model.names import escape
-from dafka_core.model.records import UNKNOWN_US, RecordBatch
-from dafka_core.model.values import Longs, Values
-from dafka_core.model.where import TIMESTAMP, KeptRecords, Records, Where, kept
+from dafka_core.archive.layout import ArchiveError
+from dafka_core.errors import DafkaError, DataLossError, HistoryChangedError, StoreUnreachableError
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, merge_heads
+from dafka_core.model.where import TIMESTAMP, Records, Where, kept
 from dafka_spark.cluster import connections
+from dafka_spark.cluster.timing import Deadline
 from dafka_spark.cluster.worker_process import settle
-from dafka_spark.errors import BadValueError
-from dafka_spark.formats.codec import Codec, Part, apart, joined
-from dafka_spark.options import DROPMALFORMED, FAILFAST, SourceOptions
-from dafka_spark.schema import CORRUPT, ERROR
-from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
-from dafka_spark.source.record_sources import SharedFetch, incomplete
+from dafka_spark.errors import (
+    FetchError,
+    IncompleteBatchError,
+    RetentionAheadError,
+    SourceLossError,
+)
+from dafka_spark.options import LOCAL, MESH, SourceOptions
+from dafka_spark.source import record_sources
+from dafka_spark.source.arrow_batches import ArrowBatches, groups
+from dafka_spark.source.data_loss import DataLossPolicy, classify, denial, replaced
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
+from dafka_spark.source.record_sources import ArchiveSource, NotLocalError, RecordSource
 
-_LOG: Final = logging.getLogger(__name__)
-
-
-class Typed(NamedTuple):
-    """Columns by their names, and which rows to keep; None: all of them."""
-
-    columns: dict[str, pa.Array]
-    kept: pa.Array | None = None
-
-
-class TypedValues:
-    """Decodes the values of a query's batches."""
-
-    def __init__(self, codec: Codec, value_format: str, mode: str) -> None:
-        self._codec = codec
-        self._arrow = to_arrow_type(codec.kind, timezone="UTC")
-        self._format = value_format
-        self._mode = mode
-
-    @classmethod
-    def of(cls, options: SourceOptions) -> Self | None:
-        """What a query needs; None if its values are bytes."""
-        codec = options.codec()
-        return None if codec is None else cls(codec, options.value_format, options.mode)
-
-    def needed(self, names: set[str]) -> bool:
-        """Whether values must be decoded for columns of these names."""
-        return self._mode == DROPMALFORMED or not names.isdisjoint({"value", ERROR, CORRUPT})
-
-    def of_values(self, values: pa.Array, batches: Sequence[Records]) -> Typed:
-        """The columns of values of binary, which are those of ``batches``.
-
-        Raises:
-            BadValueError: a value is bad, and ``mode`` is ``FAILFAST``.
-        """
-        parts: list[Part] = []
-        for part in apart(values, self._codec.decode):
-            if part.why and self._mode == FAILFAST:
-                raise self._error(part, batches)
-            parts.append(part)
-        column = joined(parts, self._arrow)
-        bad = [part for part in parts if part.why]
-        if not bad:
-            return Typed({"value": column})
-        if self._mode == DROPMALFORMED:
-            left_out = f"mode = DROPMALFORMED leaves out {len(bad)} of {len(values)} records: {{}}"
-            _LOG.warning(left_out.format(self._error(bad[0], batches)))
-        rows = np.array([part.start for part in bad])
-        good = np.ones(len(values), np.bool_)
-        good[rows] = False
-        if self._mode == DROPMALFORMED:
-            return Typed({"value": column}, pa.array(good))
-        why = np.full(len(values), None, object)
-        why[rows] = [part.why for part in bad]
-        corrupt = np.where(good, -1, np.arange(len(values)))
-        return Typed(
-            {
-                "value": column,
-                ERROR: pa.array(why, pa.utf8()),
-                CORRUPT: values.take(pa.array(corrupt, mask=good)),
-            }
-        )
-
-    def _error(self, part: Part, batches: Sequence[Records]) -> BadValueError:
-        row = part.start
-        for batch in batches:
-            if row < batch.count:
-                break
-            row -= batch.count
-        return BadValueError(*batch.tp, batch.offset_of(row), self._format, part.why)
+_log = logging.getLogger("dafka_spark")
 
 
 class QueryReader:
-    """What every reader is made with: the query's columns and options, and a way to the mesh."""
+    """Common state of all readers: the query's columns and options, and access to the mesh."""
 
     def __init__(
         self,
@@ -119,165 +54,311 @@ class QueryReader:
 
 
 class RangeReader(QueryReader):
-    """What the readers of batch and of streaming queries share."""
+    """Reads the ranges of a task, for batch and for streaming queries."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a task's ranges, in order and complete, with the query's columns.
+        """Yield the records of the partition's ranges with the query's columns.
 
-        Raises what ``RangeFetch.batches`` raises.
+        Raises:
+            BadValueError: a value is invalid and ``mode`` is ``FAILFAST``.
+            DafkaError: see ``complete`` and ``RangeFetch.batches``.
         """
-        if isinstance(partition, SharedTask):
-            ranges: Sequence[OffsetRange] = partition.ranges
-        elif isinstance(partition, OffsetRange):
-            ranges = (partition,)
-        else:
+        if not isinstance(partition, DafkaInputPartition):
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
-        options = self._options
-        arrow = ArrowBatches(self._schema, opens=options.opens, typed=TypedValues.of(options))
-        where = options.where
+        ranges, options, where = partition.ranges, self._options, self._options.where
+        arrow = ArrowBatches(self._schema, options)
         times = "timestamp" in arrow.fields or (where is not None and TIMESTAMP in where.columns)
-        batches = SharedFetch(ranges, options, self._connect, times=times).batches()
+        batches = complete(fetch(ranges, options, self._connect, times=times), ranges)
         if where is not None:
-            batches = _kept(batches, where, opens=options.opens)
-        most = options.max_records_per_batch, options.max_bytes_per_batch
-        alone = len(ranges) == 1 and where is None
-        grouped = ([batch] for batch in batches) if alone else groups(batches, *most)
-        for group in grouped:
+            batches = _matching(batches, where, opens=options.opens)
+        limits = options.max_records_per_batch, options.max_bytes_per_batch
+        # Sources have already joined the small batches of one range.
+        is_joined = len(ranges) == 1 and where is None
+        for group in ([each] for each in batches) if is_joined else groups(batches, *limits):
             yield arrow.of(group)
         settle()
 
 
-class ArrowBatches:
-    """Makes the columns that were asked for, and no others.
+class LostOffsets(NamedTuple):
+    """Offsets up to ``end`` (exclusive) that ``failOnDataLoss=false`` lets a query skip."""
 
-    The Arrow schema is Spark's own: Spark takes a batch as it is only if their schemas are equal.
-    ``opens`` says whether keys, headers and null values are looked for in envelopes, and ``typed``
-    decodes values.
+    tp: TopicPartition
+    offset: int
+    end: int
+
+
+Fetched = Records | LostOffsets
+
+
+def complete(fetched: Iterable[Fetched], ranges: Sequence[OffsetRange]) -> Iterator[Records]:
+    """Yield the records; check that every offset of the ranges comes once and in order.
+
+    Batches of option ``where`` count with all offsets that were examined for them.
+
+    Raises:
+        IncompleteBatchError: other offsets came, or too few.
     """
-
-    def __init__(
-        self, schema: StructType, *, opens: bool = True, typed: TypedValues | None = None
-    ) -> None:
-        self.schema = to_arrow_schema(schema, timezone="UTC")
-        self._opens = opens
-        # Users name columns in any case.
-        self.fields = {each.name.lower(): each for each in self.schema}
-        self._typed = typed if typed and typed.needed(set(self.fields)) else None
-        self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
-        self._rising = np.arange(0, dtype=np.int64)
-
-    def of(self, batches: Sequence[Records]) -> pa.RecordBatch:
-        """One record batch, of those of one partition or more."""
-        columns, kept = self._opened(batches), None
-        if self._typed:
-            typed = self._typed.of_values(columns["value"], batches)
-            columns, kept = columns | typed.columns, typed.kept
-        for name, field in self.fields.items():
-            if name not in columns:
-                columns[name] = self._column(name, field, batches)
-        arrays = [columns[name] for name in self.fields]
-        made = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        wanted = sum(batch.count for batch in batches)
-        if made.num_rows != wanted:
-            first, why = batches[0], f"{made.num_rows} rows were made of {wanted} records"
-            raise incomplete(
-                OffsetRange(*first.tp, first.offset, first.end), first.offset, None, why
-            )
-        return made if kept is None else made.filter(kept)
-
-    def _opened(self, batches: Sequence[Records]) -> dict[str, pa.Array]:
-        wanted = [
-            name
-            for name in (KEY, VALUE, HEADERS)
-            if name in self.fields or (self._typed and name == VALUE)
-        ]
-        if not wanted:
-            return {}
-        values = Values.concat([batch.values for batch in batches])
-        columns = opened_columns(values, wanted) if self._opens else None
-        if columns is None:
-            columns = {VALUE: values.to_arrow()} if VALUE in wanted else {}
-        kinds = {name: self.fields[name].type for name in columns if name in self.fields}
-        if self._typed:
-            kinds[VALUE] = pa.binary()
-        return {
-            name: array if array.type == kinds[name] else array.cast(kinds[name])
-            for name, array in columns.items()
-        }
-
-    def _column(self, name: str, field: pa.Field, batches: Sequence[Records]) -> pa.Array:
-        counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
-        rows = int(counts.sum())
-        match name:
-            case "offset" if isinstance(batches[0], KeptRecords):
-                return pa.array(np.concatenate([batch.offsets for batch in batches]), field.type)
-            case "offset":
-                firsts = np.fromiter((batch.offset for batch in batches), np.int64, len(batches))
-                return self._offsets(firsts, counts, field.type)
-            case "timestamp":
-                times = np.concatenate(
-                    [
-                        np.array([[batch.count, UNKNOWN_US]])
-                        if batch.times is None
-                        else batch.times
-                        for batch in batches
-                    ]
-                )
-                if len(times) != 1:
-                    return _timestamps(times, field.type)
-                # What a store wrote at once has one time, often in block after block.
-                time_us = int(times[0, 1])
-                return self._constant(field, None if time_us == UNKNOWN_US else time_us, rows)
-            case "topic" | "partition":
-                texts = [escape(getattr(batch, name)) for batch in batches]
-                if len(texts) == 1:
-                    return self._constant(field, texts[0], rows)
-                return pa.array(texts, field.type).take(np.repeat(np.arange(len(texts)), counts))
-            case _:  # no keys and headers; and stores do not keep the type of times
-                return self._constant(field, None, rows)
-
-    def _offsets(self, firsts: Longs, counts: Longs, kind: pa.DataType) -> pa.Array:
-        rows = int(counts.sum())
-        if rows > len(self._rising):
-            self._rising = np.arange(rows, dtype=np.int64)
-        shifts = firsts - (counts.cumsum() - counts)
-        # Arrow keeps freed memory for the next batch; numpy would ask the system for it again.
-        buffer = pa.allocate_buffer(rows * self._rising.itemsize)
-        added = shifts if len(shifts) == 1 else np.repeat(shifts, counts)
-        np.add(self._rising[:rows], added, out=np.frombuffer(buffer, np.int64))
-        return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
-
-    def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:
-        made_of, made = self._constants.get(field.name, (None, None))
-        if made is None or made_of != value or len(made) < rows:
-            made = pa.repeat(pa.scalar(value, field.type), rows)
-            self._constants[field.name] = value, made
-        return made if len(made) == rows else made.slice(0, rows)
+    planned = {each.tp: each for each in ranges}
+    positions = {each.tp: each.start for each in ranges}
+    for each in fetched:
+        position = positions.get(each.tp)  # None: not planned
+        if each.offset != position or each.end > planned[each.tp].end:
+            wanted = planned.get(each.tp, OffsetRange(*each.tp, 0, 0))
+            why = "rows are missing, came twice, or are more than were planned"
+            raise _incomplete(wanted, position or 0, each.offset, why)
+        positions[each.tp] = each.end
+        if not isinstance(each, LostOffsets):
+            yield each
+    for tp, wanted in planned.items():
+        if positions[tp] != wanted.end:
+            raise _incomplete(wanted, positions[tp], None, "rows end before what was planned")
 
 
-def _kept(batches: Iterable[Records], where: Where, *, opens: bool) -> Iterator[Records]:
-    """What fits; of those that a store has not looked at it is found out here."""
+def _incomplete(
+    wanted: OffsetRange, expected: int, found: int | None, why: str
+) -> IncompleteBatchError:
+    bounds = wanted.start, wanted.end
+    return IncompleteBatchError(*wanted.tp, *bounds, expected=expected, found=found, why=why)
+
+
+def _matching(batches: Iterable[Records], where: Where, *, opens: bool) -> Iterator[Records]:
+    """Yield the records that match; only Flight has filtered its records already."""
     for batch in batches:
         found = kept(batch, where, opens=opens) if isinstance(batch, RecordBatch) else batch
         if found.count:
             yield found
 
 
-def groups(batches: Iterable[Records], max_records: int, max_bytes: int) -> Iterator[list[Records]]:
-    """Batches of any partitions, in order, by what goes into one Arrow batch of these sizes."""
-    group: list[Records] = []
-    records = size_bytes = 0
-    for batch in batches:
-        records, size_bytes = records + batch.count, size_bytes + batch.values.size_bytes
-        if group and (records > max_records or size_bytes > max_bytes):
-            yield group
-            group, records, size_bytes = [], batch.count, batch.values.size_bytes
-        group.append(batch)
-    if group:
-        yield group
+def fetch(
+    ranges: Sequence[OffsetRange],
+    options: SourceOptions,
+    connect: connections.Connect,
+    *,
+    times: bool,
+) -> Iterator[Fetched]:
+    """Yield the records of ranges, with timestamps if ``times``; see ``RangeFetch.batches``.
+
+    A request costs as much as some thousand records, so each store is asked once for all ranges
+    that it holds. Missing records are then fetched range by range, which finds out the reason.
+    """
+    left = {each.tp: each for each in ranges}
+    failed: set[StoreLocation] = set()
+    if len(left) > 1 and options.fetch != MESH:
+        failed = yield from _fetch_from_stores(left, options, times=times)
+    for wanted in left.values():
+        held = tuple(sorted(wanted.held, key=lambda each: each.location in failed))
+        ordered = replace(wanted, held=held)
+        sources = record_sources.open_sources(ordered, options, connect, times=times)
+        yield from RangeFetch(wanted, options, sources).batches()
 
 
-def _timestamps(times: Longs, kind: pa.DataType) -> pa.Array:
-    stamps = np.repeat(times[:, 1], times[:, 0])
-    unknown = stamps == UNKNOWN_US
-    return pa.array(stamps, pa.int64(), mask=unknown if unknown.any() else None).view(kind)
+def _fetch_from_stores(
+    left: dict[TopicPartition, OffsetRange], options: SourceOptions, *, times: bool
+) -> Generator[Records, None, set[StoreLocation]]:
+    """Ask each store for all ranges that it holds, the best store of each range first.
+
+    Removes from ``left`` what came, and returns the stores that failed.
+    """
+    is_local = options.fetch == LOCAL
+    kind = record_sources.LocalLogSource if is_local else record_sources.FlightSource
+    failed: set[StoreLocation] = set()
+    for choice in range(max(len(each.held) for each in left.values())):
+        stores = defaultdict(list)
+        for wanted in left.values():
+            for held in wanted.held[choice : choice + 1]:
+                if held.earliest <= wanted.start and wanted.end <= held.end:
+                    stores[held.location].append(wanted)
+        for location, ranges in stores.items():
+            if len(ranges) == 1 or location in failed:
+                continue
+            try:
+                source = kind(ranges[0].held[choice], options, times=times)
+                for batch in source.read_many(ranges):
+                    asked = left.pop(batch.tp, None)
+                    if asked and batch.end < asked.end:
+                        left[batch.tp] = asked.part(batch.end, asked.end)
+                    yield batch
+            except DafkaError as error:
+                failed.add(location)
+                _log.warning("%s; continuing with another source", error)
+    return failed
+
+
+Failures = list[tuple[RecordSource, DafkaError]]
+
+
+class RangeFetch:
+    """Fetches one range: each source continues where the previous one stopped."""
+
+    def __init__(
+        self, wanted: OffsetRange, options: SourceOptions, sources: Sequence[RecordSource]
+    ) -> None:
+        self._left = wanted  # begins at the next offset
+        self._options = options
+        self._sources = list(sources)
+        self._has_mesh = any(source.known is None for source in sources)
+        self._policy = DataLossPolicy(options)
+        self._contradicted_at: int | None = None
+        self._archive_checked_at: int | None = None
+
+    def batches(self) -> Iterator[Fetched]:
+        """Yield the records, and the offsets that are lost where ``failOnDataLoss`` is false.
+
+        Raises:
+            SourceLossError: records are lost, and ``failOnDataLoss`` is true.
+            IncompleteBatchError: stores report records that they do not return.
+            FetchError: no source returned the next record for ``fetchTimeoutMs``.
+            FetchTimeoutError: no node of the mesh sent it for ``fetchTimeoutMs``.
+        """
+        patience = Deadline(self._options.fetch_timeout_s)
+        while (begun := self._left.start) < self._left.end:
+            failures = yield from self._read_all()
+            if self._left.start > begun:
+                patience.restart()  # other sources may have the records that follow
+            else:
+                yield from self._resolve(failures, patience)
+
+    def _read_all(self) -> Generator[Records, None, Failures]:
+        """Ask every source once for what it has of the range."""
+        begun, end = self._left.start, self._left.end
+        failures: Failures = []
+        skipped: list[RecordSource] = []
+        for source in self._sources:
+            changed = any(isinstance(error, HistoryChangedError) for _, error in failures)
+            if changed and isinstance(source, ArchiveSource):
+                continue  # it has the previous history
+            stop = self._reach(source)
+            if stop > self._left.start:
+                yield from self._read(source, stop, failures)
+            else:
+                skipped.append(source)
+            if self._left.start >= end:
+                return failures
+        if self._left.start == begun and not self._has_mesh:
+            # Sources may have more than was known, and a record is lost only if all lack it.
+            for source in skipped:
+                if self._left.start < end:
+                    yield from self._read(source, end, failures)
+        return failures
+
+    def _reach(self, source: RecordSource) -> int:
+        """Return the end of what to ask a source for; the next offset if it has nothing there."""
+        position, end = self._left.start, self._left.end
+        known = range(end) if source.known is None else source.known
+        if position not in known:
+            return position
+        ends = [known.stop, end]
+        if source.known is None or isinstance(source, ArchiveSource):
+            # The mesh is slow, and the archive does not learn of newer histories: both are asked
+            # only for what other sources do not have.
+            others = [each.known for each in self._sources if each is not source and each.known]
+            ends += [each.start for each in others if each.start > position]
+        return min(ends)
+
+    def _read(
+        self, source: RecordSource, stop: int, failures: Failures
+    ) -> Generator[Records, None, None]:
+        begun, end = self._left.start, self._left.end
+        try:
+            for batch in source.read(self._left.part(begun, stop)):
+                self._left = self._left.part(batch.end, end)
+                if isinstance(source, ArchiveSource):
+                    self._left = replace(self._left, after=source.life_before(batch.end))
+                yield batch
+        except DafkaError as error:
+            if isinstance(error, DataLossError) and begun == self._left.start < error.wanted < stop:
+                # The source lacks the end of what it was asked for, and may have the beginning.
+                yield from self._read(source, error.wanted, failures)
+                return
+            failures.append((source, error))
+            if source is not self._sources[-1] and not isinstance(error, NotLocalError):
+                text = "%s: %s; continuing with another source at offset %d"
+                _log.warning(text, source.name, error, self._left.start)
+
+    def _resolve(self, failures: Failures, patience: Deadline) -> Iterator[LostOffsets]:
+        """Decide what to do as no source returned the next record: wait, fail, or skip it."""
+        left, errors = self._left, [error for _, error in failures]
+        for error in errors:
+            if isinstance(error, HistoryChangedError):
+                self._policy.fail_or_warn(replaced(error, left.start))
+                # Continue with the records of the current history.
+                self._left = replace(left, life=NO_LIFE, after=NO_LIFE)
+                return
+        if any(isinstance(error, ArchiveError) for error in errors):
+            raise self._error(failures)  # archived records that cannot be read are not lost
+        away = [error.store for error in errors if isinstance(error, StoreUnreachableError)]
+        # The mesh is the last source. It asks every store, and waits for those that are away.
+        denied = denial(errors[-1:] if self._has_mesh else errors, left.start, left.end)
+        if denied is None:
+            if self._has_mesh or not away or patience.is_over:
+                raise self._error(failures)
+            patience.pause()
+            return
+        if self._find_in_archive():
+            return
+        if self._policy.waits(denied, patience.waited_s) and not self._has_mesh:
+            patience.pause()
+            return
+        loss: SourceLossError | None
+        if isinstance(denied, SourceLossError):
+            loss = denied
+        else:
+            bounds, held, store = (left.start, left.end), self._held(), away[0] if away else ""
+            loss = classify(left.tp, *bounds, held, away=store, waited_s=patience.waited_s)
+        if loss is None or loss.wanted > left.start:
+            # The stores report the record that they did not return: read once more.
+            if self._contradicted_at == left.start:
+                raise self._error(failures, denied)
+            self._contradicted_at = left.start
+            return
+        loss = self._before_archive(loss)
+        self._policy.fail_or_warn(loss)
+        assert loss.lost_end is not None  # the range has an end
+        yield LostOffsets(left.tp, left.start, loss.lost_end)
+        self._left = left.part(loss.lost_end, left.end)
+
+    def _find_in_archive(self) -> bool:
+        """Update the archive's sources; return whether one has the next record.
+
+        Records that stores trimmed after the range was planned were archived before.
+        """
+        position = self._left.start
+        if not self._options.archive or self._archive_checked_at == position:
+            return False
+        self._archive_checked_at = position
+        archived = record_sources.current_archive_sources(self._options.archive, self._left)
+        others = [each for each in self._sources if not isinstance(each, ArchiveSource)]
+        at = len(others) - self._has_mesh
+        self._sources = [*others[:at], *archived, *others[at:]]
+        return any(position in each.known for each in archived)
+
+    def _before_archive(self, loss: SourceLossError) -> SourceLossError:
+        """Limit a loss that stores report to the offsets before those in the archive."""
+        position, lost_end = self._left.start, loss.lost_end or 0
+        archives = [each.known for each in self._sources if isinstance(each, ArchiveSource)]
+        later = [each.start for each in archives if position < each.start < lost_end]
+        if not later:
+            return loss
+        return RetentionAheadError(*self._left.tp, position, min(later), lost_end=min(later))
+
+    def _held(self) -> PartitionInfo | None:
+        """Return what all sources together have of the partition now."""
+        infos: list[PartitionInfo] = []
+        for source in self._sources:
+            if isinstance(source, ArchiveSource) and source.known.stop <= self._left.start:
+                continue  # it has no information on later offsets
+            try:
+                infos += source.heads(self._left.topic)
+            except DafkaError as error:
+                _log.warning("%s: %s", source.name, error)
+        return merge_heads(infos).get(self._left.tp)
+
+    def _error(self, failures: Failures, denied: DataLossError | None = None) -> DafkaError:
+        left, errors = self._left, [error for _, error in failures]
+        if denied is not None and all(isinstance(error, DataLossError) for error in errors):
+            why = f"stores report records that they do not return ({denied})"
+            return _incomplete(left, left.start, None, why)
+        if self._has_mesh and len(errors) == 1:
+            return errors[0]
+        tried = [f"{source.name}: {error}" for source, error in failures]
+        return FetchError(*left.tp, left.start, left.end, self._options.fetch, tried)

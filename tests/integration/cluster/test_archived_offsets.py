@@ -208,7 +208,7 @@ def test_conditions_narrow_what_is_read(
     one: Served, archive: Path, where: str, expected: list[tuple[int, int]]
 ) -> None:
     parts: list[Any] = query(one, archive, where=where).partitions()
-    assert [(part.start, part.end) for part in parts] == expected
+    assert [(each.start, each.end) for part in parts for each in part.ranges] == expected
 
 
 @pytest.mark.parametrize(("hours", "first"), [(-5, 0), (7, 7), (39.5, 40), (41, 41), (55, 55)])

@@ -13,7 +13,7 @@ from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.model.records import TopicPartition
 from dafka_spark.errors import HeadBehindError, PartitionVanishedError, StoreLostDataError
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from dafka_spark.source.offset_ranges import OffsetRange
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 from tests.unit.dafka_spark.streams import ALL, reader
 
@@ -121,7 +121,7 @@ def test_trimmed_records_are_left_out_unless_a_store_may_have_them(
         assert "[DAFKA_RETENTION_AHEAD]" in caplog.text
         assert "offsets 100 to 150 (exclusive) are left out" in caplog.text
     parts = stream.partitions(offset, after)
-    assert parts == [OffsetRange("t", "A", first, 200)]
+    assert parts == [DafkaInputPartition((OffsetRange("t", "A", first, 200),))]
 
 
 def test_flight_alone_waits_for_a_store_that_starts(serve: Serve) -> None:

@@ -1,4 +1,4 @@
-"""Rows with keys, headers and null values, from the sink to a store and back by each way."""
+"""Rows with keys, headers and null values, from the sink to a store and back."""
 
 from __future__ import annotations
 
@@ -52,15 +52,26 @@ def write(
     rows: dict[str, list[Any]],
     **given: Any,
 ) -> None:
+<<<<<<< HEAD
     """As a task does."""
     chosen = options(cluster, topic=topic, **given)
     with factory(chosen) as task:
         written = write_rows(iter([batch(rows)]), chosen, lambda _: PARTITION, task.open)
         commit(chosen, task.picked, *written)
+=======
+    """Write rows as a task does."""
+    with WriterFactory(options(cluster, topic=topic, **given)) as factory:
+        write_rows(
+            iter([batch(rows)]),
+            options(cluster, topic=topic, **given),
+            lambda _: PARTITION,
+            factory.open,
+        )
+>>>>>>> conn-ranges
 
 
 def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[Any]]:
-    """As a batch query does."""
+    """Read rows as a batch query does."""
     asked = {"tower": cluster.tower, "subscribe": topic, **given}
     reader = DafkaBatchReader(full(headers=True), SourceOptions.of(asked))
     batches: Iterator[pa.RecordBatch] = (
@@ -71,7 +82,7 @@ def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[A
 
 
 @pytest.mark.parametrize("fetch", ["flight", "local", "mesh"])
-def test_what_is_written_is_read_by_each_way(
+def test_every_source_returns_the_rows_that_were_written(
     shared: EmbeddedCluster, topic: str, fetch: str
 ) -> None:
     write(shared, topic, ROWS)
@@ -81,7 +92,7 @@ def test_what_is_written_is_read_by_each_way(
 
 
 @pytest.mark.parametrize("column", ["key", "headers", "value"])
-def test_a_batch_that_is_run_again_with_another_key_or_header_is_refused(
+def test_a_repeated_batch_with_another_key_or_header_is_refused(
     monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str, column: str
 ) -> None:
     Task(0).begin(monkeypatch)
@@ -100,10 +111,8 @@ def test_a_batch_that_is_run_again_with_another_key_or_header_is_refused(
     assert seen(shared, topic) == len(ROWS["key"])
 
 
-def test_a_c_producers_record_that_begins_as_an_envelope_does(
-    shared: EmbeddedCluster, topic: str
-) -> None:
-    """It publishes its octets as they are."""
+def test_a_c_record_that_begins_like_an_envelope(shared: EmbeddedCluster, topic: str) -> None:
+    """C producers publish values without envelopes."""
     begun = [b"\xc1DFK", b"\xc1DFK\x01\x03and more", CONTENTS[0] + b"!"]
     with Producer(topic, tower=shared.tower, wire="rfc46", envelope="none") as producer:
         producer.publish_many(begun)

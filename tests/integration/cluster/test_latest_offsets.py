@@ -14,7 +14,7 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from dafka_spark.source.offset_ranges import OffsetRange
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
 from dafka_spark.source.offset_reader import OffsetsSnapshot, fetch_latest_offsets
 from tests.integration.cluster.stores import HeardOf, Serve
 
@@ -200,10 +200,10 @@ def test_plans_name_the_places(serve: Serve) -> None:
     source.add(B, 10)
     given = options(maxrecordsperpartition="50")
     parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()
-    assert [(p.partition, p.start, p.end, [h.location.store for h in p.held]) for p in parts] == [
-        ("A", 0, 50, ["first", "second"]),
-        ("A", 50, 100, ["second", "first"]),
-        ("B", 0, 10, []),
+    assert [(*part.ranges[0].tp, part.ranges[0].start, stores(part)) for part in parts] == [
+        ("t", "A", 0, ["first", "second"]),
+        ("t", "A", 50, ["second", "first"]),
+        ("t", "B", 0, []),
     ]
 
 
@@ -238,8 +238,8 @@ def test_an_offset_never_goes_backwards(serve: Serve) -> None:
     after = stream.latestOffset(offset, ReadAllAvailable())
     assert after["topics"] == {"t": {"A": 110}}
     (part,) = stream.partitions(offset, after)
-    assert part == OffsetRange("t", "A", 100, 110)
-    assert [held.location.store for held in part.held] == ["behind"]
+    assert part.ranges == (OffsetRange("t", "A", 100, 110),)
+    assert stores(part) == ["behind"]
 
 
 def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
@@ -262,8 +262,7 @@ def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
     (part,) = stream_of(source).partitions(start, end)
-    assert isinstance(part, OffsetRange)
-    assert [held.location.store for held in part.held] == ["one"]
+    assert stores(part) == ["one"]
 
 
 def test_places_of_a_long_available_now_are_renewed(
@@ -280,8 +279,7 @@ def test_places_of_a_long_available_now_are_renewed(
     end = stream.latestOffset(start, ReadAllAvailable())
     source.served[:] = [second]
     (part,) = stream.partitions(start, end)
-    assert isinstance(part, OffsetRange)
-    assert [held.location.store for held in part.held] == ["second"]
+    assert stores(part) == ["second"]
 
 
 def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
@@ -296,18 +294,24 @@ def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
     plan: list[Any] = stream.partitions(start, end)
-    assert [(p.start, p.end) for p in plan] == [(0, 25), (25, 50), (50, 75), (75, 100)]
+    ranges = [each for part in plan for each in part.ranges]
+    assert [(each.start, each.end) for each in ranges] == [(n, n + 25) for n in (0, 25, 50, 75)]
     before = [rows_of(stream, p) for p in plan]
     whole.stop()
     source.served.remove(whole)
     replay = stream_of(source, **given)
     again: list[Any] = replay.partitions(replay.initialOffset(), end)
     assert again == plan
-    assert [[held.location.store for held in p.held] for p in again] == [["part"], ["part"], [], []]
+    assert [stores(p) for p in again] == [["part"], ["part"], [], []]
     assert [rows_of(replay, p) for p in again] == before
 
 
-def rows_of(stream: DafkaMicroBatchStream, part: OffsetRange) -> list[tuple[int, bytes]]:
+def stores(part: DafkaInputPartition) -> list[str]:
+    (only,) = part.ranges
+    return [held.location.store for held in only.held]
+
+
+def rows_of(stream: DafkaMicroBatchStream, part: DafkaInputPartition) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     for batch in stream.read(part):
         found += zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)

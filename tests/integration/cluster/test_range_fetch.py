@@ -1,4 +1,4 @@
-"""Tasks of many ranges, from stores that lack some, go away, or are of a version of before."""
+"""Tasks of many ranges, from stores that lack some of them or stop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from dafka_core.model.values import Values
 from dafka_spark.errors import (
     FetchError,
     HistoryReplacedError,
+    IncompleteBatchError,
     RetentionAheadError,
     SourceLossError,
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.offset_ranges import HeldRange, OffsetRange, SharedTask
+from dafka_spark.source.offset_ranges import DafkaInputPartition, HeldRange, OffsetRange
 from dafka_spark.source.partition_reader import RangeReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 
@@ -36,7 +37,7 @@ ALL: Rows = {tp.partition: list(range(10)) for tp in PARTITIONS}
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many requests of each kind there were."""
+    """The number of requests of each kind."""
     found: Counter[str] = Counter()
     originals = {
         name: getattr(StoreClient, name) for name in ("read", "read_many", "lease", "lease_many")
@@ -64,13 +65,13 @@ def filled(store: Served, partitions: list[TopicPartition] = PARTITIONS) -> Serv
     return store
 
 
-def task(*stores: Served, end: int = 10) -> SharedTask:
-    """Everything, from stores that were seen to have it, the first one first."""
+def task(*stores: Served, end: int = 10) -> DafkaInputPartition:
+    """Everything, from stores that reported it, in this order."""
     held = tuple(HeldRange(store.location, 0, end) for store in stores)
-    return SharedTask(tuple(OffsetRange(*tp, 0, end, held) for tp in PARTITIONS))
+    return DafkaInputPartition(tuple(OffsetRange(*tp, 0, end, held) for tp in PARTITIONS))
 
 
-def rows(wanted: SharedTask, fetch: str = "flight", **given: str) -> Rows:
+def rows(wanted: DafkaInputPartition, fetch: str = "flight", **given: str) -> Rows:
     options = SourceOptions.of(
         {"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "1000", **given}
     )
@@ -85,20 +86,19 @@ def rows(wanted: SharedTask, fetch: str = "flight", **given: str) -> Rows:
 
 
 @pytest.mark.parametrize("given", [{}, {"maxrecordsperbatch": "7"}, {"maxbytesperbatch": "3"}])
-@pytest.mark.parametrize("fetch", ["flight", "auto"])
+@pytest.mark.parametrize(
+    ("fetch", "requests"),
+    [
+        ("flight", {"read_many": 1}),
+        ("auto", {"read_many": 1}),
+        ("local", {"lease_many": 1, "lease": 1}),  # the second one returns the lease
+    ],
+)
 def test_a_task_asks_a_store_once(
-    one: Served, asked: Counter[str], fetch: str, given: dict[str, str]
+    one: Served, asked: Counter[str], fetch: str, requests: dict[str, int], given: dict[str, str]
 ) -> None:
     assert rows(task(one), fetch, **given) == ALL
-    assert asked == {"read_many": 1}
-
-
-@pytest.mark.parametrize("given", [{}, {"maxrecordsperbatch": "7"}, {"maxbytesperbatch": "3"}])
-def test_a_task_takes_one_lease_of_a_file(
-    one: Served, asked: Counter[str], given: dict[str, str]
-) -> None:
-    assert rows(task(one), "local", **given) == ALL
-    assert asked == {"lease_many": 1, "lease": 1}  # which is given back
+    assert asked == requests
 
 
 def test_what_a_lease_does_not_cover_comes_later(
@@ -109,18 +109,23 @@ def test_what_a_lease_does_not_cover_comes_later(
     assert asked == {"lease_many": 3, "lease": 1}
 
 
-def test_what_a_file_has_lost_is_said_as_of_one_range(one: Served, serve: Serve) -> None:
+@pytest.mark.parametrize("fetch", ["local", "flight"])
+def test_lost_records_are_an_error_of_one_range(one: Served, serve: Serve, fetch: str) -> None:
     two = filled(serve("two"))
     one.log.trim(PARTITIONS[3], 4)
-    assert rows(task(one, two), "local") == ALL
+    assert rows(task(one, two), fetch) == ALL
     with pytest.raises(RetentionAheadError, match=r"partition P03.* offset 4 on is available"):
-        rows(task(one), "local")
+        rows(task(one), fetch)
+    assert rows(task(one), fetch, failondataloss="false") == ALL | {"P03": [*range(4, 10)]}
+    one.add(PARTITIONS[7], 1)
+    with pytest.raises(SourceLossError, match=r"partition P00.* offset 10"):
+        rows(task(one, end=11), fetch)
 
 
 def test_a_lease_that_ends_is_not_relied_on(
     one: Served, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store needs the space before anything was read of it."""
+    """The store ends it before the first read, as it needs the space."""
     lease_many = StoreClient.lease_many
 
     def ended(client: Any, *given: Any, **named: Any) -> Any:
@@ -162,7 +167,19 @@ def test_a_store_that_is_gone_is_asked_once(
     two.stop()
     assert rows(wanted) == ALL
     assert asked == {"read_many": 2}
-    assert "going on elsewhere" in caplog.text
+    assert "continuing with another source" in caplog.text
+
+
+def test_a_store_that_failed_is_asked_last(
+    one: Served, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = filled(serve("two"))
+    held = HeldRange(two.location, 0, 10), HeldRange(one.location, 0, 5)
+    ranges = tuple(replace(each, held=held) for each in task().ranges[:3])
+    two.stop()
+    found = rows(DafkaInputPartition(ranges))
+    assert found == {each.partition: [*range(10)] for each in ranges}
+    assert "continuing with another source at offset 0" not in caplog.text
 
 
 def test_a_store_that_goes_away_amid_its_answer(
@@ -176,23 +193,13 @@ def test_a_store_that_goes_away_amid_its_answer(
         return packed_parts(parts, times=times)
 
     monkeypatch.setattr(server_get, "packed_parts", dies)
-    # The other one goes on after eight of twenty, in the middle of a range, and dies after eight.
+    # Each store sends eight of twenty ranges and stops in the middle of the next one.
     assert rows(task(two, one), maxrecordsperbatch="3") == ALL
     assert asked == {"read_many": 2, "read": 4}
 
 
-def test_what_is_lost_is_said_as_of_one_range(one: Served, asked: Counter[str]) -> None:
-    one.log.trim(PARTITIONS[3], 4)
-    with pytest.raises(RetentionAheadError, match=r"partition P03.* offset 4 on is available"):
-        rows(task(one))
-    assert rows(task(one), failondataloss="false") == ALL | {"P03": list(range(4, 10))}
-    one.add(PARTITIONS[7], 1)
-    with pytest.raises(SourceLossError, match=r"partition P00.* offset 10"):
-        rows(task(one, end=11))
-
-
-def test_another_history_is_said_as_of_one_range(one: Served) -> None:
-    """A newer producer has gone on at offset 6: who has heard of the older one only is told."""
+def test_another_history_is_an_error_of_one_range(one: Served) -> None:
+    """A newer producer replaced the records from offset 6 on."""
     tp, old = TopicPartition("t", "Q"), Epoch.first(EpochId(5, 1, 1))
     new = Epoch(9, 2, 1, 6, old.digest)
     values = Values.of([value(offset) for offset in range(10)])
@@ -200,17 +207,19 @@ def test_another_history_is_said_as_of_one_range(one: Served) -> None:
     assert one.log.write([SetAside(tp, 6)]) == [None]
     one.log.append([RecordBatch(tp, 6, values[6:], epoch=new)])
     known = task(one).ranges
-    mine = replace(known[0], partition="Q")
+
+    def read(life: EpochId) -> Rows:
+        return rows(DafkaInputPartition((replace(known[0], partition="Q", life=life), *known)))
+
     with pytest.raises(HistoryReplacedError, match="partition Q"):
-        rows(SharedTask((replace(mine, life=old.life), *known)))
-    assert rows(SharedTask((replace(mine, life=new.life), *known))) == ALL | {"Q": [*range(10)]}
-    unheard = replace(mine, life=EpochId(11, 3, 1))
+        read(old.life)
+    assert read(new.life) == ALL | {"Q": [*range(10)]}
     with pytest.raises(FetchError, match="life 11 of the partition's producer"):
-        rows(SharedTask((unheard, *known)))
+        read(EpochId(11, 3, 1))
 
 
-def test_what_came_twice_is_not_taken(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever made the mistake: what has come until then is right, and the rest comes again."""
+def test_records_that_come_twice_are_an_error(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever part made the mistake."""
     read_many = StoreClient.read_many
 
     def twice(*given: Any, **named: Any) -> Any:
@@ -218,4 +227,5 @@ def test_what_came_twice_is_not_taken(one: Served, monkeypatch: pytest.MonkeyPat
             yield from (parts[:3], parts[:1], parts[3:])
 
     monkeypatch.setattr(StoreClient, "read_many", twice)
-    assert rows(task(one)) == ALL
+    with pytest.raises(IncompleteBatchError, match="came twice"):
+        rows(task(one))

@@ -1,9 +1,10 @@
-"""Ranges read from the places that have them: logs, Flight and the mesh."""
+"""One range, read from the log of a store, by Flight and over the mesh."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.offset_ranges import DafkaInputPartition, HeldRange, OffsetRange
 from dafka_spark.source.partition_reader import RangeReader
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.forked import ForkedCluster
@@ -36,7 +37,7 @@ A = TopicPartition("t", "A")
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ways that have given records, as they are used."""
+    """The names of the sources that returned records, in order."""
     found: list[str] = []
     for kind in (LocalLogSource, FlightSource, MeshSource):
 
@@ -59,7 +60,7 @@ def options(fetch: str, **given: str) -> SourceOptions:
 
 
 def known(store_locations: list[StoreLocation], end: int) -> tuple[HeldRange, ...]:
-    """Places that have been seen to have everything up to ``end``."""
+    """Stores that reported everything up to ``end``."""
     return tuple(HeldRange(location, 0, end) for location in store_locations)
 
 
@@ -68,11 +69,11 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     wanted = OffsetRange("t", "A", start, end, known(store_locations, end))
     schema = columns(*names) if names else full()
-    return RangeReader(schema, given, HeardOf().connect).read(wanted)
+    return RangeReader(schema, given, HeardOf().connect).read(DafkaInputPartition((wanted,)))
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight", "auto", "mesh"])
-def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str) -> None:
+def test_every_source_gives_the_same_rows(serve: Serve, used: list[str], fetch: str) -> None:
     store = serve("one")
     for _ in range(3):
         store.add(A, 1_000, size_bytes=10)
@@ -81,21 +82,18 @@ def test_every_way_gives_the_same_rows(serve: Serve, used: list[str], fetch: str
     source.written = store.log.times(A, 0, 3_000)
     wanted = OffsetRange("t", "A", 500, 2_900, known([store.location], 3_000))
     given = options(fetch, maxrecordsperbatch="700")
-    found = RangeReader(full(), given, source.connect).read(wanted)
+    found = RangeReader(full(), given, source.connect).read(DafkaInputPartition((wanted,)))
     table = pa.Table.from_batches(list(found))
     assert table["value"].to_pylist() == [value(offset, 10) for offset in range(500, 2_900)]
     assert table["offset"].to_pylist() == list(range(500, 2_900))
     assert set(table["topic"].to_pylist()) == {"t"}
     assert set(table["partition"].to_pylist()) == {"A"}
     assert table["key"].null_count == 2_400
-    times = table["timestamp"].cast(pa.int64()).to_pylist()
-    expected = dict(store.log.times(A, 0, 3_000))
-    assert times == [
-        expected[max(first for first in expected if first <= offset)]
-        for offset in range(500, 2_900)
-    ]
-    ways = {"mesh": "the mesh", "flight": "store one by Arrow Flight"}
-    assert used == [ways.get(fetch, "the log of store one")]
+    firsts, times = zip(*store.log.times(A, 0, 3_000), strict=True)
+    expected = [times[bisect_right(firsts, offset) - 1] for offset in range(500, 2_900)]
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == expected
+    names = {"mesh": "the mesh", "flight": "store one by Arrow Flight"}
+    assert used == [names.get(fetch, "the log of store one")]
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight"])
@@ -107,7 +105,7 @@ def test_a_block_is_a_batch(serve: Serve, fetch: str) -> None:
 
 
 def test_a_log_is_copied_once(serve: Serve) -> None:
-    """What Arrow has in memory is the block as it was read, and the columns that were made."""
+    """Arrow allocates the block as it is read and the columns, and nothing else."""
     store = serve("one")
     store.add(A, 5_000, size_bytes=1_000)
     before = pa.total_allocated_bytes()
@@ -157,40 +155,29 @@ def test_only_times_that_are_read_are_asked_for(serve: Serve, used: list[str]) -
     assert asked == [False, True]
 
 
-@pytest.mark.parametrize("fetch", ["flight", "auto"])
-def test_reading_goes_on_at_another_store(serve: Serve, used: list[str], fetch: str) -> None:
-    """One store dies in the middle of a range: not a row is lost or doubled."""
+@pytest.mark.parametrize("fetch", ["flight", "auto", "mesh"])
+def test_another_source_continues_where_a_store_stops(
+    serve: Serve, used: list[str], fetch: str
+) -> None:
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add(A, 60_000, size_bytes=1_000)
-    store_locations = [
-        StoreLocation(s.address, s.location.locations) for s in (first, second)
-    ]  # not of this machine
-    found = batches(store_locations, 0, 60_000, options(fetch), "value", "offset")
+    source = HeardOf()
+    source.logs[A] = [value(offset, 1_000) for offset in range(60_000)]
+    last = [] if fetch == "mesh" else [second]
+    # Locations without a directory, as of stores on other machines.
+    places = [StoreLocation(each.address, each.location.locations) for each in (first, *last)]
+    wanted = DafkaInputPartition((OffsetRange(*A, 0, 60_000, known(places, 60_000)),))
+    given = options("auto" if fetch == "mesh" else fetch)
+    found = RangeReader(columns("value", "offset"), given, source.connect).read(wanted)
     table = [next(found)]
     first.stop()
     table.extend(found)
-    offsets = pa.Table.from_batches(table)["offset"].to_pylist()
-    assert offsets == list(range(60_000))
+    assert pa.Table.from_batches(table)["offset"].to_pylist() == list(range(60_000))
     for batch in table:
         assert batch["value"][0].as_py() == value(batch["offset"][0].as_py(), 1_000)
-    assert used == ["store first by Arrow Flight", "store second by Arrow Flight"]
-
-
-def test_reading_goes_on_over_the_mesh(serve: Serve, used: list[str]) -> None:
-    store = serve("one")
-    store.add(A, 60_000, size_bytes=1_000)
-    source = HeardOf()
-    source.logs[A] = [value(offset, 1_000) for offset in range(60_000)]
-    location = StoreLocation("one", store.location.locations)
-    wanted = OffsetRange("t", "A", 0, 60_000, known([location], 60_000))
-    schema = columns("offset", "value")
-    found = RangeReader(schema, options("auto"), source.connect).read(wanted)
-    table = [next(found)]
-    store.stop()
-    table.extend(found)
-    assert pa.Table.from_batches(table)["offset"].to_pylist() == list(range(60_000))
-    assert used == ["store one by Arrow Flight", "the mesh"]
+    name = "the mesh" if fetch == "mesh" else "store second by Arrow Flight"
+    assert used == ["store first by Arrow Flight", name]
 
 
 def test_one_store_that_stays_away(serve: Serve) -> None:
@@ -221,13 +208,12 @@ def test_a_store_that_comes_back_is_read_on(serve: Serve) -> None:
 
 
 def test_a_store_started_anew_is_not_local(serve: Serve, used: list[str]) -> None:
-    """Who knows whether what lies in the directory now is what was planned to be read."""
     store = serve("one")
     store.add(A, 10)
     location, port = store.location, store.port
     store.stop()
     store.start(port)
-    with pytest.raises(FetchError, match=r"the store has been restarted"):
+    with pytest.raises(FetchError, match=r"the store was restarted"):
         list(batches([location], 0, 10, options("local")))
     assert sum(batch.num_rows for batch in batches([location], 0, 10, options("auto"))) == 10
     assert used == ["store one by Arrow Flight"]
@@ -247,7 +233,7 @@ def test_trimmed_records(serve: Serve, caplog: pytest.LogCaptureFixture, fetch: 
 
 
 def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> None:
-    """Another process writes, merges and trims; what this one reads is right, or gone."""
+    """Another process writes, merges and trims."""
     command = [sys.executable, "-m", appender.__name__, str(tmp_path), "7", "serve"]
     rows = 0
     with started(command) as writer:
@@ -260,12 +246,14 @@ def test_a_log_that_is_merged_and_trimmed_while_it_is_read(tmp_path: Path) -> No
 
 
 def checked_rows(location: StoreLocation, start: int, end: int) -> int:
-    """Reads an appender's records from its log, and says how far it came before a trim."""
+    """Read an appender's records from its log; return the number of rows before a trim."""
     wanted = OffsetRange(appender.TOPIC, appender.PARTITION, start, end, known([location], end))
     given = options("local", maxrecordsperbatch="500")
     at, lost = start, None
     try:
-        for batch in RangeReader(columns("value"), given, HeardOf().connect).read(wanted):
+        for batch in RangeReader(columns("value"), given, HeardOf().connect).read(
+            DafkaInputPartition((wanted,))
+        ):
             values = [appender.value(offset) for offset in range(at, at + batch.num_rows)]
             assert batch["value"].to_pylist() == values
             at += batch.num_rows
@@ -275,7 +263,7 @@ def checked_rows(location: StoreLocation, start: int, end: int) -> int:
     return at - start
 
 
-def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) -> None:
+def test_a_range_of_which_only_the_mesh_has_some(serve: Serve, used: list[str]) -> None:
     """A C node is ahead of our store, and has a partition of its own."""
     store = serve("ours")
     store.add(A, 60)
@@ -293,7 +281,7 @@ def test_a_range_that_is_partly_only_in_the_mesh(serve: Serve, used: list[str]) 
 
 
 def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
-    """The same with stores in processes of their own, planned by a driver in the mesh."""
+    """With stores in processes of their own, planned by a driver in the mesh."""
     count = 60_000
     with ForkedCluster(2) as cluster:
         with Producer("t", tower=cluster.tower, acks=2) as producer:
@@ -302,8 +290,8 @@ def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
         given = SourceOptions.of({"subscribe": "t", "tower": cluster.tower, "fetch": "flight"})
         reader = DafkaBatchReader(columns("offset", "value"), given)
         (part,) = reader.partitions()
-        assert isinstance(part, OffsetRange)
-        stores = [held.location.store for held in part.held]
+        assert isinstance(part, DafkaInputPartition)
+        stores = [held.location.store for held in part.ranges[0].held]
         assert sorted(stores) == sorted(cluster.stores)
         found = reader.read(part)
         table = [next(found)]

@@ -262,7 +262,9 @@ def filtered(source: HeardOf, *conditions: tuple[str, int]) -> dict[str, Any]:
     query.pushFilters(
         [kinds[name](("timestamp",), epoch + dt.timedelta(hours=at)) for name, at in conditions]
     )
-    return {part.partition: (part.start, part.end) for part in query.partitions()}  # type: ignore[attr-defined]
+    parts: list[Any] = query.partitions()
+    ranges = [each for part in parts for each in part.ranges]
+    return {each.partition: (each.start, each.end) for each in ranges}
 
 
 @pytest.mark.parametrize(

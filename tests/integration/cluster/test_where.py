@@ -19,13 +19,12 @@ from dafka_spark.errors import (
     BadValueError,
     IncompleteBatchError,
     RetentionAheadError,
-    StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import record_sources
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
+from dafka_spark.source.offset_ranges import DafkaInputPartition
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 from tests.unit.dafka_spark.streams import ALL, json_round, reader
 
@@ -39,7 +38,7 @@ def options(where: str, **given: str) -> SourceOptions:
 
 
 def batch(source: HeardOf, where: str, **given: str) -> Rows:
-    """Partitions and offsets that a batch query gives, in order."""
+    """Return the partitions and offsets of a batch query, in order."""
     found = options(where, **given).for_batch()
     query = DafkaBatchReader(full(), found, source.connect)
     rows: Rows = []
@@ -62,7 +61,7 @@ def one(serve: Serve) -> Served:
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight", "mesh", "auto"])
-def test_every_source_gives_what_fits(one: Served, fetch: str) -> None:
+def test_every_source_returns_matching_records(one: Served, fetch: str) -> None:
     source = HeardOf([one])
     source.logs[TP] = [value(offset, 5) for offset in range(1_000)]
     wanted = [("A", 7), ("A", 70), ("A", 700)]
@@ -73,15 +72,15 @@ def test_every_source_gives_what_fits(one: Served, fetch: str) -> None:
     assert few == [("A", offset) for offset in range(500)]
 
 
-def test_a_condition_on_columns_that_are_found_narrows_a_batch(one: Served, serve: Serve) -> None:
+def test_conditions_on_indexed_columns_narrow_a_batch(one: Served, serve: Serve) -> None:
     for name in "BC":
         one.add(TopicPartition("t", name), 10, 5)
 
     def planned(where: str) -> list[tuple[str, int, int]]:
         query = DafkaBatchReader(full(), options(where), HeardOf([one]).connect)
         parts: list[Any] = query.partitions()
-        assert all(isinstance(part, OffsetRange) for part in parts)
-        return [(part.partition, part.start, part.end) for part in parts]
+        ranges = [each for part in parts for each in part.ranges]
+        return [(each.partition, each.start, each.end) for each in ranges]
 
     assert planned("offset >= 990 AND value LIKE '%7'") == [("A", 990, 1_000)]
     assert planned("partition IN ('B', 'C') AND offset BETWEEN 2 AND 4") == [
@@ -90,18 +89,18 @@ def test_a_condition_on_columns_that_are_found_narrows_a_batch(one: Served, serv
     ]
     assert planned("timestamp < '2020-01-01T00:00:00Z'") == []
     assert len(planned("timestamp > '2020-01-01T00:00:00Z'")) == 3
-    # What may be otherwise narrows nothing.
+    # These conditions do not limit the partitions.
     assert len(planned("partition = 'B' OR offset = 1")) == 3
     assert len(planned("NOT partition = 'B'")) == 3
 
 
-def test_tasks_of_many_ranges_give_what_fits(serve: Serve) -> None:
+def test_tasks_of_many_ranges_return_matching_records(serve: Serve) -> None:
     store = serve("one")
     for number in range(40):
         store.add(TopicPartition("t", f"P{number:02}"), 10, 5)
     source = HeardOf([store])
     shared = DafkaBatchReader(full(), options("value = '00003'"), source.connect).partitions()
-    assert all(isinstance(part, SharedTask) for part in shared)
+    assert all(isinstance(p, DafkaInputPartition) and len(p.ranges) > 1 for p in shared)
     for fetch in ("local", "flight"):
         found = batch(source, "value = '00003'", fetch=fetch)
         assert found == [(f"P{number:02}", 3) for number in range(40)]
@@ -123,7 +122,7 @@ def test_keys_and_typed_values_are_conditions_too(serve: Serve) -> None:
         list(query.read(query.partitions()[0]))
 
 
-def test_a_stream_counts_what_was_looked_at(one: Served) -> None:
+def test_a_limit_counts_examined_records(one: Served) -> None:
     stream = reader(
         HeardOf([one]),
         where="value LIKE '%7'",
@@ -134,17 +133,17 @@ def test_a_stream_counts_what_was_looked_at(one: Served) -> None:
     for _ in range(10):
         end = json_round(stream.latestOffset(start, stream.getDefaultReadLimit()))
         ranges: list[Any] = stream.partitions(start, end)
-        assert sum(each.size for each in ranges) == 100
+        assert sum(each.size for part in ranges for each in part.ranges) == 100
         rows += sum(each.num_rows for part in ranges for each in stream.read(part))
         start = end
     assert rows == 100
     assert json_round(stream.latestOffset(start, ALL)) == start
 
 
-def test_a_task_goes_on_at_the_next_store(
+def test_the_next_store_examines_the_rest(
     one: Served, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one stops after part of the range; what it has looked at is not asked for again."""
+    """The first store stops after part of the range, which is not asked for again."""
     other = serve("other")
     other.add(TP, 1_000, 5)
     asked: Counter[tuple[str, int]] = Counter()
@@ -166,22 +165,22 @@ def test_a_task_goes_on_at_the_next_store(
     assert found == [("A", offset) for offset in range(7, 1_000, 10)]
 
 
-@pytest.mark.parametrize("looked_at", [[(0, 999)], [(1, 1_000)], [(0, 500), (501, 1_000)], []])
-def test_a_reply_that_has_not_looked_at_all_is_an_error(
-    one: Served, monkeypatch: pytest.MonkeyPatch, looked_at: list[tuple[int, int]]
+@pytest.mark.parametrize("examined", [[(0, 999)], [(1, 1_000)], [(0, 500), (501, 1_000)]])
+def test_a_reply_that_does_not_cover_the_range_is_an_error(
+    one: Served, monkeypatch: pytest.MonkeyPatch, examined: list[tuple[int, int]]
 ) -> None:
-    """Completeness is proved on what was looked at, not on what fits."""
+    """Completeness counts examined offsets, not matching records."""
 
     def lying(*_: Any, **__: Any) -> Iterator[KeptRecords]:
-        for start, end in looked_at:
+        for start, end in examined:
             yield KeptRecords(TP, start, end, np.array([], np.int64), Values())
 
     monkeypatch.setattr(record_sources, "read_where", lying)
-    with pytest.raises((IncompleteBatchError, StoreLostDataError)):
+    with pytest.raises(IncompleteBatchError):
         batch(HeardOf([one]), "value = '00007'", fetch="flight")
 
 
-def test_what_is_lost_is_told_also_where_nothing_of_it_would_fit(one: Served) -> None:
+def test_lost_records_are_an_error_even_if_none_would_match(one: Served) -> None:
     source = HeardOf([one])
     found = options("value = '00900'", fetch="flight").for_batch()
     query = DafkaBatchReader(full(), found, source.connect)
@@ -195,6 +194,6 @@ def test_what_is_lost_is_told_also_where_nothing_of_it_would_fit(one: Served) ->
     assert [row for each in query.read(tasks[0]) for row in each["offset"].to_pylist()] == [900]
 
 
-def test_a_condition_that_is_none_is_refused_before_anything_is_asked() -> None:
+def test_an_invalid_condition_is_refused_before_the_query_starts() -> None:
     with pytest.raises(ConfigError, match=r"option 'where' = .*did you mean 'value'"):
         options("vaule = 'x'")

@@ -24,7 +24,7 @@ from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.sink.staging import WriterFactory
 from dafka_spark.sink.store_session import PickedStore, StoreSession
 from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
-from dafka_spark.source.record_sources import RangeFetch, open_sources
+from dafka_spark.source.partition_reader import fetch
 
 READ, PUT = TopicPartition("read", "A" * 32), TopicPartition("put", "B" * 32)
 TIMEOUT_S = 60.0
@@ -61,10 +61,10 @@ def read_task(tower: str, far: StoreClient, near: StoreClient) -> Steps:
     options = SourceOptions.of(given)
     held = [HeldRange(each.location, 0, RECORDS) for each in (far, near)]
     wanted = OffsetRange(*READ, 0, RECORDS, tuple(held))
-    batches = RangeFetch(wanted, options, open_sources(held, options, connections.lend)).batches()
-    taken = next(batches).count
+    batches = fetch([wanted], options, connections.lend, times=False)
+    taken = next(batches).end
     yield taken
-    yield taken + sum(batch.count for batch in batches)
+    yield taken + sum(batch.end - batch.offset for batch in batches)
 
 
 def write_task(tower: str, far: str) -> Steps:

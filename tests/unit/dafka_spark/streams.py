@@ -31,4 +31,4 @@ def everything(stream: DafkaMicroBatchStream) -> dict[str, Any]:
 
 def planned(stream: DafkaMicroBatchStream, start: Any, end: Any) -> Any:
     parts: list[Any] = stream.partitions(json_round(start), json_round(end))
-    return {(part.partition, part.start, part.end) for part in parts}
+    return {(each.partition, each.start, each.end) for part in parts for each in part.ranges}

@@ -46,8 +46,9 @@ def reader(source: MemoryReader, **given: str) -> DafkaBatchReader:
 
 def planned(source: MemoryReader, **given: str) -> set[tuple[str, int, int]]:
     parts: list[Any] = reader(source, **given).partitions()
-    assert all(part.topic == "t" for part in parts)
-    return {(part.partition, part.start, part.end) for part in parts}
+    ranges = [each for part in parts for each in part.ranges]
+    assert all(each.topic == "t" for each in ranges)
+    return {(each.partition, each.start, each.end) for each in ranges}
 
 
 @pytest.mark.parametrize(

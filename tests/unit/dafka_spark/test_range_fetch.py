@@ -1,10 +1,10 @@
-"""Going on elsewhere: with sources that fail as a test wants, no network."""
+"""Fetching one range from sources that fail as a test needs, without a network."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,9 +18,8 @@ from dafka_core.errors import (
     HistoryChangedError,
     StoreUnreachableError,
 )
-from dafka_core.model.epochs import EpochId
+from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.model.where import Records
 from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
@@ -33,7 +32,9 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import OffsetRange
-from dafka_spark.source.record_sources import MeshSource, RangeFetch, RecordSource
+from dafka_spark.source.partition_reader import Fetched, RangeFetch, complete
+from dafka_spark.source.record_sources import MeshSource, RecordSource, current_archive_sources
+from tests.integration.archive.records import archived
 from tests.memory_reader import MemoryReader
 
 A = TopicPartition("t", "A")
@@ -44,7 +45,7 @@ GONE = StoreUnreachableError("S", "connection lost")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def looking_often() -> Iterator[None]:
+def short_pauses() -> Iterator[None]:
     """Sources in memory need no pauses."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "LOOK_AGAIN_S", 0.001)
@@ -53,9 +54,10 @@ def looking_often() -> Iterator[None]:
 
 @dataclass
 class Scripted:
-    """Has offsets ``[earliest, end)``; each of ``breaks`` ends one call, after so many records.
+    """A source of offsets ``[earliest, end)``.
 
-    It is known to have ``known``, or all that a test reads.
+    Each of ``breaks`` ends one call after that number of records with ``error``. ``there`` is
+    false if the store does not know the partition.
     """
 
     earliest: int = 0
@@ -97,12 +99,21 @@ def options(fetch: str = "flight", **given: str) -> SourceOptions:
     return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "20", **given})
 
 
+LENIENT = options(failondataloss="false")
+
+
 def offsets(
-    start: int, end: int, through: Sequence[RecordSource], given: SourceOptions | None = None
+    start: int,
+    end: int,
+    through: Sequence[RecordSource],
+    given: SourceOptions | None = None,
+    life: EpochId = NO_LIFE,
 ) -> list[int]:
-    fetch = RangeFetch(OffsetRange("t", "A", start, end), given or options(), through)
+    wanted = OffsetRange("t", "A", start, end, life=life)
+    fetch = RangeFetch(wanted, given or options(), through)
     found: list[int] = []
-    for each in fetch.batches():
+    for each in complete(fetch.batches(), [wanted]):
+        assert isinstance(each, RecordBatch)
         assert each.values.to_list() == [b"%d" % n for n in range(each.offset, each.end)]
         found.extend(range(each.offset, each.end))
     return found
@@ -114,22 +125,18 @@ def test_one_source_is_enough() -> None:
     assert second.asked == []
 
 
-def test_the_next_source_goes_on_from_the_record_reached(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_next_source_continues_at_the_next_record(caplog: pytest.LogCaptureFixture) -> None:
     first, second = Scripted(breaks=[20]), Scripted()
-    with caplog.at_level(logging.WARNING):
-        assert offsets(0, 60, [first, second]) == list(range(60))
+    assert offsets(0, 60, [first, second]) == list(range(60))
     assert second.asked == [20]
-    assert "connection lost" in caplog.text
-    assert "going on elsewhere from offset 20" in caplog.text
+    assert "continuing with another source at offset 20" in caplog.text
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=6), min_size=1, max_size=4))
 def test_not_a_record_is_lost_or_doubled(breaks: list[list[int]]) -> None:
     scripted = [Scripted(breaks=list(each)) for each in breaks]
     given_options = options(fetchtimeoutms="60000")
-    # No source is waited for as long as another one makes progress.
+    # The fetch waits for no source while others make progress.
     scripted.append(Scripted(step=3))
     assert offsets(0, 100, scripted, given_options) == list(range(100))
 
@@ -154,38 +161,32 @@ def test_no_source_is_an_error() -> None:
         offsets(0, 30, [])
 
 
-def test_what_one_source_lacks_another_may_have() -> None:
+def test_another_source_may_have_missing_records() -> None:
     assert offsets(0, 60, [Scripted(earliest=20), Scripted()]) == list(range(60))
 
 
-def test_trimmed_is_what_every_source_lacks(caplog: pytest.LogCaptureFixture) -> None:
+def test_records_are_trimmed_if_every_source_lacks_them(caplog: pytest.LogCaptureFixture) -> None:
     scripted = [Scripted(earliest=40), Scripted(earliest=20)]
-    says = r"^\[DAFKA_RETENTION_AHEAD\] .* offset 0 was asked for, offset 20 on is available"
-    with pytest.raises(RetentionAheadError, match=says) as caught:
-        offsets(0, 60, scripted, options(fetchtimeoutms="60000"))  # nobody waits for it
+    with pytest.raises(RetentionAheadError, match=r"^\[DAFKA_RETENTION_AHEAD\]") as caught:
+        offsets(0, 60, scripted, options(fetchtimeoutms="60000"))  # fails without waiting
     assert (caught.value.wanted, caught.value.available) == (0, 20)
-    with caplog.at_level(logging.WARNING):
-        found = offsets(0, 60, scripted, options(failondataloss="false"))
-    assert found == list(range(20, 60))
+    assert offsets(0, 60, scripted, LENIENT) == list(range(20, 60))
     assert "offsets 0 to 20 (exclusive) are left out, as failOnDataLoss is false" in caplog.text
-    assert "Start a store that still has the records" in caplog.text
-    assert offsets(0, 10, scripted, options(failondataloss="false")) == []
+    assert offsets(0, 10, scripted, LENIENT) == []
 
 
-def test_what_cannot_be_reached_is_not_lost() -> None:
+def test_records_of_an_unreachable_store_are_not_lost() -> None:
     scripted = [Scripted(earliest=20), Scripted(breaks=[0] * 99)]
     with pytest.raises(FetchError, match=r"connection lost"):
-        offsets(0, 60, scripted, options(failondataloss="false"))
+        offsets(0, 60, scripted, LENIENT)
 
 
-def test_an_end_that_nobody_has(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_end_that_every_source_lacks(caplog: pytest.LogCaptureFixture) -> None:
     scripted = [Scripted(end=30), Scripted(end=40)]
-    says = r"^\[DAFKA_STORE_LOST_DATA\] .* offset 40 was asked for, nothing is available"
-    with pytest.raises(StoreLostDataError, match=says) as caught:
+    with pytest.raises(StoreLostDataError, match=r"^\[DAFKA_STORE_LOST_DATA\]") as caught:
         offsets(0, 60, scripted)
     assert (caught.value.wanted, caught.value.end, caught.value.lost_end) == (40, 40, 60)
-    with caplog.at_level(logging.WARNING):
-        assert offsets(0, 60, scripted, options(failondataloss="false")) == list(range(40))
+    assert offsets(0, 60, scripted, LENIENT) == list(range(40))
     assert "offsets 40 to 60 (exclusive) are left out" in caplog.text
 
 
@@ -205,7 +206,7 @@ def test_a_partition_that_no_source_knows() -> None:
     source = Scripted(end=0, there=False)
     with pytest.raises(PartitionVanishedError, match=r"^\[DAFKA_PARTITION_VANISHED\] .*no store"):
         offsets(5, 60, [source])
-    assert offsets(5, 60, [source], options(failondataloss="false")) == []
+    assert offsets(5, 60, [source], LENIENT) == []
 
 
 def test_a_store_that_had_more_and_is_away() -> None:
@@ -227,53 +228,37 @@ def test_a_store_that_had_more_and_is_away() -> None:
         offsets(40, 60, through[1:], auto)
 
 
-@pytest.mark.parametrize("wrong", [[batch(0, 9)], [batch(0, 5)] * 2, []])
-def test_replies_are_not_believed(wrong: list[RecordBatch]) -> None:
-    class Wrong(Scripted):
-        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
-            yield from wrong
-
-    assert offsets(0, 8, [Wrong(), Scripted()]) == list(range(8))
-    for fail in ("true", "false"):
-        with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\] .*a source"):
-            offsets(0, 8, [Wrong()], options(failondataloss=fail))
-
-
-def test_a_hole_in_what_a_store_has() -> None:
-    class Holed(Scripted):
-        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
-            if wanted.start < 5:
-                yield batch(wanted.start, 5)
-            yield batch(max(wanted.start, 7), wanted.end)
-
-    assert offsets(0, 9, [Holed(), Scripted()]) == list(range(9))
-    with pytest.raises(StoreLostDataError, match=r"offset 5 was asked for, offset 7 on is avail"):
-        offsets(0, 9, [Holed()])
-    lenient = options(failondataloss="false")
-    assert offsets(0, 9, [Holed()], lenient) == [0, 1, 2, 3, 4, 7, 8]
-
-
-def test_records_that_no_store_has_between_those_that_there_are() -> None:
+def test_records_that_no_store_has_between_others() -> None:
     through = [Scripted(end=40, known=range(40)), Scripted(earliest=60, known=range(60, 100))]
-    says = r"offset 40 was asked for, offset 60 on is available"
-    with pytest.raises(RetentionAheadError, match=says):
+    with pytest.raises(RetentionAheadError) as caught:
         offsets(0, 100, through)
-    found = offsets(0, 100, through, options(failondataloss="false"))
-    assert found == [*range(40), *range(60, 100)]
+    assert (caught.value.wanted, caught.value.available) == (40, 60)
+    assert offsets(0, 100, through, LENIENT) == [*range(40), *range(60, 100)]
 
 
-def test_a_store_that_says_it_has_what_it_does_not_give() -> None:
+def test_records_before_those_of_the_archive_are_lost_alone(tmp_path: Path) -> None:
+    archived(tmp_path, A, 60, start=40)
+    wanted = OffsetRange(*A, 10, 100)
+    given = options(archive=str(tmp_path), failondataloss="false")
+    sources: list[RecordSource] = [
+        Scripted(earliest=70, known=range(70, 100)),
+        *current_archive_sources(str(tmp_path), wanted),
+    ]
+    found = [(each.offset, each.end) for each in RangeFetch(wanted, given, sources).batches()]
+    assert (10, 40) in found
+    assert (60, 70) in found
+    assert sum(end - start for start, end in found) == 90
+
+
+def test_stores_that_report_records_and_do_not_return_them() -> None:
     class Denying(Scripted):
         def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
             yield from ()
-            raise DataLossError("t", "A", wanted.start, None, "I have not")
+            raise DataLossError("t", "A", wanted.start, None, "missing")
 
     for fail in ("true", "false"):
-        with pytest.raises(IncompleteBatchError, match=r"do not give it .*I have not"):
+        with pytest.raises(IncompleteBatchError, match=r"do not return .*missing"):
             offsets(0, 9, [Denying()], options(failondataloss=fail))
-
-
-# -- each source is asked for what it has ----------------------------------------------------------
 
 
 def test_sources_that_have_a_part_each() -> None:
@@ -297,7 +282,7 @@ def test_the_mesh_is_asked_for_what_no_other_source_has() -> None:
     source = Scripted(earliest=10, end=60, known=range(10, 60))
     assert offsets(0, 100, [source, Mesh(memory.connect, auto)], auto) == list(range(100))
     assert (asked, source.asked) == ([(0, 10), (60, 100)], [10])
-    # Where the source has gone meanwhile the mesh is asked for its part, too.
+    # If the source is gone, the mesh is asked for its part, too.
     asked.clear()
     gone = Scripted(breaks=[0] * 9, known=range(10, 60))
     assert offsets(0, 100, [gone, Mesh(memory.connect, auto)], auto) == list(range(100))
@@ -305,7 +290,7 @@ def test_the_mesh_is_asked_for_what_no_other_source_has() -> None:
 
 
 @pytest.mark.parametrize("known", [range(30), range(50, 60), range(1_000), range(0)])
-def test_what_is_known_of_a_source_may_be_old(known: range) -> None:
+def test_known_offsets_may_be_outdated(known: range) -> None:
     assert offsets(0, 100, [Scripted(known=known)]) == list(range(100))
     less = [Scripted(end=60, known=known), Scripted(earliest=50, known=known)]
     assert offsets(0, 100, less) == list(range(100))
@@ -316,7 +301,7 @@ def test_what_is_known_of_a_source_may_be_old(known: range) -> None:
         st.tuples(*[st.integers(0, 100)] * 4, st.lists(st.integers(0, 30), max_size=3)), max_size=4
     )
 )
-def test_whatever_sources_have_and_are_known_for(
+def test_any_combination_of_sources_yields_all_records(
     given_sources: list[tuple[int, int, int, int, list[int]]],
 ) -> None:
     scripted = []
@@ -340,7 +325,7 @@ def test_the_mesh_comes_last() -> None:
         offsets(0, 60, [Scripted(breaks=[0]), MeshSource(memory.connect, auto)], auto)
 
 
-def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
+def test_the_error_of_the_mesh_if_it_was_the_only_source() -> None:
     class Silent(MemoryReader):
         def read(self, *args: object, **given: object) -> Iterator[object]:  # type: ignore[override]
             raise FetchTimeoutError("t", "A", 0, 60, 0.3)
@@ -355,7 +340,7 @@ def test_what_the_mesh_says_is_the_error_when_nobody_else_was_asked() -> None:
 
 @dataclass
 class Replaced(Scripted):
-    """From offset 40 on a newer producer has gone on; who asks for an older one's is told."""
+    """A newer producer replaced the records of ``OLD`` from offset 40 on."""
 
     def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         if wanted.life == OLD and wanted.end > 40:
@@ -364,26 +349,20 @@ class Replaced(Scripted):
 
 
 @pytest.mark.parametrize("start", [10, 50])
-def test_a_history_that_has_changed_is_told(start: int) -> None:
+def test_a_changed_history_is_an_error(start: int) -> None:
     wanted = OffsetRange("t", "A", start, 60, life=OLD)
     fetch = RangeFetch(wanted, options(), [Replaced(), Replaced()])
-    found: list[Records] = []
+    found: list[Fetched] = []
     with pytest.raises(HistoryReplacedError, match="DAFKA_HISTORY_CHANGED") as caught:
         found.extend(fetch.batches())
-    assert sum(each.count for each in found) == max(0, 40 - start)
+    assert sum(each.end - each.offset for each in found) == max(0, 40 - start)
     assert (caught.value.wanted, caught.value.end) == (40, 60)
 
 
-def test_a_query_may_go_on_with_the_history_that_is_there_now(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    wanted = OffsetRange("t", "A", 10, 60, life=OLD)
-    fetch = RangeFetch(wanted, options(failondataloss="false"), [Replaced()])
-    assert [n for each in fetch.batches() for n in range(each.offset, each.end)] == [*range(10, 60)]
-    assert fetch.lost == []
-    assert caplog.text.count("goes on with the records that are there now") == 1
+def test_a_query_may_continue_with_the_current_history(caplog: pytest.LogCaptureFixture) -> None:
+    assert offsets(10, 60, [Replaced()], LENIENT, OLD) == [*range(10, 60)]
+    assert caplog.text.count("DAFKA_HISTORY_CHANGED") == 1
 
 
 def test_another_store_may_still_have_the_history() -> None:
-    fetch = RangeFetch(OffsetRange("t", "A", 10, 60, life=OLD), options(), [Replaced(), Scripted()])
-    assert sum(each.count for each in fetch.batches()) == 50
+    assert offsets(10, 60, [Replaced(), Scripted()], life=OLD) == [*range(10, 60)]

@@ -1,9 +1,8 @@
-"""From batches of records to Arrow's."""
+"""Reading tasks into Arrow batches, from records in memory."""
 
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -21,22 +21,21 @@ from dafka_spark.errors import (
     IncompleteBatchError,
     PartitionVanishedError,
     RetentionAheadError,
+    SourceLossError,
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import partition_reader
-from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
-from dafka_spark.source.partition_reader import ArrowBatches, RangeReader
-from dafka_spark.source.record_sources import RangeFetch
+from dafka_spark.source import arrow_batches
+from dafka_spark.source.arrow_batches import ArrowBatches
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
+from dafka_spark.source.partition_reader import RangeReader
 from tests.memory_reader import MemoryReader
 
-A = TopicPartition("t", "A")
+A, B, U = TopicPartition("t", "A"), TopicPartition("t", "B"), TopicPartition("u", "A")
 ODD = TopicPartition("bad\udcff\n", "\x1b")
-
+OPTIONS = SourceOptions.of({"subscribe": "t"})
 CONTENTS = st.binary(max_size=3) | st.just(closed(None, b"k", (("h", b"1"), ("h", None))))
-
-MICROSECOND = dt.timedelta(microseconds=1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -44,6 +43,8 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 def source() -> MemoryReader:
     memory = MemoryReader()
     memory.add(A, 100)
+    memory.add(B, 30)
+    memory.add(U, 1)
     return memory
 
 
@@ -51,194 +52,29 @@ def columns(*names: str) -> StructType:
     return StructType([full()[name] for name in names])
 
 
-def rows(
-    source: MemoryReader, start: Any, end: Any, schema: StructType | None = None, **given: Any
-) -> Any:
-    options = SourceOptions.of({"subscribe": "t", **given})
-    wanted = OffsetRange("t", "A", start, end)
-    return list(RangeReader(schema or full(), options, source.connect).read(wanted))
-
-
-def test_all_columns(source: MemoryReader) -> None:
-    source.written = [(0, 1_000_000), (12, 2_000_000)]
-    (batch,) = rows(source, 10, 14)
-    assert batch.schema.equals(to_arrow_schema(full(), timezone="UTC"))
-    assert batch.to_pydict() == {
-        "key": [None] * 4,
-        "value": [b"10", b"11", b"12", b"13"],
-        "topic": ["t"] * 4,
-        "partition": ["A"] * 4,
-        "offset": [10, 11, 12, 13],
-        "timestamp": [EPOCH + second * dt.timedelta(seconds=1) for second in (1, 1, 2, 2)],
-        "timestampType": [None] * 4,
-    }
-
-
-def test_unknown_times_are_null(source: MemoryReader) -> None:
-    (batch,) = rows(source, 0, 3, columns("timestamp"))
-    assert batch["timestamp"].to_pylist() == [None] * 3
-    source.written = [(2, 7)]
-    (batch,) = rows(source, 0, 4, columns("timestamp"))
-    written = EPOCH + 7 * MICROSECOND
-    assert batch["timestamp"].to_pylist() == [None, None, written, written]
-
-
-def test_only_the_columns_asked_for(source: MemoryReader) -> None:
-    (batch,) = rows(source, 0, 5, columns("offset", "value"))
-    assert batch.schema.names == ["offset", "value"]
-    assert "times" not in source.calls
-
-
-def test_batches_are_cut_by_rows(source: MemoryReader) -> None:
-    # The mesh brings seven at a time: small ones are joined, and none is cut to fill another.
-    for limit, counts in ("30", [28, 28, 28, 16]), ("5", [5, 2] * 14 + [2]), ("7", [7] * 14 + [2]):
-        batches = rows(source, 0, 100, maxrecordsperbatch=limit)
-        assert [batch.num_rows for batch in batches] == counts
-        assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
-
-
-def test_batches_are_cut_by_bytes(source: MemoryReader) -> None:
-    batches = rows(source, 0, 100, maxbytesperbatch="20")
-    assert all(sum(map(len, batch["value"].to_pylist())) <= 20 for batch in batches)
-    assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
-
-
-def test_a_gap_is_noticed(source: MemoryReader) -> None:
-    source.missing = {50}
-    with pytest.raises(
-        StoreLostDataError, match=r"offset 50 was asked for.*failOnDataLoss"
-    ) as caught:
-        rows(source, 0, 100)
-    assert caught.value.wanted == 50
-
-
-def test_an_early_end_is_noticed(source: MemoryReader) -> None:
-    with pytest.raises(
-        StoreLostDataError, match=r"offset 100 was asked for, nothing is available"
-    ) as caught:
-        rows(source, 90, 110)
-    assert caught.value.end == 100
-
-
-def test_trimmed_records_fail(source: MemoryReader) -> None:
-    source.trim(A, 20)
-    with pytest.raises(
-        RetentionAheadError, match=r"offset 10 was asked for, offset 20 on is available"
-    ):
-        rows(source, 10, 30)
-
-
-def test_a_partition_that_is_gone_fails(source: MemoryReader) -> None:
-    source.drop(A)
-    with pytest.raises(PartitionVanishedError, match=r"no store has the partition"):
-        rows(source, 10, 30)
-
-
-def test_trimmed_records_are_warned_of(
-    source: MemoryReader, caplog: pytest.LogCaptureFixture
-) -> None:
-    source.trim(A, 20)
-    source.missing = {25}
-    with caplog.at_level(logging.WARNING):
-        batches = rows(source, 10, 30, failondataloss="false")
-    offsets = pa.Table.from_batches(batches)["offset"].to_pylist()
-    assert offsets == [20, 21, 22, 23, 24, 26, 27, 28, 29]
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
-    assert "failOnDataLoss is false" in caplog.text
-
-
-def test_nothing_left_is_warned_of(source: MemoryReader, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        batches = rows(source, 90, 110, failondataloss="false")
-    assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(90, 100))
-    assert "offset 100" in caplog.text
-
-
-# -- every range is counted ------------------------------------------------------------------------
-
-
-def some(start: int, end: int) -> RecordBatch:
-    return RecordBatch.of(A, start, [b"%d" % n for n in range(start, end)])
-
-
-@pytest.mark.parametrize(
-    ("came", "expected", "found"),
-    [
-        ([some(10, 20)], 20, None),
-        ([some(10, 15), some(16, 30)], 15, 16),
-        ([some(10, 15), some(10, 15), some(15, 30)], 15, 10),
-        ([some(10, 31)], 10, 10),
-        ([], 10, None),
-    ],
-)
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_rows_that_are_not_those_of_the_range_are_an_error(
-    source: MemoryReader,
-    monkeypatch: pytest.MonkeyPatch,
-    came: list[RecordBatch],
-    expected: int,
-    found: int | None,
-    fail: str,
-) -> None:
-    """Whoever made the mistake, and whatever ``failOnDataLoss`` says."""
-    monkeypatch.setattr(RangeFetch, "batches", lambda _: iter(came))
-    with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\]") as caught:
-        rows(source, 10, 30, columns("offset", "value"), failondataloss=fail)
-    error = caught.value
-    assert (error.start, error.end) == (10, 30)
-    assert (error.expected, error.found) == (expected, found)
-
-
-def test_only_what_is_known_to_be_lost_may_be_missing(
-    source: MemoryReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def holed(fetch: RangeFetch) -> Any:
-        yield some(10, 15)
-        fetch.lost.extend([range(15, 18), range(18, 20)])
-        yield some(20, 28)
-        fetch.lost.append(range(28, 30))
-
-    monkeypatch.setattr(RangeFetch, "batches", holed)
-    assert [batch.num_rows for batch in rows(source, 10, 30, columns("value"))] == [5, 8]
-
-
-def test_times_and_offsets_are_those_of_each_batch() -> None:
-    batches = ArrowBatches(columns("value", "offset", "timestamp"))
-    found: list[tuple[int, int]] = []
-    kept: list[pa.RecordBatch] = []
-    expected: list[tuple[int, int]] = []
-    offset = 0
-    for runs in ([(3, 7)], [(2, 7)], [(5, 7)], [(4, 9)], [(6, 8)], [(1, 8), (2, 9)], [(3, 7)]):
-        count = sum(rows for rows, _ in runs)
-        values = Values.of([b"v"] * count)
-        batch = RecordBatch(A, offset, values, times=np.array(runs, np.int64))
-        kept.append(batches.of([batch]))
-        times = [time_us for rows, time_us in runs for _ in range(rows)]
-        expected += zip(range(offset, offset + count), times, strict=True)
-        offset += count
-    for made in kept:  # at the end: no batch lies in memory that a later one has been given
-        times = made.column("timestamp").cast(pa.int64())
-        found += zip(made.column("offset").to_pylist(), times.to_pylist(), strict=True)
-    assert found == expected
-
-
-# -- tasks of several ranges -----------------------------------------------------------------------
-
-B, U = TopicPartition("t", "B"), TopicPartition("u", "A")
-
-
-def shared(source: MemoryReader, *wanted: OffsetRange, **given: str) -> list[pa.RecordBatch]:
+def read(
+    source: MemoryReader, *ranges: OffsetRange, schema: StructType | None = None, **given: str
+) -> list[pa.RecordBatch]:
     options = SourceOptions.of({"subscribe": "t,u", **given})
-    return list(RangeReader(full(), options, source.connect).read(SharedTask(wanted)))
+    reader = RangeReader(schema or full(), options, source.connect)
+    batches = list(reader.read(DafkaInputPartition(ranges)))
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(to_arrow_schema(schema or full(), timezone="UTC"))
+    return batches
 
 
-def test_small_ranges_come_in_one_arrow_batch(source: MemoryReader) -> None:
-    source.add(B, 30)
-    source.add(U, 1)
+def offsets(batches: list[pa.RecordBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+
+def test_a_batch_without_ranges_has_no_rows(source: MemoryReader) -> None:
+    assert list(RangeReader(full(), OPTIONS, source.connect).read(InputPartition(None))) == []
+
+
+def test_all_columns_of_several_ranges(source: MemoryReader) -> None:
     source.written = [(0, 1_000_000), (2, 2_000_000)]
-    (batch,) = shared(source, OffsetRange(*A, 1, 3), OffsetRange(*B, 0, 4), OffsetRange(*U, 0, 1))
-    assert batch.schema.equals(to_arrow_schema(full(), timezone="UTC"))
-    batch.validate(full=True)
+    (batch,) = read(source, OffsetRange(*A, 1, 3), OffsetRange(*B, 0, 4), OffsetRange(*U, 0, 1))
     assert batch.to_pydict() == {
         "key": [None] * 7,
         "value": [b"1", b"2", b"0", b"1", b"2", b"3", b"0"],
@@ -250,29 +86,101 @@ def test_small_ranges_come_in_one_arrow_batch(source: MemoryReader) -> None:
     }
 
 
-def test_a_shared_task_knows_the_limits_of_a_batch(source: MemoryReader) -> None:
-    source.add(B, 30)
-    wanted = OffsetRange(*A, 0, 20), OffsetRange(*B, 0, 20)
-    batches = shared(source, *wanted, maxrecordsperbatch="15")
-    assert max(batch.num_rows for batch in batches) <= 15
-    offsets = pa.Table.from_batches(batches)["offset"].to_pylist()
-    assert offsets == [*range(20), *range(20)]
+def test_unknown_times_are_null(source: MemoryReader) -> None:
+    wanted = OffsetRange(*A, 0, 4)
+    (batch,) = read(source, wanted, schema=columns("timestamp"))
+    assert batch["timestamp"].to_pylist() == [None] * 4
+    source.written = [(2, 7)]
+    (batch,) = read(source, wanted, schema=columns("timestamp"))
+    time = EPOCH + dt.timedelta(microseconds=7)
+    assert batch["timestamp"].to_pylist() == [None, None, time, time]
 
 
-def test_every_range_of_a_shared_task_is_counted(source: MemoryReader) -> None:
-    source.add(B, 30)
+def test_only_the_columns_asked_for(source: MemoryReader) -> None:
+    (batch,) = read(source, OffsetRange(*A, 0, 5), schema=columns("offset", "value"))
+    assert batch.schema.names == ["offset", "value"]
+    assert "times" not in source.calls
+
+
+@pytest.mark.parametrize(
+    ("limit", "counts"),
+    [("30", [28, 28, 28, 16]), ("5", [5, 2] * 14 + [2]), ("7", [7] * 14 + [2])],
+)
+def test_batches_have_at_most_max_records(
+    source: MemoryReader, limit: str, counts: list[int]
+) -> None:
+    """The mesh sends seven at once: small batches are joined, none is cut to fill another."""
+    batches = read(source, OffsetRange(*A, 0, 100), maxrecordsperbatch=limit)
+    assert [batch.num_rows for batch in batches] == counts
+    assert offsets(batches) == list(range(100))
+    both = read(source, OffsetRange(*A, 0, 20), OffsetRange(*B, 0, 20), maxrecordsperbatch=limit)
+    assert max(batch.num_rows for batch in both) <= int(limit)
+    assert offsets(both) == [*range(20), *range(20)]
+
+
+def test_batches_have_at_most_max_bytes(source: MemoryReader) -> None:
+    batches = read(source, OffsetRange(*A, 0, 100), maxbytesperbatch="20")
+    assert all(sum(map(len, batch["value"].to_pylist())) <= 20 for batch in batches)
+    assert offsets(batches) == list(range(100))
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_gap_is_an_error(source: MemoryReader, fail: str) -> None:
     source.missing = {25}
-    with pytest.raises(StoreLostDataError, match=r"partition B.* offset 25 was asked for"):
-        shared(source, OffsetRange(*A, 0, 20), OffsetRange(*B, 0, 30))
-    batches = shared(
-        source, OffsetRange(*A, 0, 20), OffsetRange(*B, 20, 30), failondataloss="false"
-    )
-    lossless = [*range(20), 20, 21, 22, 23, 24, 26, 27, 28, 29]
-    assert pa.Table.from_batches(batches)["offset"].to_pylist() == lossless
+    with pytest.raises(IncompleteBatchError) as caught:
+        read(source, OffsetRange(*A, 0, 20), OffsetRange(*B, 20, 30), failondataloss=fail)
+    assert (caught.value.partition, caught.value.expected, caught.value.found) == ("B", 25, 26)
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted", "left"),
+    [
+        (RetentionAheadError, 10, range(20, 30)),
+        (StoreLostDataError, 100, range(90, 100)),
+        (PartitionVanishedError, 10, range(0)),
+    ],
+)
+def test_lost_records_fail_a_query_or_are_skipped(
+    source: MemoryReader,
+    caplog: pytest.LogCaptureFixture,
+    error: type[SourceLossError],
+    wanted: int,
+    left: range,
+) -> None:
+    ranges = OffsetRange(*B, 0, 20), OffsetRange(*A, *((90, 110) if wanted == 100 else (10, 30)))
+    if error is RetentionAheadError:
+        source.trim(A, 20)
+    elif error is PartitionVanishedError:
+        source.drop(A)
+    with pytest.raises(error) as caught:
+        read(source, *ranges)
+    assert (caught.value.partition, caught.value.wanted) == ("A", wanted)
+    assert offsets(read(source, *ranges, failondataloss="false")) == [*range(20), *left]
+    assert caplog.text.count("failOnDataLoss is false") == 1
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+def test_times_and_offsets_are_those_of_each_batch() -> None:
+    arrow = ArrowBatches(columns("value", "offset", "timestamp"), OPTIONS)
+    made: list[pa.RecordBatch] = []
+    expected: list[int] = []
+    for runs in ([(3, 7)], [(2, 7)], [(5, 7)], [(4, 9)], [(6, 8)], [(1, 8), (2, 9)], [(3, 7)]):
+        times = [time_us for rows, time_us in runs for _ in range(rows)]
+        values = Values.of([b"v"] * len(times))
+        batch = RecordBatch(A, len(expected), values, times=np.array(runs, np.int64))
+        made.append(arrow.of([batch]))
+        expected += times
+    # Compared at the end: no batch may share memory that a later one overwrites.
+    table = pa.Table.from_batches(made)
+    assert table["offset"].to_pylist() == list(range(len(expected)))
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == expected
 
 
 def test_odd_names_are_escaped() -> None:
-    made = ArrowBatches(columns("topic", "partition")).of([RecordBatch.of(ODD, 0, [b"", b""])])
+    arrow = ArrowBatches(columns("topic", "partition"), OPTIONS)
+    made = arrow.of([RecordBatch.of(ODD, 0, [b"", b""])])
     assert made.to_pylist() == [{"topic": r"bad\xff\x0a", "partition": r"\x1b"}] * 2
 
 
@@ -293,41 +201,43 @@ def test_joined_columns_are_those_of_each_batch(parts: list[Any]) -> None:
     for tp, offset, values, time_us in parts:
         times = None if time_us is None else np.array([[len(values), time_us]], np.int64)
         batches.append(RecordBatch(tp, offset, Values.of(values), times=times))
-    arrow = ArrowBatches(full(headers=True))
+    arrow = ArrowBatches(full(headers=True), OPTIONS)
     apart = pa.Table.from_batches([arrow.of([batch]) for batch in batches])
     together = arrow.of(batches)
     together.validate(full=True)
     assert pa.Table.from_batches([together]).equals(apart.combine_chunks())
 
 
-def made(schema: StructType, *, opens: bool = True) -> list[dict[str, Any]]:
-    """Of one batch, and of two that are joined."""
+def made(schema: StructType, envelope: str = "auto") -> list[dict[str, Any]]:
+    """Rows of four contents."""
     contents = [b"bare", closed(b"v", b"k"), closed(None, b"k"), closed(b"v", None, [("h", None)])]
-    arrow = ArrowBatches(schema, opens=opens)
-    whole = RecordBatch.of(A, 0, contents)
-    rows: list[dict[str, Any]] = arrow.of([whole]).to_pylist()
-    assert arrow.of([whole.between(0, 2), whole.between(2, 4)]).to_pylist() == rows
+    options = SourceOptions.of({"subscribe": "t", "envelope": envelope})
+    rows: list[dict[str, Any]] = (
+        ArrowBatches(schema, options).of([RecordBatch.of(A, 0, contents)]).to_pylist()
+    )
     return rows
 
 
 def test_envelopes_are_opened() -> None:
-    wanted = StructType([full(headers=True)[name] for name in ("headers", "value", "key")])
-    headers = [None, None, None, [{"key": "h", "value": None}]]
-    values = [b"bare", b"v", None, b"v"]
-    keys = [None, b"k", b"k", None]
-    expected = zip(headers, values, keys, strict=True)
-    assert [tuple(row.values()) for row in made(wanted)] == list(expected)
-    assert [row["key"] for row in made(columns("key"))] == keys
+    rows = made(StructType([full(headers=True)[name] for name in ("headers", "value", "key")]))
+    assert [row["headers"] for row in rows] == [None, None, None, [{"key": "h", "value": None}]]
+    assert [row["value"] for row in rows] == [b"bare", b"v", None, b"v"]
+    assert [row["key"] for row in rows] == [None, b"k", b"k", None]
+    assert [row["key"] for row in made(columns("key"))] == [None, b"k", b"k", None]
 
 
 def test_contents_may_be_left_as_they_are() -> None:
-    rows = made(columns("key", "value"), opens=False)
+    rows = made(columns("key", "value"), "none")
     assert [row["value"] for row in rows][:2] == [b"bare", closed(b"v", b"k")]
     assert {row["key"] for row in rows} == {None}
 
 
-def test_envelopes_are_opened_only_where_a_column_asks_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr(partition_reader, "opened_columns")
+def test_envelopes_are_opened_only_if_a_column_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(arrow_batches, "opened_columns")
     assert len(made(columns("offset", "topic", "timestamp", "timestampType"))) == 4
+
+
+def test_columns_with_fewer_rows_than_records_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_batches, "opened_columns", lambda *_: {"value": pa.array([b""])})
+    with pytest.raises(IncompleteBatchError, match="1 rows were made of 4 records"):
+        made(columns("value"))

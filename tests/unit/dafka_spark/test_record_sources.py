@@ -1,4 +1,4 @@
-"""Which sources there are; batches as the mesh brings them, made those of the size asked for."""
+"""The sources of option fetch, and the batches that the mesh source makes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,13 @@ from dafka_core.model.records import (
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.partition_reader import fetch
 from dafka_spark.source.record_sources import (
     FlightSource,
     LocalLogSource,
     MeshSource,
-    RangeFetch,
-    RecordSource,
-    archive_sources,
+    current_archive_sources,
     open_sources,
-    sources_now,
-    with_times,
 )
 from tests.integration.archive.records import A, B, archived
 from tests.memory_reader import MemoryReader
@@ -41,7 +38,7 @@ TP = TopicPartition("t", "A")
 
 
 class Brought(MemoryReader):
-    """Gives these batches, whatever is read."""
+    """Returns fixed batches."""
 
     def __init__(self, batches: list[RecordBatch]) -> None:
         super().__init__()
@@ -67,7 +64,7 @@ def read(
     max_bytes: int,
     written: Sequence[tuple[int, int]] | None = None,
 ) -> list[RecordBatch]:
-    """What the mesh gives of them; ``written`` only if times are of interest."""
+    """Return the batches of the mesh source, with times if ``written`` is given."""
     source = Brought(batches)
     source.written = list(written or ())
     given = {"maxrecordsperbatch": str(max_records), "maxbytesperbatch": str(max_bytes)}
@@ -83,7 +80,7 @@ LIMITS = (st.integers(1, 12), st.integers(1, 30))
 
 
 @given(LISTS, *LIMITS)
-def test_every_record_is_kept_within_the_limits(
+def test_batches_keep_every_record_and_the_limits(
     lists: list[list[bytes]], max_records: int, max_bytes: int
 ) -> None:
     expected = [value for values in lists for value in values]
@@ -119,67 +116,34 @@ def test_small_ones_are_joined_and_large_ones_cut(
     assert [batch.count for batch in cut] == counts
 
 
-def test_a_gap_ends_a_batch() -> None:
-    (first, second) = read(
-        [RecordBatch.of(TP, 5, [b"a"]), RecordBatch.of(TP, 7, [b"b", b"c"])], 10, 100
-    )
-    assert (first.offset, first.values.to_list(), first.times) == (5, [b"a"], None)
-    assert (second.offset, second.values.to_list()) == (7, [b"b", b"c"])
-
-
 WRITTEN = st.dictionaries(st.integers(0, 40), st.integers(0, 10**16)).map(
     lambda found: sorted(found.items())
 )
 
 
 def times_by_record(written: list[tuple[int, int]], offset: int, end: int) -> list[int]:
-    """Each record's time: the last one before it."""
     return [
         next((us for first, us in reversed(written) if first <= each), UNKNOWN_US)
         for each in range(offset, end)
     ]
 
 
-@given(WRITTEN, st.integers(0, 40), st.integers(1, 20))
-def test_each_record_has_the_last_time_before_it(
-    written: list[tuple[int, int]], offset: int, count: int
-) -> None:
-    batch = RecordBatch.of(TP, offset, [b""] * count)
-    (found,) = with_times([batch], OffsetRange(*TP, offset, batch.end), written)
-    runs = found.times
-    assert runs is not None
-    assert (runs[:, 0] > 0).all()
-    expected = times_by_record(written, offset, offset + count)
-    assert np.repeat(runs[:, 1], runs[:, 0]).tolist() == expected
-
-
 @given(WRITTEN, LISTS, *LIMITS)
-def test_times_stay_with_their_records(
+def test_each_record_has_the_last_time_before_it(
     written: list[tuple[int, int]], lists: list[list[bytes]], max_records: int, max_bytes: int
 ) -> None:
-    batches = batches_of(lists, 5)
-    for found in (
-        list(with_times(batches, OffsetRange(*TP, 5, 5 + sum(map(len, lists))), written)),
-        read(batches, max_records, max_bytes, written),
-    ):
-        at = 5
-        for batch in found:
-            assert batch.times is not None
-            assert batch.offset == at
-            assert (batch.times[:, 0] > 0).all()
-            expected = times_by_record(written, at, batch.end)
-            assert np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist() == expected
-            at = batch.end
-        assert at == 5 + sum(map(len, lists))
+    at = 5
+    for batch in read(batches_of(lists, 5), max_records, max_bytes, written):
+        assert batch.times is not None
+        assert batch.offset == at
+        assert (batch.times[:, 0] > 0).all()
+        expected = times_by_record(written, at, batch.end)
+        assert np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist() == expected
+        at = batch.end
+    assert at == 5 + sum(map(len, lists))
 
-
-# -- which sources there are, and why not ----------------------------------------------------------
 
 HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
-
-
-def opened(hints: Sequence[HeldRange], options: SourceOptions) -> list[RecordSource]:
-    return open_sources(hints, options, MemoryReader().connect)
 
 
 @pytest.mark.parametrize(
@@ -192,41 +156,44 @@ def opened(hints: Sequence[HeldRange], options: SourceOptions) -> list[RecordSou
     ],
 )
 def test_sources(fetch: str, kinds: list[type]) -> None:
-    found = opened(HINTS, SourceOptions.of({"subscribe": "t", "fetch": fetch}))
+    options, wanted = (
+        SourceOptions.of({"subscribe": "t", "fetch": fetch}),
+        OffsetRange(*TP, 0, 60, HINTS),
+    )
+    found = open_sources(wanted, options, MemoryReader().connect, times=False)
     assert [type(source) for source in found] == kinds
 
 
 @pytest.mark.parametrize(
     ("location", "says"),
     [
-        (StoreLocation("A", ()), "does not say where it is"),
+        (StoreLocation("A", ()), "does not report its directory"),
         (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),
         (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
     ],
 )
-def test_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
+def test_the_reason_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
     given = {"subscribe": "t", "fetch": "local", "fetchtimeoutms": "1"}
-    local, hint = SourceOptions.of(given), HeldRange(location, 0, 60)
-    fetch = RangeFetch(OffsetRange(*TP, 0, 60), local, opened([hint], local))
+    wanted = OffsetRange(*TP, 0, 60, (HeldRange(location, 0, 60),))
     with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        list(fetch.batches())
+        list(fetch([wanted], SourceOptions.of(given), MemoryReader().connect, times=False))
 
 
-def test_a_source_for_each_run_of_files(tmp_path: Path) -> None:
+def test_each_run_of_files_is_a_source(tmp_path: Path) -> None:
     archived(tmp_path, A, 30)
     archived(tmp_path, A, 60, start=40)
-    found = sources_now(str(tmp_path), A, 0, 100)
-    assert [each.known for each in found] == [range(30), range(40, 60)]
-    assert [each.known for each in sources_now(str(tmp_path), A, 25, 40)] == [range(24, 30)]
-    assert sources_now(str(tmp_path), B, 0, 100) == archive_sources(str(tmp_path), B, []) == []
-    assert found[1].life_before(60) == NO_LIFE
-    assert found[0].name == f"the archive at {tmp_path}"
-    [first, second] = found[1].read(OffsetRange(*A, 45, 50))
-    assert (first.offset, first.end, second.end) == (45, 48, 50)
 
+    def known(tp: TopicPartition, start: int, end: int) -> list[range]:
+        found = current_archive_sources(str(tmp_path), OffsetRange(*tp, start, end))
+        return [each.known for each in found]
 
-def test_it_says_what_there_is(tmp_path: Path) -> None:
-    archived(tmp_path, A, 30)
-    [source] = sources_now(str(tmp_path), A, 0, 30)
-    assert source.heads(A.topic) == [PartitionInfo(*A, 0, 30)]
+    assert known(A, 0, 100) == [range(30), range(40, 60)]
+    assert known(A, 25, 40) == [range(24, 30)]
+    assert known(B, 0, 100) == []
+    [source] = current_archive_sources(str(tmp_path), OffsetRange(*A, 40, 60))
+    assert source.life_before(60) == NO_LIFE
+    assert source.name == f"the archive at {tmp_path}"
+    assert source.heads(A.topic) == [PartitionInfo(*A, 40, 60)]
     assert source.heads("other") == []
+    [first, second] = source.read(OffsetRange(*A, 45, 50))
+    assert (first.offset, first.end, second.end) == (45, 48, 50)

@@ -14,7 +14,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark import DafkaDataSource
 from dafka_spark.errors import BadValueError
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
 from dafka_spark.source.partition_reader import RangeReader
 from tests.memory_reader import MemoryReader
 
@@ -33,7 +33,7 @@ def read(values: list[bytes], columns: tuple[str, ...] = (), **given: str) -> li
         schema = type(schema)([schema[name] for name in columns])
     ranges = OffsetRange(*A, 0, 10), OffsetRange(*B, 0, len(values) - 10)
     reader = RangeReader(schema, SourceOptions.of(given), source.connect)
-    batches = list(reader.read(SharedTask(ranges)))
+    batches = list(reader.read(DafkaInputPartition(ranges)))
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
@@ -58,7 +58,9 @@ def test_a_bad_value_fails_the_query_by_its_place() -> None:
     ) as it:
         read(values)
     assert (it.value.topic, it.value.partition, it.value.offset) == (*B, 5)
-    assert len(read(values, ("offset",))) == 20  # where nobody asks for values none is decoded
+    assert (
+        len(read(values, ("offset",))) == 20
+    )  # values are only decoded for columns that need them
 
 
 def test_a_bad_value_is_kept_with_its_reason() -> None:
