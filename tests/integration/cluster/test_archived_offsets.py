@@ -316,6 +316,6 @@ def test_the_archive_is_looked_at_when_stores_have_given_something_up(
     one: Served, archive: Path, stream: DafkaMicroBatchStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = stream.latestOffset(stream.initialOffset(), ALL)
-    monkeypatch.setattr(stream._archive._archive, "held", None)  # nobody looks
+    monkeypatch.setattr(stream._offsets._archive, "held", None)  # nobody looks
     one.log.append([batch(A, 60, 70)])
     assert stream.latestOffset(end, ALL) != end

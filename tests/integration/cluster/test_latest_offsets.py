@@ -15,7 +15,7 @@ from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from dafka_spark.source.offset_ranges import OffsetRange
-from dafka_spark.source.offset_reader import OffsetsSnapshot, fetch_latest_offsets
+from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.integration.cluster.stores import HeardOf, Serve
 
 A = TopicPartition("t", "A")
@@ -27,7 +27,7 @@ def options(**given: str) -> SourceOptions:
 
 
 def seen(source: HeardOf, *, thorough: bool = False, **given: str) -> OffsetsSnapshot:
-    return fetch_latest_offsets(options(**given), source.connect, thorough=thorough)
+    return OffsetReader(options(**given), source.connect).snapshot(thorough=thorough)
 
 
 def holders(found: OffsetsSnapshot) -> dict[str, tuple[int, int]]:
@@ -187,7 +187,7 @@ def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         store.service.context, "location", type(store.location)("one", store.location.locations)
     )
-    with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
+    with pytest.raises(ConfigError, match="no store announces a log on this machine"):
         seen(HeardOf([store]), fetch="local")
 
 

@@ -156,7 +156,7 @@ def test_who_waits_for_long_asks_once_a_second(
     stream = stream_of(source)
     start = idle(stream)
     with monkeypatch.context() as patched:
-        patched.setattr(stream, "_look", None)  # nobody is asked
+        patched.setattr(stream, "_refresh", None)  # nobody is asked
         for _ in range(3):
             assert stream.latestOffset(start, ALL) is start
     source.served.append(second)

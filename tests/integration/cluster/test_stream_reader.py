@@ -89,7 +89,7 @@ def test_history_that_was_away_is_not_read(
     assert stream.latestOffset(json_round(first), ALL) == json_round(first)
     (warning,) = [each.getMessage() for each in caplog.records if "'latest'" in each.message]
     assert "topic 't', partition B appeared after the query began" in warning
-    assert "50 records that were written before are left out, offsets 0 to 50" in warning
+    assert "50 older records are left out, offsets 0 to 50" in warning
     write(away, B, 3)
     one.add(A, 2)
     second = stream.latestOffset(json_round(first), ALL)
@@ -218,7 +218,7 @@ def test_a_partition_waits_for_a_store_that_can_tell(
     first = stream.latestOffset(begun, ALL)
     assert positions(first) == {"A": 6}
     wait_until(lambda: "B" in positions(stream.latestOffset(json_round(first), ALL)))
-    assert "no store can tell which of its records are older" in caplog.text
+    assert "no store can find which of its records are older" in caplog.text
     monkeypatch.undo()
     again = latest(HeardOf([one]))
     assert positions(again.latestOffset(json_round(first), ALL)) == {"A": 6, "B": 50}

@@ -16,7 +16,6 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
@@ -26,8 +25,7 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import micro_batch_stream
 from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
-from dafka_spark.source.offset_ranges import HeldRange
-from dafka_spark.source.offset_reader import AskedTime, offsets_of_times
+from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot, RequestedTime
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 from tests.integration.cluster.test_stream_reader import Clock, positions, rows
 from tests.unit.dafka_spark.streams import ALL, json_round, reader
@@ -36,6 +34,10 @@ A, B = (TopicPartition("t", name) for name in "AB")
 HOUR_MS = 3_600_000
 T0_MS = 1_767_225_600_000
 """When the first record was published: the beginning of 2026."""
+
+
+OPTIONS = SourceOptions.of({"subscribe": "t", "fetchTimeoutMs": "10000"})
+READER = OffsetReader(OPTIONS, HeardOf().connect)
 
 
 def write(store: Served, tp: TopicPartition, *times_ms: int) -> None:
@@ -203,8 +205,9 @@ def test_what_a_store_has_not_got_may_be_newer(one: Served, serve: Serve) -> Non
     hourly(behind, A, 4)
     location = behind.location
     head = PartitionInfo(*A, 0, 10)
-    asked = {A: AskedTime((T0_MS + 8 * HOUR_MS) * 1_000)}
-    answers = offsets_of_times(asked, {A: head}, {A: [HeldRange(location, 0, 4)]}, 5.0, NO_KEYS)
+    asked = {A: RequestedTime((T0_MS + 8 * HOUR_MS) * 1_000)}
+    held = OffsetsSnapshot({A: head}, [(location, {A: head._replace(end=4)})])
+    answers = READER.offsets_for_times(asked, held)
     assert answers.found == {A: 4}
     assert answers.ahead_us is not None
     assert abs(answers.ahead_us) < 60_000_000
@@ -213,10 +216,11 @@ def test_what_a_store_has_not_got_may_be_newer(one: Served, serve: Serve) -> Non
 def test_another_store_answers_for_one_that_is_gone(one: Served, serve: Serve) -> None:
     gone = serve("two")
     hourly(gone, A, 11)
-    held = {A: [HeldRange(gone.location, 0, 11), HeldRange(one.location, 0, 10)]}
+    head = PartitionInfo(*A, 0, 11)
+    both = [(gone.location, {A: head}), (one.location, {A: head._replace(end=10)})]
     gone.close()
-    asked = {A: AskedTime((T0_MS + 8 * HOUR_MS) * 1_000)}
-    answers = offsets_of_times(asked, {A: PartitionInfo(*A, 0, 11)}, held, 5.0, NO_KEYS)
+    asked = {A: RequestedTime((T0_MS + 8 * HOUR_MS) * 1_000)}
+    answers = READER.offsets_for_times(asked, OffsetsSnapshot({A: head}, both))
     assert (answers.found, answers.failures) == ({A: 8}, {})
 
 
@@ -245,9 +249,8 @@ def test_ten_thousand_partitions_take_seconds(serve: Serve) -> None:
         )
     began = time.monotonic()
     heads = {tp: PartitionInfo(*tp, 0, 2) for tp in tps}
-    held = {tp: [HeldRange(store.location, 0, 2)] for tp in tps}
-    asked = dict.fromkeys(tps, AskedTime((T0_MS + 1) * 1_000))
-    answers = offsets_of_times(asked, heads, held, 10.0, NO_KEYS)
+    asked = dict.fromkeys(tps, RequestedTime((T0_MS + 1) * 1_000))
+    answers = READER.offsets_for_times(asked, OffsetsSnapshot(heads, [(store.location, heads)]))
     assert set(answers.found.values()) == {1}
     assert len(answers.found) == count
     assert time.monotonic() - began < 30  # 3 s when the machine does nothing else
@@ -317,7 +320,7 @@ def test_a_store_that_does_not_tell_narrows_nothing_of_what_it_has(
 
     monkeypatch.setattr(StoreClient, "offset_for_times", failing)
     assert filtered(HeardOf([one, other]), (">=", 4)) == {"A": (0, 10), "B": (1, 5)}
-    assert "what it has is not narrowed by time" in caplog.text
+    assert "its partitions are not narrowed by time" in caplog.text
 
 
 def test_records_of_which_no_store_tells_are_read(one: Served) -> None:

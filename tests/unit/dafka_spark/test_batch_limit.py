@@ -105,7 +105,7 @@ def test_the_default_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
             taken = default.taken(default.default, waiting, firsts, {}, turn=0)
             assert taken == {A: (4 << 30) // ASSUMED_BYTES}
         (said,) = [each.getMessage() for each in caplog.records]
-        assert "4194304 of the 10000000 records that are waiting are taken by the next" in said
+        assert "takes 4194304 of the 10000000 waiting records" in said
         assert "maxBytesPerTrigger is 4294967296 ('unlimited' takes all)" in said
         caplog.clear()
         asked = limit(maxBytesPerTrigger="1m")

@@ -25,7 +25,7 @@ from dafka_spark.source.batch_reader import (
     Spans,
     conditions,
 )
-from dafka_spark.source.offset_reader import OffsetsSnapshot
+from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.memory_reader import MemoryReader
 
 
@@ -111,12 +111,14 @@ A, B, C = (TopicPartition("t", name) for name in "ABC")
 ODD = TopicPartition("u\udcff", "A")
 SPANS: Spans = {A: (0, 10), B: (5, 20), ODD: (0, 3)}
 MOMENT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-NOTHING = OffsetsSnapshot({}, {})
+NOTHING = OffsetsSnapshot({})
+
+READER = OffsetReader(SourceOptions.of({"subscribe": "t"}), MemoryReader().connect)
 
 
 def narrowed(*conditions: tuple[str, str, object]) -> Spans:
     made = Narrowing.of(Comparison(*each) for each in conditions)
-    return made.narrowed(SPANS, NOTHING, 1.0)
+    return made.narrowed(SPANS, NOTHING, READER)
 
 
 @pytest.mark.parametrize(

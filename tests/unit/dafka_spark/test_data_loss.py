@@ -84,7 +84,7 @@ def test_one_place_decides(loss: SourceLossError, caplog: pytest.LogCaptureFixtu
     assert said.startswith(f"[{loss.condition}] ")
     lost = f"offsets {loss.wanted} to {loss.lost_end} (exclusive) are left out"
     if isinstance(loss, HistoryReplacedError):
-        lost = "the query goes on with the records that are there now"
+        lost = "the query continues with the partition's present records"
     assert f"{lost}, as failOnDataLoss is false. {loss.advice}" in said
 
 
