@@ -54,16 +54,21 @@ class Narrowing:
         """Combine conditions; those on other columns narrow nothing."""
         made = cls()
         for each in conditions:
-            values = each.value if each.operator == IN else [each.value]
-            match each.column:
-                case ("topic" | "partition") as name if each.operator in (EQUAL, IN):
-                    made = made._among(f"{name}s", frozenset(values))
-                case "offset" if each.operator in _ORDERED:
-                    made = made._within("offsets", each.operator, values)
-                case "timestamp" if each.operator in _ORDERED:
-                    times_us = [(time - _EPOCH) // dt.timedelta(microseconds=1) for time in values]
-                    made = made._within("times_us", each.operator, times_us)
+            made = made._and(each)
         return made
+
+    def _and(self, condition: Comparison) -> Self:
+        operator = condition.operator
+        values = condition.value if operator == IN else [condition.value]
+        match condition.column:
+            case ("topic" | "partition") as name if operator in (EQUAL, IN):
+                return self._among(f"{name}s", frozenset(values))
+            case "offset" if operator in _ORDERED:
+                return self._within("offsets", operator, values)
+            case "timestamp" if operator in _ORDERED:
+                times_us = [(each - _EPOCH) // dt.timedelta(microseconds=1) for each in values]
+                return self._within("times_us", operator, times_us)
+        return self
 
     def _among(self, name: str, values: frozenset[str]) -> Self:
         before = getattr(self, name)

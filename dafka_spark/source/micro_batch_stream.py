@@ -264,6 +264,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         ranges = [
             OffsetRange(*each[:4], life=each.life, after=each.after)
             for each in self._parse(end).since(self._parse(start))
+            if each.start < each.end
         ]
         # ``availableNow`` takes no snapshots, but stores come and go meanwhile.
         is_old = time.monotonic() - self._snapshot_at > timing.RANGES_S

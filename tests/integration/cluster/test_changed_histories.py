@@ -128,9 +128,8 @@ def test_what_the_mesh_says_of_newer_lives_is_believed(one: Served) -> None:
         "topics": {"t": {"A": 100}},
         "start": {},
         "lives": {"t": {"A": [*OLD.life]}},
-        "tasks": 2,
     }
-    after = stream.latestOffset({**read, "version": 1}, ALL)
+    after = stream.latestOffset({**read, "version": 4}, ALL)
     with pytest.raises(HistoryReplacedError) as caught:
-        list(rows(stream, {**read, "version": 1}, after))
+        list(rows(stream, {**read, "version": 4}, after))
     assert (caught.value.wanted, caught.value.end) == (60, 100)
