@@ -392,9 +392,9 @@ class OffsetOptions(Options):
         "that appear later, start at their first record. Goes before startingOffsets",
     )
     starting_offsets_by_timestamp_strategy: str = option(
-        ERROR,
-        "where these two options find no record so new in a partition: `error` fails the query, "
-        "`latest` starts at the partition's end",
+        TO_LATEST,
+        "where these two options find no record so new in a partition: `latest` starts at the "
+        "partition's end, as a producer that has ended is normal, `error` fails the query",
         choices=(ERROR, TO_LATEST),
         parse=parse_word,
     )

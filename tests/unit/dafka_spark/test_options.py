@@ -302,16 +302,16 @@ def test_the_end_too() -> None:
 
 
 def test_the_strategy_is_of_kafkas_options_only() -> None:
-    """A start of ``-10m`` must not fail a query because one producer is idle."""
-    assert read(startingTimestamp=1).starting(AT_LATEST).fails_unmatched
-    assert read(startingOffsetsByTimestamp=BY_TIME).starting(AT_LATEST).fails_unmatched
-    assert not read(startingOffsets="-10m").starting(AT_LATEST).fails_unmatched
-    strategy = {"startingOffsetsByTimestampStrategy": "LATEST"}
-    assert not read(startingTimestamp=1, **strategy).starting(AT_LATEST).fails_unmatched
+    """By default no query fails because one producer is idle or has ended."""
+    assert not read(startingTimestamp=1).starting(AT_LATEST).fails_unmatched
+    strategy = {"startingOffsetsByTimestampStrategy": "ERROR"}
+    assert read(startingTimestamp=1, **strategy).starting(AT_LATEST).fails_unmatched
+    assert read(startingOffsetsByTimestamp=BY_TIME, **strategy).starting(AT_LATEST).fails_unmatched
+    assert not read(startingOffsets="-10m", **strategy).starting(AT_LATEST).fails_unmatched
 
 
 def test_a_strategy_without_a_time_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    strategy = {"startingOffsetsByTimestampStrategy": "error"}
     with caplog.at_level(logging.WARNING, "dafka_spark"):
         read(startingTimestamp=1, **strategy).for_batch()
         read(startingOffsetsByTimestamp=BY_TIME, **strategy).for_stream()
@@ -319,7 +319,7 @@ def test_a_strategy_without_a_time_is_said(caplog: pytest.LogCaptureFixture) -> 
         read(startingOffsets="-10m", **strategy).for_batch()
         read(**strategy).for_stream()
     sentence = (
-        "option startingOffsetsByTimestampStrategy = latest is ignored: it is about "
+        "option startingOffsetsByTimestampStrategy = error is ignored: it is about "
         "startingTimestamp and startingOffsetsByTimestamp; give one of them"
     )
     assert [each.getMessage() for each in caplog.records] == [sentence, sentence]

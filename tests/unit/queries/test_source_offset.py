@@ -45,8 +45,8 @@ def test_parse_is_the_inverse_and_the_text_has_one_form(offset: SourceOffset, na
     assert text == json.dumps(tree, sort_keys=True, ensure_ascii=False).encode()
     assert SourceOffset.parse(json.loads(text)) == offset
     backwards = SourceOffset(
-        dict(reversed(offset.positions.items())),
-        dict(reversed(offset.start.items())),
+        dict(reversed(dict(offset.positions).items())),
+        dict(reversed(dict(offset.start).items())),
         offset.lives,
         offset.begun_us,
     )
