@@ -109,9 +109,6 @@ def _intersected(spans: Spans, others: Spans) -> Spans:
     return {tp: (start, end) for tp, (start, end) in found.items() if start < end}
 
 
-EVERYTHING: Final = Narrowing()
-
-
 class DafkaBatchReader(RangeReader, DataSourceReader):
     """Reads what the stores hold when the query is planned."""
 

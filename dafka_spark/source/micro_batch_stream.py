@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
-from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
@@ -42,18 +42,12 @@ SPARK_POLLING_S: Final = 0.01
 """Spark's sleep between two questions (default of ``spark.sql.streaming.pollingDelay``)."""
 
 POLLING_GAP_S: Final = 0.03
-"""The longest gap between two questions while Spark does nothing else.  After a longer one there
-are other sources, which wait as well, or a short trigger interval: then the wait stays short."""
+"""The longest gap between two questions while Spark does nothing else.  A longer one is due to
+other sources, which wait as well, or to a short trigger interval: then the wait stays short."""
 
-SHORT_S: Final = 0.05
-"""The first wait."""
-
-LONG_S: Final = 0.25
-"""The longest wait: four questions a second cost little, and other sources of the query, which
-Spark asks afterwards, are late by this at most."""
-
-SHARE: Final = 0.05
-"""The wait as a share of the time without new records."""
+SHORT_S, LONG_S, SHARE = 0.05, 0.25, 0.05
+"""The first and the longest wait, and the wait as a share of the time without new records.  Four
+questions a second cost little, and delay the query's other sources by a quarter at most."""
 
 PAUSE_S: Final = 0.5
 """A gap of a query with a trigger interval, which never waits."""
@@ -125,34 +119,29 @@ class LaterPartitions:
             if tp in answers.found:
                 offset = answers.found[tp]
                 found[tp] = info.end if offset is None else offset
-                self._warn(begun_us, info, found[tp])
-            elif tp not in snapshot.holders or self._is_over(tp):
+                if found[tp] > info.earliest:
+                    begun = dt.datetime.fromtimestamp(begun_us // 1_000_000, dt.UTC).isoformat()
+                    count, ends = found[tp] - info.earliest, (info.earliest, found[tp])
+                    _log.warning(_LEFT_OUT, tp, begun, count, *ends)
+                continue
+            deadline = self._unanswered.setdefault(tp, Deadline(self._timeout_s))
+            if tp not in snapshot.holders or deadline.is_over:
                 # C stores keep no timestamps: a record too many is better than one too few.
                 found[tp] = info.earliest
-                _log.warning(
-                    "%s appeared after the query began at 'latest', and no store can find which of "
-                    "its records are older: the query reads it from offset %d on",
-                    tp,
-                    info.earliest,
-                )
+                _log.warning(_NOT_LEFT_OUT, tp, info.earliest)
         for tp in found:
             self._unanswered.pop(tp, None)
         return found
 
-    def _is_over(self, tp: TopicPartition) -> bool:
-        return self._unanswered.setdefault(tp, Deadline(self._timeout_s)).is_over
 
-    def _warn(self, begun_us: int, info: PartitionInfo, first: int) -> None:
-        if first > info.earliest:
-            _log.warning(
-                "%s appeared after the query began at 'latest', at %s: %d older records are left "
-                "out, offsets %d to %d (exclusive)",
-                info.tp,
-                dt.datetime.fromtimestamp(begun_us // 1_000_000, dt.UTC).isoformat(),
-                first - info.earliest,
-                info.earliest,
-                first,
-            )
+_LEFT_OUT: Final = (
+    "%s appeared after the query began at 'latest', at %s: %d older records are left out, offsets "
+    "%d to %d (exclusive)"
+)
+_NOT_LEFT_OUT: Final = (
+    "%s appeared after the query began at 'latest', and no store can find which of its records are "
+    "older: the query reads it from offset %d on"
+)
 
 
 class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -114,6 +114,10 @@ class RequestedTime(NamedTuple):
     us: int
     is_ago: bool = False
 
+    def before(self, now_us: int) -> int:
+        """Return the time by a clock."""
+        return now_us - self.us if self.is_ago else self.us
+
 
 @dataclass
 class TimeOffsets:
@@ -211,7 +215,10 @@ class OffsetReader:
             for tp, each in wanted.items()
             if each.is_time
         }
-        answers = self._all_times(bound, times, snapshot)
+        answers = self.offsets_for_times(times, snapshot, self._options.fetch_timeout_s)
+        for tp in sorted(times.keys() - answers.found.keys()):
+            why = _NO_TIMES.format(tp)
+            raise answers.failures.get(tp) or ConfigError(bound.option, bound.limit.text, why)
         unmatched = [tp for tp in times if answers.found[tp] is None]
         if unmatched and bound.fails_unmatched:
             why = _UNMATCHED.format(unmatched[0], shown_time(wanted[unmatched[0]].number))
@@ -227,14 +234,41 @@ class OffsetReader:
         return Resolved(offsets, _since_us(bound.everywhere, began_us, answers))
 
     def offsets_for_times(
-        self, times: Mapping[TopicPartition, RequestedTime], snapshot: OffsetsSnapshot
+        self,
+        times: Mapping[TopicPartition, RequestedTime],
+        snapshot: OffsetsSnapshot,
+        timeout_s: float = 0.0,
     ) -> TimeOffsets:
         """Return the offsets of these times, each between the partition's earliest and its end.
 
-        The best store of a partition answers first.  Others follow if it does not answer, or if
-        they have records before its first one.
+        Stores that do not answer are retried for ``timeout_s``.
         """
         answers = TimeOffsets()
+        for _ in Deadline(timeout_s).attempts():
+            open_tps = (times.keys() - answers.found.keys()) | answers.failures.keys()
+            answers.failures.clear()
+            self._request_times(answers, {tp: times[tp] for tp in sorted(open_tps)}, snapshot)
+            if not answers.failures:
+                break
+        now_us = time.time_ns() // 1_000 + (answers.ahead_us or 0)
+        for tp in times.keys() & snapshot.archived.keys():
+            if tp in answers.found or tp not in snapshot.holders:
+                time_us, files = times[tp].before(now_us), snapshot.archived[tp]
+                offset = archive.offset_of_time(self._options.archive, tp, files, time_us)
+                both = [each for each in (offset, answers.found.get(tp)) if each is not None]
+                answers.found[tp] = min(both, default=None)
+        return answers
+
+    def _request_times(
+        self,
+        answers: TimeOffsets,
+        times: Mapping[TopicPartition, RequestedTime],
+        snapshot: OffsetsSnapshot,
+    ) -> None:
+        """Request times from the best store of each partition.
+
+        Others follow if it does not answer, or if they have records before its first one.
+        """
         ranges = {tp: ranked(snapshot.holders.get(tp, ())) for tp in times}
         for choice in range(max(map(len, ranges.values()), default=0)):
             stores: dict[StoreLocation, list[TopicPartition]] = {}
@@ -247,13 +281,17 @@ class OffsetReader:
                     stores.setdefault(held[choice].location, []).append(tp)
             for location, tps in stores.items():
                 try:
-                    offsets = self._times_at(location, answers, {tp: times[tp] for tp in tps})
+                    with connections.lend_client(location, self._options.keys) as client:
+                        own_us = time.time_ns() // 1_000
+                        now_us = client.clock_us(timeout_s=self._answer_s)
+                        rows = [(*tp, times[tp].before(now_us)) for tp in tps]
+                        offsets = client.offset_for_times(rows, timeout_s=self._answer_s)
                 except DafkaError as error:
                     answers.failures |= dict.fromkeys(tps, error)
                     continue
+                answers.ahead_us = max(now_us - own_us, answers.ahead_us or now_us - own_us)
                 for tp, offset in zip(tps, offsets, strict=True):
                     _add(answers, ranges[tp][choice], offset, snapshot.heads[tp])
-        return answers
 
     def spans_for_times(
         self,
@@ -419,15 +457,10 @@ class OffsetReader:
 
     def _is_last(self, answers: Sequence[Answer[Heads]], silent: Sequence[str]) -> bool:
         last = self._last
-        return (
-            last.is_complete
-            and last.silent == silent
-            and len(last.answers) == len(answers)
-            and all(
-                location == before[0] and heads is before[1]
-                for (location, heads), before in zip(answers, last.answers, strict=True)
-            )
-        )
+        if not last.is_complete or (last.silent, len(last.answers)) != (silent, len(answers)):
+            return False
+        pairs = zip(answers, last.answers, strict=True)
+        return all(at == before and heads is known for (at, heads), (before, known) in pairs)
 
     def _by_flight(
         self, registry: StoreRegistry, reader: Reader, *, again: bool = False
@@ -501,66 +534,6 @@ class OffsetReader:
         infos = self._selection.of(archive.info_of(tp, files) for tp, files in held.items())
         heads = merge_heads([*snapshot.heads.values(), *infos])
         return snapshot._replace(heads=heads, archived={info.tp: held[info.tp] for info in infos})
-
-    # -- times -------------------------------------------------------------------------------------
-
-    def _all_times(
-        self, bound: Bound, times: dict[TopicPartition, RequestedTime], snapshot: OffsetsSnapshot
-    ) -> TimeOffsets:
-        """Return the offsets of all these times, with retries until the stores have answered."""
-        answers, waiting = TimeOffsets(), times
-        for _ in Deadline(self._options.fetch_timeout_s).attempts() if times else ():
-            now = self.offsets_for_times(waiting, snapshot)
-            answers.found |= now.found
-            answers.failures = now.failures
-            answers.ahead_us = now.ahead_us if answers.ahead_us is None else answers.ahead_us
-            waiting = {tp: each for tp, each in times.items() if tp in now.failures}
-            if not waiting:
-                break
-        self._add_archived(answers, times, snapshot)
-        unknown = sorted(times.keys() - answers.found.keys())
-        if unknown and unknown[0] in answers.failures:
-            raise answers.failures[unknown[0]]
-        if unknown:
-            raise ConfigError(bound.option, bound.limit.text, _NO_TIMES.format(unknown[0]))
-        return answers
-
-    def _times_at(
-        self,
-        location: StoreLocation,
-        answers: TimeOffsets,
-        times: Mapping[TopicPartition, RequestedTime],
-    ) -> list[int | None]:
-        with connections.lend_client(location, self._options.keys) as client:
-            own_us, now_us = time.time_ns() // 1_000, client.clock_us(timeout_s=self._answer_s)
-            ahead_us = now_us - own_us
-            answers.ahead_us = max(
-                ahead_us, ahead_us if answers.ahead_us is None else answers.ahead_us
-            )
-            rows = [
-                (*tp, now_us - each.us if each.is_ago else each.us) for tp, each in times.items()
-            ]
-            return client.offset_for_times(rows, timeout_s=self._answer_s)
-
-    def _add_archived(
-        self,
-        answers: TimeOffsets,
-        times: Mapping[TopicPartition, RequestedTime],
-        snapshot: OffsetsSnapshot,
-    ) -> None:
-        """Add the archive's offsets; the first one of archive and stores counts.
-
-        A partition stays open while a store that has some of it does not answer.
-        """
-        now_us = time.time_ns() // 1_000 + (answers.ahead_us or 0)
-        for tp, each in times.items():
-            files = snapshot.archived.get(tp, ())
-            if not files or (tp not in answers.found and tp in snapshot.holders):
-                continue
-            time_us = now_us - each.us if each.is_ago else each.us
-            found = archive.offset_of_time(self._options.archive, tp, files, time_us)
-            both = [each for each in (found, answers.found.get(tp)) if each is not None]
-            answers.found[tp] = min(both, default=None)
 
 
 def _topics(tps: Iterable[TopicPartition]) -> str:
