@@ -56,6 +56,7 @@ def test_an_error_begins_with_its_condition_and_is_pickled(error: DafkaError) ->
 
 
 def test_the_documentation_has_every_condition() -> None:
+    kinds: set[type[SourceLossError | IncompleteBatchError]]
     kinds = {*SourceLossError.__subclasses__(), IncompleteBatchError}
     page = (Path(__file__).parents[3] / "docs" / "source.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(DAFKA_\w+)` \| `(\w+)` \|", page, re.MULTILINE)
