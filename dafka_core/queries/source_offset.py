@@ -12,8 +12,8 @@ partitions of a long offset, or of one with names that are not plain text, are `
 
 - ``start`` is the start of the batch that ends here, for each partition of which the previous
   offset does not hold it: all partitions in the first batch (Spark keeps no initial offset of a
-  Python source and requests another one when it repeats that batch), new partitions later, and
-  those whose next records were lost.
+  Python source and requests a new one when it repeats that batch), new partitions later, and
+  those that lost their next records.
 - ``lives``, if the partitions' producers have lives (``dafka_core.model.epochs``), holds the newest
   life at the time of planning.  A store compares it with its own history.
 - ``begun``, if the query began at ``latest``, is that time in microseconds since the epoch UTC.
@@ -69,12 +69,12 @@ class SourceOffset:
 
     @classmethod
     def initial(cls, positions: Positions, begun_us: int | None = None) -> SourceOffset:
-        """Return the offset before the first batch, whose end will hold these positions."""
+        """Return the offset before the first batch; the end of that batch holds these positions, too."""
         return cls(positions, positions, begun_us=begun_us)
 
     @property
     def is_initial(self) -> bool:
-        """Whether no batch has ended here yet."""
+        """No batch has ended here yet."""
         return self.start == self.positions
 
     def since(self, begin: SourceOffset) -> Iterator[BatchRange]:

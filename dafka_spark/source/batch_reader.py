@@ -37,7 +37,7 @@ _EPOCH: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
 @dataclass(frozen=True)
 class Narrowing:
-    """The records that may satisfy some conditions, all of which must hold.
+    """The records that may satisfy some conditions, each of which must hold.
 
     Attributes:
         topics, partitions: escaped names; None: all.
@@ -121,7 +121,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
         return super().read(partition)
 
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks with their ranges; none if there is nothing to read.
+        """Return the tasks with their ranges; none for an empty batch.
 
         Raises:
             ArchiveError: option ``archive`` is not an archive, or it is damaged.
@@ -163,13 +163,13 @@ _OPERATORS: Final[dict[type[Filter], str]] = {
 _TYPES: Final = {"topic": str, "partition": str, "offset": int, "timestamp": dt.datetime}
 
 SHARES_PLANS: Final = not hasattr(DataSourceReader, "pushLimit")
-"""Whether Spark runs all queries of one DataFrame with its newest plan, as 4.3 does.  Later
+"""Spark runs all queries of one DataFrame with its newest plan, as 4.3 does.  Later
 versions, which push limits down, too, keep a plan with its scan."""
 
 _SHARED: Final = (
     "pushFilters: the query reads only what may pass %s. This version of Spark may run other "
-    "queries of the same DataFrame with this plan, and they would lack rows: load another one for "
-    "each filter"
+    "queries of the same DataFrame with this plan, and they would lack rows: load one for each "
+    "filter"
 )
 
 _log = logging.getLogger("dafka_spark")
@@ -183,7 +183,7 @@ class PushingBatchReader(DafkaBatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep the filters that narrow ranges; Spark applies all of them itself, too."""
+        """Keep the filters that narrow ranges; Spark applies every filter itself, too."""
         used = [each for each in filters if conditions(each)]
         if SHARES_PLANS and used:
             _log.warning(_SHARED, " and ".join(map(str, used)))

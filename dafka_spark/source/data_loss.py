@@ -87,7 +87,7 @@ def classify(
 
 
 def denial(errors: Sequence[DafkaError], start: int, end: int) -> DataLossError | None:
-    """Return the loss that the sources of offset ``start`` report; None unless all of them lack it.
+    """Return the loss that the sources of offset ``start`` report; None unless each of them lacks it.
 
     A ``SourceLossError`` states by itself which part of the range up to ``end`` is lost; otherwise
     ``classify`` does, once the stores have answered.
@@ -104,7 +104,7 @@ def denial(errors: Sequence[DafkaError], start: int, end: int) -> DataLossError 
 
 
 def replaced(error: HistoryChangedError, position: int) -> HistoryReplacedError:
-    """Return the loss for a query at ``position`` whose partition has another history now."""
+    """Return the loss of a query at ``position`` in a partition with a changed history."""
     start = min(error.wanted, position)
     return HistoryReplacedError(error.topic, error.partition, start, end=error.position)
 

@@ -1,6 +1,6 @@
 """The reader of streaming queries: initial offset, end of each batch, tasks of a batch.
 
-Spark makes one for the query's life, on the driver, and another one for each batch, which it
+Spark makes one for the query's life, on the driver, and a second one for each batch, which it
 pickles to the executors for ``read``.  Neither opens a connection before it needs one.
 """
 
@@ -53,14 +53,14 @@ PAUSE_S: Final = 0.5
 """A gap of a query with a trigger interval, which never waits."""
 
 MARGIN_US: Final = 60_000_000
-"""How much older than the query's start a record of a later partition may be and is still read, so
-that clocks which differ by a minute lose none (docs/guarantees.md)."""
+"""The tolerance for clocks that differ: records of later partitions which are older than the query's
+start by less are read, too (docs/guarantees.md)."""
 
 _log = logging.getLogger("dafka_spark")
 
 
 class IdleWait:
-    """How long a query without new records may wait for some before it answers Spark.
+    """The wait for new records before an idle query answers Spark.
 
     Without a trigger interval Spark asks again after 10 ms.  A later answer saves work in all
     processes, and delays the query's other sources.
@@ -93,7 +93,7 @@ class IdleWait:
 class LaterPartitions:
     """Finds where a query that began at ``latest`` starts in partitions that appear later.
 
-    A partition may be new: all of it was written since the query began.  Or it has a history, and
+    A partition may be new: the query reads it from its first record on.  Or it has a history, and
     its store was unreachable.  The store finds the first record since then by its own clock.
     """
 
@@ -104,7 +104,7 @@ class LaterPartitions:
     def starts(
         self, begun_us: int, later: Heads, snapshot: OffsetsSnapshot, reader: OffsetReader
     ) -> dict[TopicPartition, int]:
-        """Return the first offsets of these partitions, without those whose stores do not answer.
+        """Return the first offsets of these partitions, without those that no store answers for.
 
         ``begun_us`` is the start of the query, in microseconds since the epoch UTC.
         """
@@ -189,7 +189,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
 
         Spark calls this again when it repeats a first batch, and ignores the result: the end of
         that batch holds its start.  ``startingOffsets`` beyond the end of a partition, which may
-        look shorter only now, is therefore an error of ``latestOffset``, which Spark does not call
+        be shorter only now, is therefore an error of ``latestOffset``, which Spark does not call
         in that case.
 
         Raises:
@@ -207,7 +207,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         return self._as_json(SourceOffset.initial(start.offsets, start.since_us))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one of the limits; ``BatchLimit`` applies all of them."""
+        """Return one of the limits; ``BatchLimit`` applies each of them."""
         return self._limit.default
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -215,7 +215,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         self._frozen = self._refresh(thorough=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch; ``start`` itself if there are no new records.
+        """Return the end of the next batch; ``start`` itself without new records.
 
         Called again without new records, it first waits until a store has some (``IdleWait``).
 
@@ -341,7 +341,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _later(self, begin: SourceOffset, heads: Heads) -> tuple[dict[TopicPartition, int], Heads]:
         """Return the starts of partitions that a query from ``latest`` finds later, and the heads.
 
-        The heads are without partitions whose stores do not answer yet.
+        The heads are without partitions that no store answers for yet.
         """
         if begin.begun_us is None or not (unknown := heads.keys() - begin.positions.keys()):
             return {}, heads
@@ -354,7 +354,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _trusted_heads(self, begin: SourceOffset, heads: Heads) -> Heads:
         """Return the heads without partitions that look shorter than they were, for now.
 
-        A query that reads only what there is now, or takes snapshots seldom, waits for them.
+        A query with frozen ends, or with rare triggers, waits for them.
         """
         self._regressions.begin_trigger()
         while waiting := self._regressions.check(begin.positions, heads):
@@ -414,7 +414,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
             except StoreUnreachableError as error:
                 failure = error
         else:
-            assert failure is not None  # there is at least one attempt
+            assert failure is not None  # at least one attempt was made
             raise failure
         self._snapshot_at = time.monotonic()
         if snapshot is not self._snapshot:

@@ -81,14 +81,14 @@ class HeldRanges(Mapping[TopicPartition, Sequence[HeldRange]]):
 
 
 class OffsetsSnapshot(NamedTuple):
-    """What the stores, and an archive, hold at one moment.
+    """The contents of the stores, and of an archive, at one moment.
 
     Attributes:
         heads: the selected partitions, merged from all stores, in order.
         answers: the answer of each store by Flight.
         silent: the stores that the mesh announces and that do not answer.
         is_complete: Flight alone has answered; the mesh was not needed.
-        archived: the files of the archive, whose records ``heads`` includes.
+        archived: the files of the archive; ``heads`` includes their records.
     """
 
     heads: Heads
@@ -125,7 +125,7 @@ class TimeOffsets:
 
     Attributes:
         found: the first offset published at the time or later; None if no record is so new.
-        failures: the error of each partition whose store does not answer.
+        failures: the error of each partition that no store has answered for.
         ahead_us: how far the store clock that is furthest ahead is ahead of this machine's.
     """
 
@@ -202,7 +202,7 @@ class OffsetReader:
         ``began_us`` is the time of the query's start, in microseconds since the epoch UTC.
 
         Raises:
-            ConfigError: an offset lies beyond its partition's end, no store has a named partition
+            ConfigError: an offset is beyond its partition's end, no store has a named partition
                 or can find times, or with strategy ``error`` a partition has no record so new.
             DafkaError: the stores that could find times do not answer.
         """
@@ -299,10 +299,10 @@ class OffsetReader:
         tps: Collection[TopicPartition],
         snapshot: OffsetsSnapshot,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return offsets that include every record from a time on and before another one.
+        """Return offsets that include every record from a time on and before the second time.
 
         Either time may be None.  All stores with some of a partition answer, and the archive: a
-        record whose time differs between two of them (docs/guarantees.md) is included if it
+        record with different times at two of them (docs/guarantees.md) is included if it
         matches at one.  A partition is left out if one of its stores does not answer.
         """
         files = {tp: snapshot.archived.get(tp, ()) for tp in tps}

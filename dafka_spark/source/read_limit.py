@@ -95,7 +95,7 @@ class BatchLimit:
 
     @property
     def is_due(self) -> bool:
-        """Whether a delayed batch has waited for ``maxTriggerDelay``."""
+        """A delayed batch has waited for ``maxTriggerDelay``."""
         return self._is_delayed and self._is_time
 
     @property
