@@ -69,7 +69,7 @@ class SourceOffset:
 
     @classmethod
     def initial(cls, positions: Positions, begun_us: int | None = None) -> SourceOffset:
-        """Return the offset before the first batch; the end of that batch holds these positions, too."""
+        """Return the offset before the first batch, as the end of that batch holds it."""
         return cls(positions, positions, begun_us=begun_us)
 
     @property

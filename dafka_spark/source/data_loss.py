@@ -87,7 +87,7 @@ def classify(
 
 
 def denial(errors: Sequence[DafkaError], start: int, end: int) -> DataLossError | None:
-    """Return the loss that the sources of offset ``start`` report; None unless each of them lacks it.
+    """Return the loss that all sources of offset ``start`` report; None if one has not lost it.
 
     A ``SourceLossError`` states by itself which part of the range up to ``end`` is lost; otherwise
     ``classify`` does, once the stores have answered.

@@ -53,8 +53,8 @@ PAUSE_S: Final = 0.5
 """A gap of a query with a trigger interval, which never waits."""
 
 MARGIN_US: Final = 60_000_000
-"""The tolerance for clocks that differ: records of later partitions which are older than the query's
-start by less are read, too (docs/guarantees.md)."""
+"""The tolerance for clocks that differ (docs/guarantees.md): records of later partitions that are
+older than the query's start by less are read, too."""
 
 _log = logging.getLogger("dafka_spark")
 
