@@ -1,19 +1,26 @@
-"""Row 10: a batch query of very many small partitions, against one of as many records in ten."""
+"""Row 10: queries of very many small partitions: batches, and the offsets of a stream."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import statistics
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from benchmarks import spark_sessions
 from benchmarks.bench_read import WARM_UPS, source_options
 from benchmarks.figures import Figure, compared, in_turns
-from benchmarks.harness import Bench, filled
-from dafka_core import EmbeddedCluster
+from benchmarks.harness import TOPIC, Bench, filled
+from dafka_core import EmbeddedCluster, Producer
+from dafka_spark.options import SourceOptions
+from dafka_spark.schema import full as all_columns
+from dafka_spark.source.micro_batch_stream import PAUSE_S, DafkaMicroBatchStream
 
 RECORDS = 10
 """Of each partition."""
@@ -37,6 +44,7 @@ def run(bench: Bench) -> Iterator[Figure]:
         for full, goal in GOALS.items():
             yield compare(spark, bench, full, goal)
         yield metadata(spark, bench)
+    yield from offsets(bench)
 
 
 def compare(spark: SparkSession, bench: Bench, full: int, goal: float) -> Figure:
@@ -61,6 +69,72 @@ def compare(spark: SparkSession, bench: Bench, full: int, goal: float) -> Figure
         }
         times = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
     return compared(name, times["many"], times["few"], unit="s", goal=goal, smaller_is_better=True)
+
+
+TRIGGERS = 9
+"""Of which the median counts."""
+
+LIMIT_S = 0.15
+"""Of a trigger, whatever the number of partitions."""
+
+NAME_BYTES = 16
+"""The random part of a partition's name, with which a checkpointed offset is compared."""
+
+
+def offsets(bench: Bench) -> Iterator[Figure]:
+    """Seconds of ``latestOffset``, and bytes of the offset that Spark keeps.
+
+    A trigger with ten times the partitions may take ten times as long, and ``LIMIT_S`` at most.
+    """
+    taken: dict[int, dict[str, list[float]]] = {}
+    for full in (10, 100, 1_000, MOST):
+        count = max(bench.part(full), FEW)
+        directory = bench.directory / f"many-{full}-offsets"
+        with filled(directory, count * RECORDS, SIZE_BYTES, partitions=count) as cluster:
+            taken[full] = {"nothing": [], "one": [], "bytes": []}
+            for _ in range(bench.pairs):
+                for name, figure in trigger(cluster).items():
+                    taken[full][name].append(figure)
+        for name in ("nothing", "one"):
+            title = f"latestOffset of {full:,} partitions, {name} changed"
+            limit = [LIMIT_S] * bench.pairs
+            if full > 10:
+                limit = [min(10 * each, LIMIT_S) for each in taken[full // 10][name]]
+            yield compared(
+                title, taken[full][name], limit, unit="s", goal=0.9, smaller_is_better=True
+            )
+        title = f"checkpointed offset of {full:,} partitions"
+        names = [float(count * NAME_BYTES)] * bench.pairs
+        sizes = taken[full]["bytes"]
+        yield compared(title, sizes, names, unit="B", goal=0.75, smaller_is_better=True)
+
+
+def trigger(cluster: EmbeddedCluster) -> dict[str, float]:
+    """The medians of some triggers without and with a changed partition, and the offset's size."""
+    given = {"tower": cluster.tower, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    stream = DafkaMicroBatchStream(all_columns(), SourceOptions.of(given))
+    seconds: dict[str, list[float]] = {"nothing": [], "one": []}
+    with Producer(TOPIC, tower=cluster.tower) as producer:
+        _, offset = timed(stream, stream.initialOffset())
+        for _ in range(TRIGGERS):
+            # The pause of an idle query, which is no work, ends where a trigger interval begins.
+            time.sleep(PAUSE_S)
+            seconds["nothing"].append(timed(stream, offset)[0])
+            producer.publish(b"x")
+            producer.flush(20)
+            time.sleep(PAUSE_S)
+            taken_s, offset = timed(stream, offset)
+            seconds["one"].append(taken_s)
+    stream.stop()
+    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    return {**medians, "bytes": float(len(json.dumps(offset)))}
+
+
+def timed(stream: DafkaMicroBatchStream, offset: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    """Seconds of ``latestOffset``, and its answer as Spark hands it back."""
+    started = time.perf_counter()
+    found = stream.latestOffset(offset, ReadAllAvailable())
+    return time.perf_counter() - started, json.loads(json.dumps(found))
 
 
 def metadata(spark: SparkSession, bench: Bench) -> Figure:

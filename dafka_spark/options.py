@@ -469,10 +469,11 @@ class SourceOptions(SparkOptions):
         "startingOffsets",
     )
     starting_offsets_by_timestamp_strategy: str = _word(
-        FAIL_UNMATCHED,
+        START_AT_LATEST,
         (FAIL_UNMATCHED, START_AT_LATEST),
         "for a partition without a record at or after the time of startingTimestamp or "
-        "startingOffsetsByTimestamp: `error` fails the query, `latest` starts at its end",
+        "startingOffsetsByTimestamp: `latest` starts at its end, because a producer may have "
+        "ended before; `error` fails the query",
     )
     starting_offsets: OffsetRangeLimit | None = _offsets(
         "where a new query starts: `earliest` (default of batches), `latest` (default of streams, "

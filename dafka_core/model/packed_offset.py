@@ -1,18 +1,17 @@
-"""An offset of many partitions as one short text, which says the same as the long one.
+"""The offsets of many partitions as one short text.
 
-A partition takes some 20 octets of text, or 33 if its producer has lives, in place of 40 or 105:
-what is left is the random part of its name and of its life.  The text is that of Python's
-``base64.b85encode``, of what zlib makes of these octets, with numbers in little endian order::
+The text is base 85 of a zlib stream of these parts, with numbers in little endian order::
 
-    topics       how many, and for each: size of its name, its name, its partitions, their form
-    partitions   those of each topic: 16 octets each (form 1), or size and name (form 0)
-    positions    of each partition, 64 bits; -1: it has none
-    start        the same, of where the batch began
-    lives        which one each partition has, 64 bits; -1: none
-    life table   how many, and their numbers, ids and acks, 64 bits each
+    topics      count, and for each topic: length and bytes of its name, partitions, form
+    partitions  by topic: 128-bit numbers in two columns (form 1), or lengths and names (form 0)
+    positions   one column of 64 bits; -1: none
+    start       the same, for the offsets where the batch began
+    lives       the row of each partition in the table of lives; -1: none
+    life table  count, and one column each for numbers, ids and acks
 
-Numbers that stand alone have 32 bits.  Columns of 64 bits are kept octet by octet: all lowest
-octets first, then the next ones, most of which are zero.
+A number outside of a column has 32 bits.  A column stores the lowest bytes of all numbers first,
+then the next ones, most of which are zero; columns of partition names store differences.  What
+remains is the random part of names and lives: 18 characters for a partition, 28 with a life.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import base64
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -33,22 +32,22 @@ from dafka_core.model.names import octets_of, text_of
 from dafka_core.model.records import TopicPartition
 
 MAX_BYTES: Final = 1 << 28
-"""Of what is packed: some millions of partitions.  Who sends more means harm."""
+"""Unpacked size limit: some millions of partitions.  A larger text is an attack."""
 
 PACKED_PARTITIONS: Final = 100
-"""With so many partitions an offset is packed; one with fewer can be read by people."""
+"""From this number of partitions on an offset is packed; people can read a shorter one."""
 
 _SIZE: Final = struct.Struct("<I")
 _ADDRESS: Final = re.compile(r"[0-9A-F]{32}\Z")
-_ADDRESS_BYTES: Final = 16
 _NAMES, _ADDRESSES = 0, 1
+_SIGNED, _UNSIGNED = "<i8", "<u8"
 
 Positions = Mapping[TopicPartition, int]
 Lives = Mapping[TopicPartition, EpochId]
 
 
 class Unpacked(NamedTuple):
-    """What a text says: positions, where the batch began, and lives."""
+    """Positions, where the batch began, and lives."""
 
     positions: dict[TopicPartition, int]
     start: dict[TopicPartition, int]
@@ -56,112 +55,109 @@ class Unpacked(NamedTuple):
 
 
 def pack(positions: Positions, start: Positions, lives: Lives) -> str:
-    """The text; equal offsets have equal texts.
+    """Return the text; equal offsets have equal texts.
 
     Raises:
         OverflowError: a number has more than 64 bits.
     """
-    tps = sorted({*positions, *start, *lives})
-    table = sorted(set(lives.values()))
-    places = {life: place for place, life in enumerate(table)}
-    octets = [
+    tps = sorted({**positions, **start, **lives})  # in order already, in most cases
+    table = list(dict.fromkeys(lives[tp] for tp in tps if tp in lives))
+    rows = {life: row for row, life in enumerate(table)}
+    parts = [
         *_packed_names(tps),
-        _column((positions.get(tp, -1) for tp in tps), "<i8"),
-        _column((start.get(tp, -1) for tp in tps), "<i8"),
-        _column((places[lives[tp]] if tp in lives else -1 for tp in tps), "<i8"),
+        _column([positions.get(tp, -1) for tp in tps]),
+        _column([start.get(tp, -1) for tp in tps]),
+        _column([rows[lives[tp]] if tp in lives else -1 for tp in tps]),
         _SIZE.pack(len(table)),
-        *(_column((life[part] for life in table), "<u8") for part in range(3)),
+        *(_column([life[part] for life in table], _UNSIGNED) for part in range(3)),
     ]
-    return base64.b85encode(zlib.compress(b"".join(octets))).decode("ascii")
+    return base64.b85encode(zlib.compress(b"".join(parts))).decode("ascii")
 
 
 def unpack(text: str, max_bytes: int = MAX_BYTES) -> Unpacked:
-    """The inverse of ``pack``.
+    """Return the offsets of a text.
 
     Raises:
-        ValueError: it is no such text, or has more than ``max_bytes`` when it is unpacked.
+        ValueError: the text is invalid, or has more than ``max_bytes`` unpacked.
     """
     try:
-        return _unpacked(text, max_bytes)
-    except (zlib.error, struct.error, ValueError) as error:
+        unpacking = zlib.decompressobj()
+        reader = _Reader(unpacking.decompress(base64.b85decode(text), max_bytes))
+        if not unpacking.eof:
+            raise ValueError("it does not end")
+        tps = list(reader.names())
+        columns = [reader.column(len(tps)).tolist() for _ in range(3)]
+        count = reader.size()
+        parts = [reader.column(count, _UNSIGNED).tolist() for _ in range(3)]
+        if reader.left:
+            raise ValueError(f"it has {reader.left} bytes too many")
+        table = [EpochId(*life) for life in zip(*parts, strict=True)]
+        positions, start, rows = (
+            {tp: number for tp, number in zip(tps, column, strict=True) if number >= 0}
+            for column in columns
+        )
+        return Unpacked(positions, start, {tp: table[row] for tp, row in rows.items()})
+    except (zlib.error, struct.error, ValueError, IndexError) as error:
         raise ValueError(f"the packed offset is damaged: {error}") from None
 
 
-def _unpacked(text: str, max_bytes: int) -> Unpacked:
-    unpacking = zlib.decompressobj()
-    octets = unpacking.decompress(base64.b85decode(text), max_bytes)
-    if not unpacking.eof:
-        raise ValueError("it does not end")
-    reading = _Reading(octets)
-    tps = list(reading.names())
-    columns = [reading.column(len(tps), "<i8") for _ in range(3)]
-    length = reading.size()
-    parts = [reading.column(length, "<u8") for _ in range(3)]
-    if reading.left:
-        raise ValueError(f"it has {reading.left} octets more")
-    table = [EpochId(*life) for life in zip(*parts, strict=True)]
-    positions, start, places = (
-        {tp: number for tp, number in zip(tps, column, strict=True) if number >= 0}
-        for column in columns
-    )
-    if max(places.values(), default=-1) >= len(table):
-        raise ValueError("it has too few lives")
-    return Unpacked(positions, start, {tp: table[place] for tp, place in places.items()})
-
-
 def _packed_names(tps: Sequence[TopicPartition]) -> Iterable[bytes]:
-    topics = [(name, [tp.partition for tp in each]) for name, each in groupby(tps, _TOPIC)]
-    forms = [_ADDRESSES if all(map(_ADDRESS.match, names)) else _NAMES for _, names in topics]
+    topics = {
+        topic: [tp.partition for tp in each] for topic, each in groupby(tps, attrgetter("topic"))
+    }
     yield _SIZE.pack(len(topics))
-    for (topic, names), form in zip(topics, forms, strict=True):
-        yield from (*_sized(topic), _SIZE.pack(len(names)), _SIZE.pack(form))
-    for (_, names), form in zip(topics, forms, strict=True):
+    names_of = []
+    for topic, names in topics.items():
+        form = _ADDRESSES if all(map(_ADDRESS.match, names)) else _NAMES
+        names_of.append((form, names))
+        yield from (_sized(topic), _SIZE.pack(len(names)), _SIZE.pack(form))
+    for form, names in names_of:
         if form == _ADDRESSES:
-            yield bytes.fromhex("".join(names))
+            numbers = np.frombuffer(bytes.fromhex("".join(names)), ">u8").astype(np.uint64)
+            for half in numbers.reshape(-1, 2).T:
+                yield _column(np.diff(half, prepend=np.uint64(0)), _UNSIGNED)
         else:
-            yield from (octets for name in names for octets in _sized(name))
+            yield from map(_sized, names)
 
 
-def _sized(name: str) -> tuple[bytes, bytes]:
-    octets = octets_of(name)
-    return _SIZE.pack(len(octets)), octets
+def _sized(name: str) -> bytes:
+    encoded = octets_of(name)
+    return _SIZE.pack(len(encoded)) + encoded
 
 
-def _column(numbers: Iterable[int], kind: str) -> bytes:
-    array = np.fromiter(numbers, kind)
-    return array.view(np.uint8).reshape(len(array), array.itemsize).T.tobytes()
+def _column(numbers: Sequence[int] | np.ndarray, kind: str = _SIGNED) -> bytes:
+    return np.array(numbers, kind).view(np.uint8).reshape(-1, 8).T.tobytes()
 
 
-class _Reading:
-    """Octets, read from the first on; each step raises ValueError where there are too few."""
+class _Reader:
+    """Reads bytes from the first one on; each method raises ValueError if there are too few."""
 
-    def __init__(self, octets: bytes) -> None:
-        self._octets = octets
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
         self._at = 0
 
     @property
     def left(self) -> int:
-        return len(self._octets) - self._at
+        return len(self._packed) - self._at
 
     def size(self) -> int:
         number: int = _SIZE.unpack(self._take(_SIZE.size))[0]
         return number
 
-    def names(self) -> Iterable[TopicPartition]:
+    def names(self) -> Iterator[TopicPartition]:
         topics = [(self._name(), self.size(), self.size()) for _ in range(self.size())]
         for topic, count, form in topics:
             if form == _ADDRESSES:
-                digits = self._take(count * _ADDRESS_BYTES).hex().upper()
-                for start in range(0, len(digits), 2 * _ADDRESS_BYTES):
-                    yield TopicPartition(topic, digits[start : start + 2 * _ADDRESS_BYTES])
+                halves = [np.cumsum(self.column(count, _UNSIGNED)) for _ in range(2)]
+                digits = np.stack(halves, 1).astype(">u8").tobytes().hex().upper()
+                for start in range(0, len(digits), 32):
+                    yield TopicPartition(topic, digits[start : start + 32])
             else:
                 yield from (TopicPartition(topic, self._name()) for _ in range(count))
 
-    def column(self, count: int, kind: str) -> list[int]:
-        octets = self._take(count * np.dtype(kind).itemsize)
-        rows = np.frombuffer(octets, np.uint8).reshape(np.dtype(kind).itemsize, count).T
-        numbers: list[int] = np.frombuffer(rows.tobytes(), kind).tolist()
-        return numbers
+    def column(self, count: int, kind: str = _SIGNED) -> np.ndarray:
+        planes = np.frombuffer(self._take(count * 8), np.uint8).reshape(8, count)
+        return np.frombuffer(planes.T.tobytes(), kind)
 
     def _name(self) -> str:
         return text_of(self._take(self.size()))
@@ -170,7 +166,4 @@ class _Reading:
         if count > self.left:
             raise ValueError("it ends too early")
         self._at += count
-        return self._octets[self._at - count : self._at]
-
-
-_TOPIC: Final = attrgetter("topic")
+        return self._packed[self._at - count : self._at]

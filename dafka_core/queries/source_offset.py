@@ -1,37 +1,29 @@
-"""The offset that Spark keeps in its checkpoint: how far each partition has been read.
+"""The offset in Spark's checkpoint: the position of a query in each partition.
 
 Positions are exclusive: the offset of the next record to read.  As JSON::
 
-    {"start": {}, "tasks": 2, "topics": {"flights": {"EB0A...": 1000}}, "version": 1}
+    {"start": {}, "topics": {"flights": {"EB0A...": 1000}}, "version": 4}
 
-Spark compares offsets as strings, so an offset has one form only: keys sorted, and all there.  That
-of many partitions, or with a name that is no plain text, is version 2, in which they are ``packed``
-(``packed_offset``)::
+Spark compares offsets as strings, so an offset has only one form: sorted keys, none left out.  The
+partitions of a long offset, or of one with names that are not plain text, are ``packed``
+(``packed_offset``); ``partitions`` and ``records``, the sum of the positions, are for people::
 
-    {"packed": "c-n=d...", "partitions": 1000, "records": 10000, "tasks": 2, "version": 2}
+    {"packed": "c-n=d...", "partitions": 1000, "records": 10000, "version": 4}
 
-``partitions`` and ``records``, the sum of the positions, are for people.
-
-``lives`` is there where a partition's producer has lives (``dafka_core.model.epochs``): the
-newest one when the position was planned.  Who reads on there is told if a newer one has gone on
-without the records before it.
-
-``tasks`` is the rule by which the batch that ends here is cut into tasks: 2, for
-``offset_ranges.plan_tasks``.
-
-``begun`` is there where the query began at ``latest``: when, in microseconds since the epoch UTC.
-Of partitions that it finds later it reads what was written since (``later_partitions``).  Such an
-offset is version 3, packed or not.
-
-``start`` says where the batch that ends here begins, for every partition of which the offset
-before does not say it: all of them in the first batch (Spark keeps no initial offset of a Python
-source; it asks again when it runs that batch again, and then "latest" lies elsewhere), new
-partitions later, and those whose next records were found lost.
+- ``start`` is the start of the batch that ends here, for each partition of which the previous
+  offset does not hold it: all partitions in the first batch (Spark keeps no initial offset of a
+  Python source and requests a new one when it repeats that batch), new partitions later, and
+  those that lost their next records.
+- ``lives``, if the partitions' producers have lives (``dafka_core.model.epochs``), holds the newest
+  life at the time of planning.  A store compares it with its own history.
+- ``begun``, if the query began at ``latest``, is that time in microseconds since the epoch UTC.
+  Partitions that appear later are read from there on.
+- ``version`` covers this format and the rule that cuts a batch into tasks
+  (``offset_ranges.plan_tasks``), as a repeated batch must have the same tasks.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
@@ -43,25 +35,16 @@ from dafka_core.model.names import escape, is_plain
 from dafka_core.model.packed_offset import PACKED_PARTITIONS, Lives, Positions
 from dafka_core.model.records import TopicPartition
 
-VERSION: Final = 1
-PACKED_VERSION: Final = 2
-BEGUN_VERSION: Final = 3
-"""An offset is of the lowest version that can say it; programs that know only lower ones refuse it.
-"""
-VERSIONS: Final = (VERSION, PACKED_VERSION, BEGUN_VERSION)
-
-TASKS: Final = 2
-"""The rule by which batches are cut into tasks.  Another rule needs another number, as a batch that
-is run again keeps its tasks."""
+VERSION: Final = 4
 
 SHOWN_CHARS: Final = 500
-"""Of an offset that cannot be read: what an error says of it."""
+"""The part of an unreadable offset that an error shows."""
 
 T = TypeVar("T")
 
 
 class BatchRange(NamedTuple):
-    """What a batch has of a partition: offsets ``start`` up to, not including, ``end``.
+    """The offsets ``start`` up to, not including, ``end`` that a batch reads of a partition.
 
     ``life`` is that of its newest producer when the end was planned, ``after`` when the start was,
     if the query has read the records before it.
@@ -77,7 +60,7 @@ class BatchRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """Positions at the end of a batch, and where it began (see the module's documentation)."""
+    """The positions at the end of a batch, and its start (see the module's documentation)."""
 
     positions: Positions
     start: Positions = field(default_factory=dict)
@@ -86,26 +69,25 @@ class SourceOffset:
 
     @classmethod
     def initial(cls, positions: Positions, begun_us: int | None = None) -> SourceOffset:
-        """The offset before the first batch, which hands its positions on to that batch's end."""
+        """Return the offset before the first batch, as the end of that batch holds it."""
         return cls(positions, positions, begun_us=begun_us)
 
     @property
     def is_initial(self) -> bool:
-        """Whether no batch has ended here yet."""
+        """No batch has ended here yet."""
         return self.start == self.positions
 
     def since(self, begin: SourceOffset) -> Iterator[BatchRange]:
-        """The ranges of the batch that ends here, by partition.
+        """Yield the ranges of the batch that ends here, by partition.
 
-        Where this offset says where the batch began, that counts and not ``begin``.
+        A start that this offset holds counts more than ``begin``.
 
         Raises:
             ConfigError: the batch would go backwards.
         """
-        for tp in sorted({*self.positions, *begin.positions}):
-            # A new initial offset may have partitions that the batch did not have.
-            if tp not in self.positions and begin.is_initial:
-                continue
+        # A new initial offset may have partitions that the repeated batch did not have.
+        known = self.positions if begin.is_initial else {**begin.positions, **self.positions}
+        for tp in sorted(known):
             start = self.start.get(tp, begin.positions.get(tp, 0))
             end = self.positions.get(tp, 0)
             if start > end:
@@ -113,67 +95,52 @@ class SourceOffset:
                     "checkpointLocation",
                     "/".join(map(escape, tp)),
                     f"holds a batch that starts at offset {start} and ends before it, at {end}: "
-                    "its files are not of one query, or have been edited; restore the files "
-                    "that were there, or start the query with a new checkpoint",
+                    "its files belong to several queries, or were edited; restore the original "
+                    "files, or start the query with a new checkpoint",
                 )
-            life, after = self.lives.get(tp, NO_LIFE), begin.lives.get(tp, NO_LIFE)
-            if tp in self.start:  # nothing before it was read
-                after = NO_LIFE
-            yield BatchRange(*tp, start, end, life, after)
+            # Where this offset holds the start, the query has not read the records before.
+            after = NO_LIFE if tp in self.start else begin.lives.get(tp, NO_LIFE)
+            yield BatchRange(*tp, start, end, self.lives.get(tp, NO_LIFE), after)
 
     def as_json(self) -> dict[str, Any]:
-        """What Spark is given; equal offsets give equal JSON."""
+        """Return the offset for Spark; equal offsets give equal JSON."""
         lives = {tp: life for tp, life in self.lives.items() if life != NO_LIFE}
+        tree: dict[str, Any] = {} if self.begun_us is None else {"begun": self.begun_us}
         if self._is_packed:
-            # A number that is too large for it comes from a store of which nothing else is right.
-            with contextlib.suppress(OverflowError):
-                packed = packed_offset.pack(self.positions, self.start, lives)
-                tree = {"packed": packed, **self.summary(), "tasks": TASKS}
-                return self._versioned(tree, PACKED_VERSION)
-        tree = {
-            "lives": _nested({tp: list(life) for tp, life in lives.items()}),
-            "start": _nested(self.start),
-            "tasks": TASKS,
-            "topics": _nested(self.positions),
-        }
-        if not lives:
-            del tree["lives"]
-        return self._versioned(tree, VERSION)
-
-    def _versioned(self, tree: dict[str, Any], version: int) -> dict[str, Any]:
-        if self.begun_us is None:
-            return {**tree, "version": version}
-        return {"begun": self.begun_us, **tree, "version": BEGUN_VERSION}
+            packed = packed_offset.pack(self.positions, self.start, lives)
+            return {**tree, "packed": packed, **self.summary(), "version": VERSION}
+        if lives:
+            tree["lives"] = _nested({tp: list(life) for tp, life in lives.items()})
+        topics, start = _nested(self.positions), _nested(self.start)
+        return {**tree, "start": start, "topics": topics, "version": VERSION}
 
     def summary(self) -> dict[str, Any]:
-        """How many partitions there are, and the sum of their positions."""
+        """Return the number of partitions and the sum of their positions."""
         return {"partitions": len(self.positions), "records": sum(self.positions.values())}
 
     def report(self) -> dict[str, Any]:
-        """What a progress report says: the offset, or the summary of one that would be packed."""
+        """Return the offset for a progress report, or the summary of one that would be packed."""
         return self.summary() if self._is_packed else self.as_json()
 
     @property
     def _is_packed(self) -> bool:
-        # Spark would write octets that are not UTF-8 otherwise than it was given them.
+        # Spark would change bytes that are not UTF-8.
         return len(self.positions) >= PACKED_PARTITIONS or not all(
             is_plain(name) for tp in (*self.positions, *self.start) for name in tp
         )
 
     @classmethod
     def parse(cls, given: Any) -> SourceOffset:
-        """The offset from what Spark kept.
+        """Return the offset of what Spark kept.
 
         Raises:
-            ConfigError: the checkpoint is not this source's, or was written by another version.
+            ConfigError: it is not from this source, or from another version of it.
         """
         try:
-            if given["version"] not in VERSIONS:
-                raise ValueError(f"version {given['version']!r} is none of {VERSIONS}")
-            begun_us = _whole(given["begun"]) if given["version"] == BEGUN_VERSION else None
-            if (tasks := given.get("tasks")) != TASKS:
-                raise ValueError(f"tasks {tasks!r} is no rule that this version knows")
-            if given["version"] == PACKED_VERSION or "packed" in given:
+            if given["version"] != VERSION:
+                raise ValueError(f"it has version {given['version']!r}, not {VERSION}")
+            begun_us = _whole(given["begun"]) if "begun" in given else None
+            if "packed" in given:
                 return cls(*packed_offset.unpack(given["packed"]), begun_us)
             positions, start = _flat(given["topics"], _whole), _flat(given["start"], _whole)
             return cls(positions, start, _flat(given.get("lives", {}), _life), begun_us)
@@ -187,7 +154,7 @@ class SourceOffset:
 
 
 def _nested(positions: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
-    """Positions as ``{topic: {partition: offset}}`` with sorted keys."""
+    """Return ``{topic: {partition: offset}}`` with sorted keys."""
     tree: dict[str, dict[str, T]] = {}
     for tp in sorted(positions):
         tree.setdefault(tp.topic, {})[tp.partition] = positions[tp]
@@ -207,5 +174,4 @@ def _life(numbers: Iterable[object]) -> EpochId:
 def _flat(
     tree: Mapping[str, Mapping[str, Any]], read: Callable[[Any], T]
 ) -> dict[TopicPartition, T]:
-    """The inverse of ``_nested``; raises ``ValueError`` for an offset that is none."""
     return {TopicPartition(t, p): read(tree[t][p]) for t in tree for p in tree[t]}

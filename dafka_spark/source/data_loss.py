@@ -1,8 +1,7 @@
-"""Data loss: partitions that seem shorter than before, and the reaction of a query.
+"""Data loss: its conditions, and the one decision about them (``docs/source.md``).
 
-Both sides of a query only gather facts: the driver compares what the stores have with how far the
-query has read (``regression_detector``), and a task asks each source for its records
-(``range_fetch``).  ``docs/source.md`` has the conditions.
+The driver compares the stores' offsets with the query's (``RegressionDetector``), and a task
+reports the sources that lack its records (``record_sources``).  Both let ``DataLossPolicy`` decide.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.offset_ranges import HeldRange
 from dafka_spark.source.offset_reader import Heads, OffsetsSnapshot
 
 _log = logging.getLogger("dafka_spark")
@@ -32,12 +30,12 @@ _log = logging.getLogger("dafka_spark")
 
 @dataclass(frozen=True, slots=True)
 class DataLossPolicy:
-    """What options ``failOnDataLoss`` and ``fetchTimeoutMs`` say about lost records."""
+    """The reaction to lost records that ``failOnDataLoss`` and ``fetchTimeoutMs`` demand."""
 
     options: SourceOptions
 
     def waits(self, loss: DataLossError, waited_s: float, *, silent: bool = False) -> bool:
-        """Whether the records may still come back, so that it is too early to decide.
+        """Return whether the records may still come back.
 
         A store that starts or catches up makes a partition end too early for a moment.  Trimmed
         records do not come back, unless a store that is ``silent`` has them.
@@ -46,12 +44,12 @@ class DataLossPolicy:
         return can_pass and waited_s < self.options.fetch_timeout_s
 
     def fail_or_warn(self, loss: SourceLossError) -> None:
-        """Raises ``loss``, or warns of what is left out and of what can be done about it."""
+        """Raise ``loss``, or warn of the records that are left out and of the remedy."""
         if self.options.fail_on_data_loss:
             raise loss
-        left_out = "what is missing is left out"
+        left_out = "the missing records are left out"
         if isinstance(loss, HistoryReplacedError):
-            left_out = "the query goes on with the records that are there now"
+            left_out = "the query continues with the partition's present records"
         elif loss.lost_end is not None:
             left_out = f"offsets {loss.wanted} to {loss.lost_end} (exclusive) are left out"
         _log.warning("%s; %s, as failOnDataLoss is false. %s", loss.finding, left_out, loss.advice)
@@ -66,11 +64,11 @@ def classify(
     away: str = "",
     waited_s: float = 0.0,
 ) -> SourceLossError | None:
-    """What is wrong with a partition of which offsets ``start`` up to ``end`` should be there.
+    """Return the loss of a partition that should have offsets ``start`` to ``end`` (exclusive).
 
-    None if nothing is.  ``held`` is what all stores that answer have together, None if none has
-    the partition; ``away`` is a store that has been seen with more and does not answer, if any.
-    Where ``start`` is ``end`` the question is whether a query that has read so far can go on.
+    ``held`` is the range of all stores that answer, None if none has the partition; ``away`` is a
+    store that had more and does not answer.  With ``start`` equal to ``end`` the question is
+    whether a query at this offset can continue.
     """
     lost_end = end if end > start else None
     if held is None:
@@ -89,116 +87,107 @@ def classify(
 
 
 def denial(errors: Sequence[DafkaError], start: int, end: int) -> DataLossError | None:
-    """What sources say that were asked for offset ``start``; None unless all of them lack it.
+    """Return the loss that all sources of offset ``start`` report; None if one has not lost it.
 
-    It is a ``SourceLossError`` if it tells by itself what is lost of a range up to ``end``.  Else
-    ``classify`` does, once the stores have said what they hold.
+    A ``SourceLossError`` states by itself which part of the range up to ``end`` is lost; otherwise
+    ``classify`` does, once the stores have answered.
     """
     losses = [error for error in errors if isinstance(error, DataLossError)]
     if not losses or len(losses) < len(errors):
         return None
     gaps = [loss for loss in losses if _is_gap(loss)]
-    said = min(gaps, key=lambda gap: gap.available or 0, default=losses[0])
-    if said.available is None or not gaps or isinstance(said, SourceLossError):
-        return said
-    tp, lost_end = (said.topic, said.partition), min(said.available, end)
-    return RetentionAheadError(*tp, start, said.available, lost_end=lost_end)
+    nearest = min(gaps, key=lambda gap: gap.available or 0, default=losses[0])
+    if nearest.available is None or not gaps or isinstance(nearest, SourceLossError):
+        return nearest
+    tp, lost_end = (nearest.topic, nearest.partition), min(nearest.available, end)
+    return RetentionAheadError(*tp, start, nearest.available, lost_end=lost_end)
 
 
 def replaced(error: HistoryChangedError, position: int) -> HistoryReplacedError:
-    """What it means to a query at ``position`` that its records are of another history now."""
+    """Return the loss of a query at ``position`` in a partition with a changed history."""
     start = min(error.wanted, position)
     return HistoryReplacedError(error.topic, error.partition, start, end=error.position)
 
 
 def _is_gap(loss: DataLossError) -> bool:
-    """Whether records are missing before others that are there, not at the partition's end."""
+    """Return whether later records exist, so that the missing ones are not at the end."""
     return loss.available is not None and loss.available > loss.wanted
 
 
-# Partitions that look shorter than what has been read of them, and for how long they have.
-#
-# While a store starts or catches up, a partition may end too early, or no store may know it.
-# ``DataLossPolicy`` decides when that has lasted for long enough.
-
-
 class RegressionDetector:
-    """Remembers, from one look at the stores to the next, what looked wrong and which store had it.
+    """Finds partitions that look shorter than a query has read them, and for how long they have.
 
     Attributes:
-        is_slow: the last two triggers lay so far apart that the next one would come too late.
+        is_slow: the last two triggers were so far apart that the next one would come too late.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self.is_slow = False
         self._options = options
         self._policy = DataLossPolicy(options)
-        self._snapshot = OffsetsSnapshot({}, {})
-        self._last_holders: dict[TopicPartition, HeldRange] = {}
+        self._snapshot = OffsetsSnapshot({})
+        self._last_answers: dict[str, Heads] = {}
         self._triggered_at: float | None = None
         self._since: dict[TopicPartition, float] = {}
         self._warned: dict[TopicPartition, str] = {}
 
-    def take(self, snapshot: OffsetsSnapshot) -> None:
-        """Remembers of each partition the last store that was seen with most of it."""
+    def add(self, snapshot: OffsetsSnapshot) -> None:
+        """Remember the last answer of each store."""
         self._snapshot = snapshot
-        for tp, holders in snapshot.holders.items():
-            known = self._last_holders.get(tp)
-            furthest = max(holders, key=lambda held: held.end)
-            if known is None or furthest.end >= known.end:
-                self._last_holders[tp] = furthest
+        self._last_answers |= {at.store: heads for at, heads in snapshot.answers}
 
     def begin_trigger(self) -> None:
-        """Begins a trigger, which may look at the stores several times."""
+        """Begin a trigger, which may take several snapshots."""
         now = time.monotonic()
         before, self._triggered_at = self._triggered_at, now
         self.is_slow = before is not None and now - before > self._options.fetch_timeout_s
         if self.is_slow:
-            # The query has not looked at the stores meanwhile: that time does not count.
+            # The query took no snapshots in between: that time does not count.
             self._since = dict.fromkeys(self._since, now)
 
     def check(self, positions: Positions, heads: Heads) -> set[TopicPartition]:
-        """Compares how far a query has read with what there is; gives the partitions to wait for.
+        """Compare a query's positions with the stores; return the partitions to wait for.
 
         Raises:
             SourceLossError: records have been lost for long enough, and option
                 ``failOnDataLoss`` is true.
         """
-        now = time.monotonic()
-        is_silent = bool(self._snapshot.silent)
-        waiting = set()
-        for tp, position in positions.items():
-            waited_s = now - self._since.get(tp, now)
-            loss = self._loss(tp, position, heads.get(tp), waited_s)
-            if loss is None:
-                self._warned.pop(tp, None)
-                if self._since.pop(tp, None) is not None:
-                    _log.info("%s looked shorter for %.1f s", tp, waited_s)
-                continue
-            self._since.setdefault(tp, now)
-            if self._policy.waits(loss, waited_s, silent=is_silent):
+        now, waiting = time.monotonic(), set()
+        short = self._short(positions, heads)
+        for tp in self._since.keys() - short:
+            _log.info("%s looked shorter for %.1f s", tp, now - self._since.pop(tp))
+            self._warned.pop(tp, None)
+        for tp in sorted(short):
+            position, waited_s = positions[tp], now - self._since.setdefault(tp, now)
+            away = self._away(tp, position)
+            loss = classify(tp, position, position, heads.get(tp), away=away, waited_s=waited_s)
+            assert loss is not None  # as it is short
+            if self._policy.waits(loss, waited_s, silent=bool(self._snapshot.silent)):
                 waiting.add(tp)
             elif self._warned.get(tp) != loss.condition:
                 self._policy.fail_or_warn(loss)
                 self._warned[tp] = loss.condition
         return waiting
 
-    def _loss(
-        self, tp: TopicPartition, position: int, held: PartitionInfo | None, waited_s: float
-    ) -> SourceLossError | None:
-        if held is None:
-            # A partition without records has none to lose, and may go away again.
-            is_wrong = position > 0
-        elif held.earliest > position:
+    def _short(self, positions: Positions, heads: Heads) -> set[TopicPartition]:
+        def is_wrong(held: PartitionInfo | None, position: int) -> bool:
+            if held is None:
+                return position > 0  # a partition without records has none to lose
             # A task that finds its records trimmed asks every store, and fails then.
-            is_wrong = not self._options.fail_on_data_loss
-        else:
-            is_wrong = held.end < position
-        if not is_wrong or not self._options.selection.has(tp):
-            return None
-        # The store that may have what is missing and does not answer, if there is one.
-        away = next(iter(self._snapshot.silent), "")
-        last = self._last_holders.get(tp)
-        if last and last.end >= position and last.location.store not in self._snapshot.answered:
-            away = last.location.store
-        return classify(tp, position, position, held, away=away, waited_s=waited_s)
+            return held.end < position or not self._options.fail_on_data_loss
+
+        changed = {
+            tp: held
+            for tp, position in positions.items()
+            if (held := heads.get(tp)) is None or not held.earliest <= position <= held.end
+        }
+        has = self._options.selection.has
+        return {tp for tp, held in changed.items() if is_wrong(held, positions[tp]) and has(tp)}
+
+    def _away(self, tp: TopicPartition, position: int) -> str:
+        """Return the store that may have the missing records and does not answer, if any."""
+        answered = {at.store for at in self._snapshot.locations}
+        for store, heads in self._last_answers.items():
+            if store not in answered and tp in heads and heads[tp].end >= position:
+                return store
+        return next(iter(self._snapshot.silent), "")

@@ -25,13 +25,7 @@ from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.worker_process import warn_if_reused
 from dafka_spark.option_types import EVERY_TOPIC
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.offset_reader import (
-    OffsetsSnapshot,
-    ask_known,
-    check_found,
-    check_stores,
-    fetch_latest_offsets,
-)
+from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from dafka_spark.source.partition_reader import QueryReader
 from dafka_spark.source.progress_publisher import described
 
@@ -85,7 +79,7 @@ def stores(options: SourceOptions, connect: Connect) -> Columns:
     snapshot = _snapshot(options, connect)
     answers = {
         location.store: (location, facts)
-        for location, facts in ask_known(options, connect, _ask_facts)
+        for location, facts in OffsetReader(options, connect).query_stores(_ask_facts)
     }
     with connect(options.mesh_address) as reader:
         there, endpoints = reader.stores(), reader.endpoints()
@@ -130,7 +124,7 @@ def _lags(
 ) -> list[tuple[QueryLag, Sequence[PartitionLag]]]:
     """Return each run with its selected partitions that stores with Flight hold."""
     _snapshot(options, connect)
-    found = ask_known(options, connect, lambda client: client.location)
+    found = OffsetReader(options, connect).query_stores(lambda client: client.location)
     with ExitStack() as lent:
         lend, keys = connections.lend_client, options.keys
         clients = [lent.enter_context(lend(each, keys)) for each, _ in found]
@@ -145,9 +139,10 @@ def _lags(
 
 
 def _snapshot(options: SourceOptions, connect: Connect) -> OffsetsSnapshot:
-    check_stores(options, connect)
-    snapshot = fetch_latest_offsets(options, connect, thorough=True)
-    check_found(options, snapshot.heads, connect)
+    offsets = OffsetReader(options, connect)
+    offsets.check_stores()
+    snapshot = offsets.snapshot(thorough=True)
+    offsets.check_found(snapshot.heads)
     return snapshot
 
 
@@ -159,7 +154,7 @@ def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, Par
         timeout_s = options.fetch_timeout_s
         return [each for name in names for each in client.facts(name, timeout_s=timeout_s)]
 
-    answers = ask_known(options, connect, ask)
+    answers = OffsetReader(options, connect).query_stores(ask)
     return furthest_facts(each for _, facts in answers for each in facts)
 
 

@@ -1,4 +1,9 @@
-"""The offsets of partitions: latest, earliest, by time, and archived."""
+"""The offsets of a query's partitions: latest, earliest, by time, archived, and missing ones.
+
+A store sends what has changed since its previous answer, so the cost of a trigger follows the
+changes and not the number of partitions.  While a query is idle, each store also holds one open
+request, which it answers as soon as something changes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
@@ -15,9 +20,9 @@ from weakref import WeakKeyDictionary
 from dafka_core.archive import archive
 from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.config.missing_stores import check_min_stores, warning
-from dafka_core.config.node_options import NO_KEYS, KeyFiles
+from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError
-from dafka_core.flight import limits
+from dafka_core.flight.limits import MAX_NAMES
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.name_limits import what_there_is
@@ -39,401 +44,89 @@ from dafka_spark.option_types import (
     TIME,
     Position,
     TopicSelection,
+    as_written,
     shown_time,
 )
 from dafka_spark.options import AUTO, LOCAL, MESH, Bound, SourceOptions
-from dafka_spark.source.offset_ranges import NOT_ARCHIVED, Archived, HeldRange, Holders
+from dafka_spark.source.offset_ranges import NOT_ARCHIVED, Archived, HeldRange
 
-# What each store holds, kept from one look to the next: the stores tell what has changed.
-#
-# A look asks each store for what is new, so its cost grows with what has changed and not with the
-# number of partitions.  While a query waits, each store also has one request that it answers when
-# something changes: that says when to look, and the look says what there is.
-
-
-Infos = list[PartitionInfo]
-
-_log = logging.getLogger("dafka_spark")
-
-
-@dataclass(slots=True)
-class _Known:
-    """What one store holds; ``infos`` is another list when that has changed."""
-
-    location: StoreLocation
-    tells_changes: bool
-    cursor: str = ""
-    complete_at: float = -math.inf
-    held: dict[TopicPartition, PartitionInfo] = field(default_factory=dict)
-    infos: Infos = field(default_factory=list)
-    is_watched: bool = False
-    unwatched_until: float = -math.inf
-
-
-class StoreWatch:
-    """What stores hold of some partitions, for one query.
-
-    Looks are made by one thread, which may ask several stores at the same time.
-    """
-
-    def __init__(self, selection: TopicSelection, keys: KeyFiles) -> None:
-        self._keys = keys
-        self._selection = selection
-        self._asked = selection.asked
-        self._known: dict[str, _Known] = {}
-        self._news = threading.Event()
-
-    def begin_look(self) -> None:
-        """To be called before stores are asked: what is new from now on ends the next ``wait``."""
-        self._news.clear()
-
-    def ask(self, client: StoreClient, timeout_s: float) -> Infos:
-        """What a store holds: the same list as long as nothing has changed."""
-        known = self._of(client.location)
-        if known.tells_changes:
-            return self._ask_changes(known, client, timeout_s)
-        found = self._selection.of(client.heads(self._asked, timeout_s=timeout_s))
-        known.infos = known.infos if found == known.infos else found
-        return known.infos
-
-    def wait(self, locations: Sequence[StoreLocation], timeout_s: float) -> bool:
-        """Waits until one of these stores may hold something new; False if none has said so."""
-        watched = [self._has_watch(self._of(each)) for each in locations]
-        if all(watched):
-            return self._news.wait(timeout_s)
-        self._news.wait(min(timeout_s, timing.UNWATCHED_S))
-        return True
-
-    def _of(self, location: StoreLocation) -> _Known:
-        known = self._known.get(location.store)
-        if known is None or known.location != location:
-            can_be_asked = self._asked is None or len(self._asked) <= limits.MAX_NAMES
-            known = self._known[location.store] = _Known(location, can_be_asked)
-        return known
-
-    def _ask_changes(self, known: _Known, client: StoreClient, timeout_s: float) -> Infos:
-        now = time.monotonic()
-        cursor = known.cursor if now < known.complete_at + timing.COMPLETE_S else ""
-        found = client.watch(self._asked, cursor, wait_s=0.0, timeout_s=timeout_s)
-        news = {info.tp: info for info in self._selection.of(found.heads)}
-        held = news if found.complete else known.held | news if news else known.held
-        known.cursor = found.cursor
-        if found.complete:
-            known.complete_at = now
-        if held != known.held:
-            known.held, known.infos = held, list(held.values())
-        return known.infos
-
-    def _has_watch(self, known: _Known) -> bool:
-        if not known.tells_changes or not known.cursor:
-            return False
-        if not known.is_watched and time.monotonic() >= known.unwatched_until:
-            known.is_watched = True
-            arguments = (known, known.cursor)
-            name = "dafka-store-watch"
-            threading.Thread(target=self._watch, args=arguments, name=name, daemon=True).start()
-        return known.is_watched
-
-    def _watch(self, known: _Known, cursor: str) -> None:
-        waiting = {"wait_s": timing.WATCH_S, "timeout_s": timing.ANSWER_S}
-        try:
-            with connections.lend_client(known.location, self._keys) as client:
-                client.watch(self._asked, cursor, **waiting)
-        except DafkaError as error:
-            _log.debug("%s", error)  # the next look finds out what it means
-            known.unwatched_until = time.monotonic() + timing.RETRY_S
-        known.is_watched = False
-        self._news.set()
-
+SHOWN_TOPICS: Final = 10
+"""In a warning."""
 
 T = TypeVar("T")
 
 Heads = Mapping[TopicPartition, PartitionInfo]
-"""What the stores hold together, by partition."""
+"""The earliest and the end offset of each partition."""
+
+_log = logging.getLogger("dafka_spark")
+
+
+class HeldRanges(Mapping[TopicPartition, Sequence[HeldRange]]):
+    """The stores with each partition.  Made on access: most triggers need only a few of them."""
+
+    def __init__(self, answers: Sequence[Answer[Heads]]) -> None:
+        self._answers = answers
+
+    def __getitem__(self, tp: TopicPartition) -> list[HeldRange]:
+        found = [HeldRange(at, *heads[tp][2:]) for at, heads in self._answers if tp in heads]
+        if not found:
+            raise KeyError(tp)
+        return found
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(dict.fromkeys(tp for _, heads in self._answers for tp in heads))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class OffsetsSnapshot(NamedTuple):
-    """What the stores hold at one moment.
+    """The contents of the stores, and of an archive, at one moment.
 
     Attributes:
-        heads: of each selected partition what all of them have together, in order.
-        holders: which stores can be read in bulk, and what each of them has.
-        answered: the stores that said so themselves, by Flight.
-        silent: the stores that are there, so far as the mesh knows, and do not answer.
-        answers: what each store has answered by Flight, if the mesh was not asked, too.
-        archived: the files of the archive, of which ``heads`` tell, too.
-        archive: its directory.
-        keys: by which these stores let this process in.
+        heads: the selected partitions, merged from all stores, in order.
+        answers: the answer of each store by Flight.
+        silent: the stores that the mesh announces and that do not answer.
+        is_complete: Flight alone has answered; the mesh was not needed.
+        archived: the files of the archive; ``heads`` includes their records.
     """
 
     heads: Heads
-    holders: Holders
-    answered: frozenset[str] = frozenset()
+    answers: Sequence[Answer[Heads]] = ()
     silent: Sequence[str] = ()
-    answers: Sequence[Answer[Infos]] = ()
+    is_complete: bool = False
     archived: Archived = NOT_ARCHIVED
-    archive: str = ""
-    keys: KeyFiles = NO_KEYS
 
-    def is_of(self, answers: Sequence[Answer[Infos]], silent: Sequence[str]) -> bool:
-        """Whether it was made of these answers: what has not changed is the same list."""
-        return (self.silent, len(self.answers)) == (silent, len(answers)) and all(
-            location == before[0] and infos is before[1]
-            for (location, infos), before in zip(answers, self.answers, strict=True)
-        )
+    @property
+    def holders(self) -> HeldRanges:
+        """The stores that serve each partition by Flight, with their ranges."""
+        return HeldRanges(self.answers)
 
-
-_registries: WeakKeyDictionary[Reader, StoreRegistry] = WeakKeyDictionary()
-"""The stores of a mesh, by its reader once that has been there for long enough to know them all."""
+    @property
+    def locations(self) -> list[StoreLocation]:
+        """The stores that answered by Flight."""
+        return [location for location, _ in self.answers]
 
 
-def fetch_latest_offsets(
-    options: SourceOptions,
-    connect: Connect,
-    *,
-    thorough: bool,
-    watch: StoreWatch | None = None,
-    before: OffsetsSnapshot | None = None,
-) -> OffsetsSnapshot:
-    """What the stores hold of the partitions that are read.
-
-    With a ``watch`` they are asked for what has changed since the look ``before``, whose snapshot
-    it is if nothing has.
-
-    ``thorough`` is for an answer that decides what a whole query reads: then a store that Flight
-    does not reach is asked over the mesh at once.
-
-    Raises:
-        ConfigError: option ``fetch`` asks for what no store offers, or not for all partitions.
-        NoStoreError: no store was heard of within ``fetchTimeoutMs``.
-        StoreUnreachableError: ``fetch`` allows Flight only, and no store answers.
-    """
-    with connect(options.mesh_address) as reader:
-        if options.fetch == MESH:
-            return OffsetsSnapshot(merge_heads(_meet(reader, options) or ()), {})
-        over_mesh: Infos | None = None
-        if reader not in _registries or not reader.endpoints():
-            over_mesh = _meet(reader, options)
-        elif thorough:
-            _hear_stores(reader)
-        registry = _registries.setdefault(reader, StoreRegistry(keys=options.keys))
-        answers = _ask_stores(registry, reader, options, watch)
-        if not answers and over_mesh is None:
-            # No store that was there answers: this waits for one that comes back.
-            over_mesh = _ask_mesh(reader, options)
-            answers = _ask_stores(registry, reader, options, watch, again=True)
-        failing = registry.failures(0.0 if thorough else timing.UNREACHABLE_S)
-        is_partial = bool(registry.others or failing)
-        if over_mesh is None and is_partial and (thorough or options.fetch == AUTO):
-            over_mesh = _ask_mesh(reader, options)
-    remember(options.mesh_address.name, registry.locations)
-    silent = tuple(registry.silent())
-    if over_mesh is None and before is not None and before.is_of(answers, silent):
-        return before
-    locations = [location for location, _ in answers]
-    held = [(location, info) for location, infos in answers for info in infos]
-    holders: dict[TopicPartition, list[HeldRange]] = {}
-    for location, info in held:
-        held_range = HeldRange(location, info.earliest, info.end, info.life)
-        holders.setdefault(info.tp, []).append(held_range)
-    infos = [info for _, info in held]
-    if options.fetch == AUTO:
-        infos += over_mesh or ()
-    elif not answers and registry.failures():
-        raise registry.failures()[0]
-    else:
-        missing = {info.tp for info in over_mesh or ()} - set(holders)
-        _check_possible(options, locations, missing)
-    answered = frozenset(location.store for location in locations)
-    alone = answers if over_mesh is None else ()
-    return OffsetsSnapshot(merge_heads(infos), holders, answered, silent, alone, keys=options.keys)
-
-
-def ask_known(
-    options: SourceOptions, connect: Connect, work: Callable[[StoreClient], T]
-) -> list[Answer[T]]:
-    """Has each store with Flight that the last look has found do some work, all at a time."""
-    with connect(options.mesh_address) as reader:
-        registry = _registries.get(reader, StoreRegistry(keys=options.keys))
-    return registry.ask(work, timeout_s=min(options.fetch_timeout_s, timing.ANSWER_S))
-
-
-def _hear_stores(reader: Reader) -> None:
-    with suppress(NoStoreError):  # those of before are there all the same
-        reader.hear_stores(timeout_s=timing.FIND_S)
-
-
-def _meet(reader: Reader, options: SourceOptions) -> Infos | None:
-    """Waits until stores have been heard of; what they say over the mesh.
-
-    That is None where stores cannot connect to this process: their answers do not come, but where
-    they serve Flight does.
-    """
-    began = Deadline(options.fetch_timeout_s)
-    try:
-        return _ask_mesh(reader, options, min(timing.FIND_S, began.timeout_s))
-    except NoStoreError as error:
-        by_flight = options.fetch != MESH and set(reader.stores()) <= set(reader.endpoints())
-        if error.unmet and by_flight:
-            text = (
-                "stores are asked by Arrow Flight alone, as they have not connected here, at %s: %s"
-            )
-            _log.warning(text, error.endpoint, ", ".join(error.unmet))
-            preflight.warn_of_towers(options.mesh_address)
-            return None
-        diagnosis = preflight.explain(reader, options.mesh_address, error, began)
-    try:
-        return _ask_mesh(reader, options, began.left_s)
-    except NoStoreError as error:
-        raise preflight.no_store(error, began, diagnosis) from None
-
-
-def _ask_mesh(reader: Reader, options: SourceOptions, timeout_s: float = math.inf) -> Infos:
-    timeout_s = min(timeout_s, options.fetch_timeout_s)
-    infos = reader.partitions(options.selection.asked, timeout_s=timeout_s)
-    return options.selection.of(infos)
-
-
-def _ask_stores(
-    registry: StoreRegistry,
-    reader: Reader,
-    options: SourceOptions,
-    watch: StoreWatch | None,
-    *,
-    again: bool = False,
-) -> list[Answer[Infos]]:
-    selection, timeout_s = options.selection, min(options.fetch_timeout_s, timing.ANSWER_S)
-
-    def ask(client: StoreClient) -> Infos:
-        if watch is not None:
-            return watch.ask(client, timeout_s)
-        return selection.of(client.heads(selection.asked, timeout_s=timeout_s))
-
-    registry.update(reader.endpoints(), reader.stores())
-    return registry.ask(
-        ask,
-        timeout_s=timeout_s,
-        # A file is read only if its session is the one that the location names.
-        max_age_s=0.0 if options.fetch == LOCAL else timing.DESCRIPTION_S,
-        again=again,
-    )
-
-
-def _check_possible(
-    options: SourceOptions, locations: Sequence[StoreLocation], missing: set[TopicPartition]
-) -> None:
-    """Raises ``ConfigError`` unless the stores with Flight suffice for what ``fetch`` asks."""
-    why = ""
-    if not locations:
-        why = (
-            "no store of this mesh serves Arrow Flight, through which its records are found; "
-            "start one without --flight-port off, or read with fetch = auto or mesh"
-        )
-    elif options.fetch == LOCAL and not any(location.directory for location in locations):
-        why = "no store says where its log is; read with fetch = auto or flight"
-    elif missing:
-        why = (
-            f"{min(missing)} is only in stores that serve no Arrow Flight; read with fetch = auto "
-            "or mesh"
-        )
-    if why:
-        raise ConfigError("fetch", options.fetch, why)
-
-
-# Topics and partitions that no store has, and stores that are away, when a query begins.
-#
-# A query that ends would read nothing in silence: it fails, and so does one that names partitions.
-# Other streaming queries wait for them, and say so once.
-
-
-def check_found(options: SourceOptions, held: Collection[TopicPartition], connect: Connect) -> None:
-    """Raises ``ConfigError`` for a name that no store has, if ``failOnMissingTopic`` is true."""
-    if options.fail_on_missing_topic and (missing := options.selection.missing(held)):
-        option, value, sentence = _sentence(options, missing[0], _all_held(options, connect))
-        raise ConfigError(
-            option, value, f"{sentence}; failOnMissingTopic = false reads it as empty"
-        )
-
-
-def wait_or_fail(
-    options: SourceOptions, held: Collection[TopicPartition], connect: Connect, *, ends: bool
-) -> None:
-    """The same for a streaming query, which waits unless it ``ends`` or names partitions."""
-    if ends or options.assign:
-        check_found(options, held, connect)
-    missing = options.selection.missing(held)
-    everything = _all_held(options, connect) if missing else ()
-    for each in missing:
-        _, _, sentence = _sentence(options, each, everything)
-        _log.warning("%s; the query waits for it", sentence)
-
-
-def _all_held(options: SourceOptions, connect: Connect) -> Collection[TopicPartition]:
-    everything = replace(
-        options.without_bounds(),
-        subscribe=(),
-        assign=frozenset(),
-        subscribe_pattern=EVERY_TOPIC,
-        metadata="",
-    )
-    return fetch_latest_offsets(everything, connect, thorough=False).heads
-
-
-def _sentence(
-    options: SourceOptions, missing: TopicPartition, held: Collection[TopicPartition]
-) -> tuple[str, str, str]:
-    partitions = [tp.partition for tp in held if tp.topic == missing.topic]
-    if not partitions:
-        option = "assign" if options.assign else "subscribe"
-        near = what_there_is(missing.topic, {tp.topic for tp in held}, "topics")
-        return option, escape(missing.topic), f"no store has topic {quoted(missing.topic)} ({near})"
-    near = what_there_is(missing.partition, partitions, "partitions")
-    name = escape(missing.partition)
-    what = f"partition {name} of topic {quoted(missing.topic)}"
-    return "assign", name, f"no store has {what} ({near})"
-
-
-def check_stores(options: SourceOptions, connect: Connect) -> None:
-    """Warns of each store that is known and away.
-
-    Raises:
-        ConfigError: there are fewer stores than option ``minStores`` asks for.
-    """
-    with connect(options.mesh_address) as reader:
-        missing = reader.missing_stores(timeout_s=timing.FIND_S)
-        there = len(reader.stores())
-    check_min_stores("minStores", options.min_stores, there, missing)
-    for each in missing:
-        _log.warning("%s", warning(each))
-
-
-# Offsets at given times, and where a query starts and ends.
-#
-# A partition's timestamps never go back (docs/guarantees.md), so one offset parts what was
-# published before a time from all the rest. Each store is asked once for all partitions of which
-# it is the best: some thousands are one request.
-
-
-Told = tuple[range, list[int | None]]
-"""The offsets that somebody has, and where two times are in them; None: all is of before."""
-
-
-class AskedTime(NamedTuple):
-    """A time, in microseconds since the epoch UTC, or before now by the clock of who is asked."""
+class RequestedTime(NamedTuple):
+    """Microseconds since the epoch UTC, or before now by the clock of the store that answers."""
 
     us: int
     is_ago: bool = False
 
+    def before(self, now_us: int) -> int:
+        """Return the time by a clock."""
+        return now_us - self.us if self.is_ago else self.us
+
 
 @dataclass
 class TimeOffsets:
-    """What the stores say.
+    """The stores' answers for times.
 
     Attributes:
-        found: of each partition that a store has told of, the first offset that was published at
-            the time or later; None where no record is so new.
-        failures: why stores have not answered, by partition.
-        ahead_us: how far the clock of the store that is most ahead is ahead of this machine's.
+        found: the first offset published at the time or later; None if no record is so new.
+        failures: the error of each partition that no store has answered for.
+        ahead_us: how far the store clock that is furthest ahead is ahead of this machine's.
     """
 
     found: dict[TopicPartition, int | None] = field(default_factory=dict)
@@ -441,299 +134,417 @@ class TimeOffsets:
     ahead_us: int | None = None
 
 
-def offsets_of_times(
-    asked: Mapping[TopicPartition, AskedTime],
-    heads: Mapping[TopicPartition, PartitionInfo],
-    holders: Holders,
-    timeout_s: float,
-    keys: KeyFiles,
-) -> TimeOffsets:
-    """The offsets of these times, each between the partition's earliest offset and its end.
-
-    The best store of a partition is asked first, and others where it does not answer, or where they
-    have earlier records than the first one it has.
-    """
-    answers = TimeOffsets()
-    orders = {tp: ranked(holders.get(tp, ())) for tp in asked}
-    for choice in range(max(map(len, orders.values()), default=0)):
-        stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
-        for tp, order in orders.items():
-            if choice < len(order) and _is_open(answers, tp, order[:choice], heads[tp]):
-                stores.setdefault(order[choice].location, []).append((tp, order[choice]))
-        for location, wanted in stores.items():
-            try:
-                with connections.lend_client(location, keys) as client:
-                    offsets = _ask(
-                        client, answers, [asked[tp] for tp, _ in wanted], wanted, timeout_s
-                    )
-            except DafkaError as error:
-                answers.failures |= dict.fromkeys((tp for tp, _ in wanted), error)
-                continue
-            for (tp, held), offset in zip(wanted, offsets, strict=True):
-                _take(answers, tp, held, offset, heads[tp])
-    return answers
-
-
-def _ask(
-    client: StoreClient,
-    answers: TimeOffsets,
-    asked: Iterable[AskedTime],
-    wanted: Sequence[tuple[TopicPartition, HeldRange]],
-    timeout_s: float,
-) -> list[int | None]:
-    own_us, now_us = time.time_ns() // 1_000, client.clock_us(timeout_s=timeout_s)
-    answers.ahead_us = max(
-        now_us - own_us, now_us - own_us if answers.ahead_us is None else answers.ahead_us
-    )
-    times = [now_us - each.us if each.is_ago else each.us for each in asked]
-    rows = [(*tp, time_us) for (tp, _), time_us in zip(wanted, times, strict=True)]
-    return client.offset_for_times(rows, timeout_s=timeout_s)
-
-
-def _is_open(
-    answers: TimeOffsets, tp: TopicPartition, before: Sequence[HeldRange], head: PartitionInfo
-) -> bool:
-    """Whether the next store is to be asked, too: nobody has answered, or not for all records."""
-    if tp not in answers.found:
-        return True
-    first = min(held.earliest for held in before)
-    return answers.found[tp] == first > head.earliest
-
-
-def _take(
-    answers: TimeOffsets,
-    tp: TopicPartition,
-    held: HeldRange,
-    offset: int | None,
-    head: PartitionInfo,
-) -> None:
-    if offset is None and held.end < head.end:
-        offset = held.end  # where all that the store has is older, what it has not may be newer
-    if offset is not None:
-        offset = min(max(offset, head.earliest), head.end)
-    known = answers.found.get(tp)
-    answers.found[tp] = offset if known is None or offset is None else min(known, offset)
-    answers.failures.pop(tp, None)
-
-
-def ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
-    """The stores of a partition, first those that have most of its newest history."""
-    return sorted(held, key=lambda each: (each.life, each.end, -each.earliest), reverse=True)
-
-
-def spans_of_times(
-    times_us: Sequence[int | None],
-    tps: Collection[TopicPartition],
-    heads: Mapping[TopicPartition, PartitionInfo],
-    holders: Holders,
-    timeout_s: float,
-    archived: Archived = NOT_ARCHIVED,
-    *,
-    keys: KeyFiles,
-) -> dict[TopicPartition, tuple[int, int]]:
-    """Offsets that have every record from a time on and before another one, at any store.
-
-    Either may be None.  All stores that have some of a partition are asked: where two of them
-    differ about a record's time (docs/guarantees.md) it is in the span if it fits at one of them.
-    What an archive has counts as a store's.  A partition that a store has and does not tell of is
-    left out.
-    """
-    told = {tp: [_of_files(archived[tp], times_us)] if archived.get(tp) else [] for tp in tps}
-    stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
-    for tp in tps:
-        for held in holders.get(tp, ()):
-            if held.earliest < held.end:
-                stores.setdefault(held.location, []).append((tp, held))
-    for location, wanted in stores.items():
-        rows = [(*tp, us) for tp, _ in wanted for us in times_us if us is not None]
-        try:
-            with connections.lend_client(location, keys) as client:
-                offsets = iter(client.offset_for_times(rows, timeout_s=timeout_s))
-        except DafkaError as error:
-            _log.warning("%s; what it has is not narrowed by time", error)
-            for tp, _ in wanted:
-                told.pop(tp, None)
-            continue
-        for tp, held in wanted:
-            found = [None if us is None else next(offsets) for us in times_us]
-            if tp in told:
-                told[tp].append((range(held.earliest, held.end), found))
-    return {tp: _span(told[tp], times_us, heads[tp]) for tp in told if told[tp]}
-
-
-def _of_files(files: Sequence[ArchivedFile], times_us: Sequence[int | None]) -> Told:
-    since_us, before_us = times_us
-    since: int | None = files[0].start
-    before = None
-    if since_us is not None:
-        newer = (each.start for each in files if each.last_us is None or each.last_us >= since_us)
-        since = next(newer, None)
-    if before_us is not None:
-        older = [n for n, e in enumerate(files) if e.first_us is None or e.first_us < before_us]
-        if (fitting := older[-1] + 1 if older else 0) < len(files):
-            before = files[fitting].start
-    return range(files[0].start, files[-1].end), [since, before]
-
-
-def _span(
-    told: Sequence[Told],
-    times_us: Sequence[int | None],
-    head: PartitionInfo,
-) -> tuple[int, int]:
-    start, end = head.earliest, head.end
-    if times_us[0] is not None:
-        # Where all that stores have is older, what none of them has may be newer; and older records
-        # than theirs may be new enough where their first one is.
-        first = min(held.start for held, _ in told)
-        furthest = max(held.stop for held, _ in told)
-        found = min([furthest, *(each for _, (each, _) in told if each is not None)])
-        start = start if found <= first else found
-    if times_us[1] is not None:
-        ends = [each for _, (_, each) in told]
-        if any(each is not None for each in ends):
-            ranges = [held for held, _ in told]
-            end = max(
-                held.stop if each is None else each
-                for held, each in zip(ranges, ends, strict=True)
-                # Who has none of before says nothing of others' records before its own.
-                if each != held.start or not any(o.start < each <= o.stop for o in ranges)
-            )
-    return start, end
-
-
-class ArchiveLook:
-    """Looks at the archive, when stores have given up some records since the last look.
-
-    Raises:
-        ArchiveError: option ``archive`` names what is no archive.
-    """
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._selection = options.selection
-        self._directory = options.archive
-        self._archive = archive.Archive(options.archive)
-        self._held: archive.Held = {}
-        self._earliest: dict[TopicPartition, int] | None = None
-
-    def added_to(self, snapshot: OffsetsSnapshot) -> OffsetsSnapshot:
-        """What stores and archive have together.
-
-        Raises:
-            ArchiveError: the archive is damaged, or the disk fails.
-        """
-        earliest = {tp: info.earliest for tp, info in snapshot.heads.items()}
-        if earliest != self._earliest:
-            # Stores give up nothing before it is archived: else there is nothing new to see.
-            self._held = self._archive.held(self._selection.asked)
-            self._earliest = earliest
-        held = self._held
-        infos = self._selection.of(archive.info_of(tp, files) for tp, files in held.items())
-        heads = merge_heads([*snapshot.heads.values(), *infos])
-        archived = {info.tp: held[info.tp] for info in infos}
-        return snapshot._replace(heads=heads, archived=archived, archive=self._directory)
-
-
-def add_archived_times(
-    answers: TimeOffsets, asked: Mapping[TopicPartition, AskedTime], snapshot: OffsetsSnapshot
-) -> None:
-    """Adds to what the stores say of times what the archive does: the first offset of both counts.
-
-    A partition of which a store that has some of it does not tell is left open.
-
-    Raises:
-        ArchiveError, DataLossError: a file of the archive cannot be read.
-    """
-    now_us = time.time_ns() // 1_000 + (answers.ahead_us or 0)
-    for tp, each in asked.items():
-        files = snapshot.archived.get(tp, ())
-        if not files or (tp not in answers.found and snapshot.holders.get(tp)):
-            continue
-        time_us = now_us - each.us if each.is_ago else each.us
-        found = archive.offset_of_time(snapshot.archive, tp, files, time_us)
-        known = (found, answers.found.get(tp))
-        answers.found[tp] = min((offset for offset in known if offset is not None), default=None)
-
-
-_UNTOLD: Final = (
-    "no store can tell when the records of {} were published: only stores with Arrow Flight can, "
-    "and with fetch = mesh none is asked; name an offset, or read from such a store"
-)
-_UNMATCHED: Final = (
-    "{} has no record of {} or later; with startingOffsetsByTimestampStrategy = latest the query "
-    "starts at the end of such partitions"
-)
-
-
 class Resolved(NamedTuple):
     """The offsets of a bound.
 
-    ``since_us`` is the time, in microseconds since the epoch UTC by this machine's clock, that the
-    bound says of all partitions, also of those that appear later; None where it says none.
+    ``since_us`` is the time that the bound sets for all partitions, later ones included, in
+    microseconds since the epoch UTC by this machine's clock; None if it sets none.
     """
 
     offsets: Positions
     since_us: int | None = None
 
 
-def resolved(
-    bound: Bound, snapshot: OffsetsSnapshot, timeout_s: float, began_us: int = 0
-) -> Resolved:
-    """The offsets of every partition that is known; what is relative lies within each.
+_registries: WeakKeyDictionary[Reader, StoreRegistry] = WeakKeyDictionary()
+"""The stores of a mesh, by its reader, once the mesh has answered that reader."""
 
-    ``began_us`` is when the query began, in microseconds since the epoch UTC.
+_NO_TIMES: Final = (
+    "no store can find times in {}: only stores with Arrow Flight can, and fetch = mesh contacts "
+    "none; name an offset, or read from such a store"
+)
+_UNMATCHED: Final = (
+    "{} has no record of {} or later; with startingOffsetsByTimestampStrategy = latest the query "
+    "starts at the end of such partitions"
+)
+_NONE_MATCHED: Final = (
+    "option %s = %r: no partition has a record of this time or later, so the query starts at the "
+    "end of each; check the time if records were expected"
+)
 
-    Raises:
-        ConfigError: an offset lies beyond its partition's end, no store has a partition that is
-            named, none can tell the time of its records, or none of these is as new as asked for.
-        DafkaError: the stores that could tell do not answer.
-    """
-    heads = snapshot.heads
-    for tp, position in bound.limit.partitions.items():
-        _check_inside(bound, tp, position, heads.get(tp))
-    wanted = {tp: bound.limit.of(tp, bound.unnamed) for tp in heads}
-    asked = {tp: _asked(each) for tp, each in wanted.items() if each.is_time}
-    answers = _told(bound, asked, snapshot, timeout_s)
-    offsets = {}
-    for tp, position in wanted.items():
-        if position.is_time:
-            offset = answers.found[tp]
-            if offset is None and bound.fails_unmatched:
-                why = _UNMATCHED.format(tp, shown_time(position.number))
-                raise ConfigError(bound.option, bound.limit.text, why)
-            offsets[tp] = heads[tp].end if offset is None else offset
+
+class OffsetReader:
+    """Reads the offsets of one query's partitions.  For one thread."""
+
+    def __init__(self, options: SourceOptions, connect: Connect) -> None:
+        self._options = options
+        self._connect = connect
+        self._selection = options.selection
+        self._watch = StoreWatch(options.selection, options.keys)
+        self._last = OffsetsSnapshot({})
+        self._archive: archive.Archive | None = None
+        self._archived: archive.Held = {}
+        self._earliest: dict[TopicPartition, int] = {}
+
+    def snapshot(self, *, thorough: bool = False) -> OffsetsSnapshot:
+        """Return the earliest and latest offsets; the previous snapshot if nothing has changed.
+
+        ``thorough`` is for an answer that decides what a whole query reads: a store that Flight
+        does not reach is then contacted over the mesh at once.
+
+        Raises:
+            ArchiveError: option ``archive`` is not an archive, or it is damaged.
+            ConfigError: no store can do what option ``fetch`` demands, or not for all partitions.
+            NoStoreError: no store was discovered within ``fetchTimeoutMs``.
+            StoreUnreachableError: ``fetch`` allows Flight only, and no store answers.
+        """
+        found = self._stores_snapshot(thorough=thorough)
+        if found is not self._last:
+            self._last = self._with_archive(found) if self._options.archive else found
+        return self._last
+
+    def wait(self, snapshot: OffsetsSnapshot, timeout_s: float) -> bool:
+        """Wait until a store of the snapshot may have changed; return False if none has."""
+        return self._watch.wait(snapshot.locations, timeout_s)
+
+    def resolve(self, bound: Bound, snapshot: OffsetsSnapshot, began_us: int = 0) -> Resolved:
+        """Return the offset of every partition; relative positions stay within each partition.
+
+        ``began_us`` is the time of the query's start, in microseconds since the epoch UTC.
+
+        Raises:
+            ConfigError: an offset is beyond its partition's end, no store has a named partition
+                or can find times, or with strategy ``error`` a partition has no record so new.
+            DafkaError: the stores that could find times do not answer.
+        """
+        heads = snapshot.heads
+        for tp, position in bound.limit.partitions.items():
+            _check_inside(bound, tp, position, heads.get(tp))
+        wanted = {tp: bound.limit.of(tp, bound.unnamed) for tp in heads}
+        times = {
+            tp: RequestedTime(each.number, each.base == AGO)
+            for tp, each in wanted.items()
+            if each.is_time
+        }
+        answers = self.offsets_for_times(times, snapshot, self._options.fetch_timeout_s)
+        for tp in sorted(times.keys() - answers.found.keys()):
+            why = _NO_TIMES.format(tp)
+            raise answers.failures.get(tp) or ConfigError(bound.option, bound.limit.text, why)
+        unmatched = [tp for tp in times if answers.found[tp] is None]
+        if unmatched and bound.fails_unmatched:
+            why = _UNMATCHED.format(unmatched[0], shown_time(wanted[unmatched[0]].number))
+            raise ConfigError(bound.option, bound.limit.text, why)
+        is_fixed = any(wanted[tp].base == TIME for tp in unmatched)
+        if is_fixed and len(unmatched) == len(times) and bound.option.startswith("starting"):
+            _log.warning(_NONE_MATCHED, bound.option, bound.limit.text)
+        found = {tp: heads[tp].end if each is None else each for tp, each in answers.found.items()}
+        offsets = {
+            tp: found[tp] if tp in times else _offset(position, heads[tp])
+            for tp, position in wanted.items()
+        }
+        return Resolved(offsets, _since_us(bound.everywhere, began_us, answers))
+
+    def offsets_for_times(
+        self,
+        times: Mapping[TopicPartition, RequestedTime],
+        snapshot: OffsetsSnapshot,
+        timeout_s: float = 0.0,
+    ) -> TimeOffsets:
+        """Return the offsets of these times, each between the partition's earliest and its end.
+
+        Stores that do not answer are retried for ``timeout_s``.
+        """
+        answers = TimeOffsets()
+        for _ in Deadline(timeout_s).attempts():
+            open_tps = (times.keys() - answers.found.keys()) | answers.failures.keys()
+            answers.failures.clear()
+            self._request_times(answers, {tp: times[tp] for tp in sorted(open_tps)}, snapshot)
+            if not answers.failures:
+                break
+        now_us = time.time_ns() // 1_000 + (answers.ahead_us or 0)
+        for tp in times.keys() & snapshot.archived.keys():
+            if tp in answers.found or tp not in snapshot.holders:
+                time_us, files = times[tp].before(now_us), snapshot.archived[tp]
+                offset = archive.offset_of_time(self._options.archive, tp, files, time_us)
+                both = [each for each in (offset, answers.found.get(tp)) if each is not None]
+                answers.found[tp] = min(both, default=None)
+        return answers
+
+    def _request_times(
+        self,
+        answers: TimeOffsets,
+        times: Mapping[TopicPartition, RequestedTime],
+        snapshot: OffsetsSnapshot,
+    ) -> None:
+        """Request times from the best store of each partition.
+
+        Others follow if it does not answer, or if they have records before its first one.
+        """
+        ranges = {tp: ranked(snapshot.holders.get(tp, ())) for tp in times}
+        for choice in range(max(map(len, ranges.values()), default=0)):
+            stores: dict[StoreLocation, list[TopicPartition]] = {}
+            for tp, held in ranges.items():
+                first = min((each.earliest for each in held[:choice]), default=0)
+                is_open = tp not in answers.found or (
+                    answers.found[tp] == first > snapshot.heads[tp].earliest
+                )
+                if choice < len(held) and is_open:
+                    stores.setdefault(held[choice].location, []).append(tp)
+            for location, tps in stores.items():
+                try:
+                    with connections.lend_client(location, self._options.keys) as client:
+                        own_us = time.time_ns() // 1_000
+                        now_us = client.clock_us(timeout_s=self._answer_s)
+                        rows = [(*tp, times[tp].before(now_us)) for tp in tps]
+                        offsets = client.offset_for_times(rows, timeout_s=self._answer_s)
+                except DafkaError as error:
+                    answers.failures |= dict.fromkeys(tps, error)
+                    continue
+                answers.ahead_us = max(now_us - own_us, answers.ahead_us or now_us - own_us)
+                for tp, offset in zip(tps, offsets, strict=True):
+                    _add(answers, ranges[tp][choice], offset, snapshot.heads[tp])
+
+    def spans_for_times(
+        self,
+        times_us: Sequence[int | None],
+        tps: Collection[TopicPartition],
+        snapshot: OffsetsSnapshot,
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return offsets that include every record from a time on and before the second time.
+
+        Either time may be None.  All stores with some of a partition answer, and the archive: a
+        record with different times at two of them (docs/guarantees.md) is included if it
+        matches at one.  A partition is left out if one of its stores does not answer.
+        """
+        files = {tp: snapshot.archived.get(tp, ()) for tp in tps}
+        found = {tp: [_times_of(files[tp], times_us)] if files[tp] else [] for tp in tps}
+        stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
+        for tp in tps:
+            for held in snapshot.holders.get(tp, ()):
+                if held.earliest < held.end:
+                    stores.setdefault(held.location, []).append((tp, held))
+        for location, wanted in stores.items():
+            rows = [(*tp, us) for tp, _ in wanted for us in times_us if us is not None]
+            try:
+                with connections.lend_client(location, self._options.keys) as client:
+                    timeout_s = self._options.fetch_timeout_s
+                    offsets = iter(client.offset_for_times(rows, timeout_s=timeout_s))
+            except DafkaError as error:
+                _log.warning("%s; its partitions are not narrowed by time", error)
+                for tp, _ in wanted:
+                    found.pop(tp, None)
+                continue
+            for tp, held in wanted:
+                answer = [None if us is None else next(offsets) for us in times_us]
+                if tp in found:
+                    found[tp].append((range(held.earliest, held.end), answer))
+        return {
+            tp: _span(answers, times_us, snapshot.heads[tp])
+            for tp, answers in found.items()
+            if answers
+        }
+
+    def query_stores(self, work: Callable[[StoreClient], T]) -> list[Answer[T]]:
+        """Run some work at each store with Flight that the latest snapshot found, in parallel."""
+        with self._connect(self._options.mesh_address) as reader:
+            registry = _registries.get(reader, StoreRegistry(keys=self._options.keys))
+        return registry.ask(work, timeout_s=self._answer_s)
+
+    def check_stores(self) -> None:
+        """Warn of each known store that is unreachable.
+
+        Raises:
+            ConfigError: fewer stores are reachable than option ``minStores`` demands.
+        """
+        with self._connect(self._options.mesh_address) as reader:
+            missing = reader.missing_stores(timeout_s=timing.FIND_S)
+            reachable = len(reader.stores())
+        check_min_stores("minStores", self._options.min_stores, reachable, missing)
+        for each in missing:
+            _log.warning("%s", warning(each))
+
+    def check_found(self, held: Collection[TopicPartition]) -> None:
+        """Raise ConfigError for a name that no store has, unless failOnMissingTopic is false."""
+        missing = self._selection.missing(held)
+        if missing and self._options.fail_on_missing_topic:
+            option, value, sentence = self._missing(missing[0], self._everything())
+            raise ConfigError(
+                option, value, f"{sentence}; failOnMissingTopic = false reads it as empty"
+            )
+
+    def warn_of_missing(self, held: Collection[TopicPartition]) -> None:
+        """Warn of each name that no store has: a streaming query waits for it."""
+        if missing := self._selection.missing(held):
+            everything = self._everything()
+            for each in missing:
+                _log.warning("%s; the query waits for it", self._missing(each, everything)[2])
+
+    def warn_of_unselected(self, positions: Positions) -> None:
+        """Warn of partitions in a checkpoint that the options do not select any more."""
+        unread = [tp for tp in positions if not self._selection.has(tp)]
+        if unread:
+            options = self._options
+            name = "subscribePattern" if options.subscribe_pattern else "subscribe"
+            name = "assign" if options.assign else name
+            value = options.assign or options.subscribe_pattern or options.subscribe
+            _log.warning(
+                "the checkpoint has offsets of %s, and option %s = %r does not select %d of its "
+                "partitions any more, in %s: the query does not read them. Set the option back to "
+                "continue with them, or start another query with a new checkpoint",
+                _topics(positions),
+                name,
+                as_written(value),
+                len(unread),
+                _topics(unread),
+            )
+
+    def _everything(self) -> Collection[TopicPartition]:
+        everything = replace(
+            self._options.without_bounds(),
+            subscribe=(),
+            assign=frozenset(),
+            subscribe_pattern=EVERY_TOPIC,
+            metadata="",
+            archive="",
+        )
+        return OffsetReader(everything, self._connect).snapshot().heads
+
+    def _missing(
+        self, missing: TopicPartition, held: Collection[TopicPartition]
+    ) -> tuple[str, str, str]:
+        """Return the option, the name and a sentence about it."""
+        partitions = [tp.partition for tp in held if tp.topic == missing.topic]
+        topic = quoted(missing.topic)
+        if not partitions:
+            option = "assign" if self._options.assign else "subscribe"
+            near = what_there_is(missing.topic, {tp.topic for tp in held}, "topics")
+            return option, escape(missing.topic), f"no store has topic {topic} ({near})"
+        near = what_there_is(missing.partition, partitions, "partitions")
+        name = escape(missing.partition)
+        return "assign", name, f"no store has partition {name} of topic {topic} ({near})"
+
+    @property
+    def _answer_s(self) -> float:
+        return min(self._options.fetch_timeout_s, timing.ANSWER_S)
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    def _stores_snapshot(self, *, thorough: bool) -> OffsetsSnapshot:
+        fetch = self._options.fetch
+        self._watch.clear()
+        with self._connect(self._options.mesh_address) as reader:
+            if fetch == MESH:
+                return OffsetsSnapshot(merge_heads(self._discover(reader) or ()))
+            over_mesh: list[PartitionInfo] | None = None
+            if reader not in _registries or not reader.endpoints():
+                over_mesh = self._discover(reader)
+            elif thorough:
+                with suppress(NoStoreError):  # the known stores still answer
+                    reader.hear_stores(timeout_s=timing.FIND_S)
+            registry = _registries.setdefault(reader, StoreRegistry(keys=self._options.keys))
+            answers = self._by_flight(registry, reader)
+            if not answers and over_mesh is None:
+                # None of the known stores answers: this waits for one that comes back.
+                over_mesh = self._over_mesh(reader)
+                answers = self._by_flight(registry, reader, again=True)
+            failing = registry.failures(0.0 if thorough else timing.UNREACHABLE_S)
+            is_partial = bool(registry.others or failing)
+            if over_mesh is None and is_partial and (thorough or fetch == AUTO):
+                over_mesh = self._over_mesh(reader)
+        remember(self._options.mesh_address.name, registry.locations)
+        silent = tuple(registry.silent())
+        if over_mesh is None and self._is_last(answers, silent):
+            return self._last
+        if fetch != AUTO:
+            if not answers and registry.failures():
+                raise registry.failures()[0]
+            self._check_fetch(answers, {info.tp for info in over_mesh or ()})
+        if len(answers) == 1 and (fetch != AUTO or not over_mesh):
+            heads: Heads = dict(sorted(answers[0][1].items()))
         else:
-            offsets[tp] = _offset(position, heads[tp])
-    return Resolved(offsets, _since_us(bound.everywhere, began_us, answers))
+            infos = [info for _, heads in answers for info in heads.values()]
+            heads = merge_heads(infos + (over_mesh or [] if fetch == AUTO else []))
+        return OffsetsSnapshot(heads, answers, silent, over_mesh is None)
+
+    def _is_last(self, answers: Sequence[Answer[Heads]], silent: Sequence[str]) -> bool:
+        last = self._last
+        if not last.is_complete or (last.silent, len(last.answers)) != (silent, len(answers)):
+            return False
+        pairs = zip(answers, last.answers, strict=True)
+        return all(at == before and heads is known for (at, heads), (before, known) in pairs)
+
+    def _by_flight(
+        self, registry: StoreRegistry, reader: Reader, *, again: bool = False
+    ) -> list[Answer[Heads]]:
+        registry.update(reader.endpoints(), reader.stores())
+        return registry.ask(
+            lambda client: self._watch.heads(client, self._answer_s),
+            timeout_s=self._answer_s,
+            # A log file is readable only in the session that the location names.
+            max_age_s=0.0 if self._options.fetch == LOCAL else timing.DESCRIPTION_S,
+            again=again,
+        )
+
+    def _over_mesh(self, reader: Reader, timeout_s: float = math.inf) -> list[PartitionInfo]:
+        timeout_s = min(timeout_s, self._options.fetch_timeout_s)
+        return self._selection.of(reader.partitions(self._selection.asked, timeout_s=timeout_s))
+
+    def _discover(self, reader: Reader) -> list[PartitionInfo] | None:
+        """Wait until stores are discovered, and return their answers over the mesh.
+
+        Return None if stores cannot connect to this process and serve Flight instead.
+        """
+        deadline = Deadline(self._options.fetch_timeout_s)
+        address = self._options.mesh_address
+        try:
+            return self._over_mesh(reader, timing.FIND_S)
+        except NoStoreError as error:
+            has_flight = set(reader.stores()) <= set(reader.endpoints())
+            if error.unmet and self._options.fetch != MESH and has_flight:
+                _log.warning(
+                    "stores have not connected to %s and are read by Arrow Flight alone: %s",
+                    error.endpoint,
+                    ", ".join(error.unmet),
+                )
+                preflight.warn_of_towers(address)
+                return None
+            diagnosis = preflight.explain(reader, address, error, deadline)
+        try:
+            return self._over_mesh(reader, deadline.left_s)
+        except NoStoreError as error:
+            raise preflight.no_store(error, deadline, diagnosis) from None
+
+    def _check_fetch(self, answers: Sequence[Answer[Heads]], others: set[TopicPartition]) -> None:
+        """Raise ConfigError unless the stores with Flight can do what ``fetch`` demands."""
+        why = ""
+        missing = others.difference(*(heads for _, heads in answers))
+        if not answers:
+            why = (
+                "no store of this mesh serves Arrow Flight, through which its records are found; "
+                "start one without --flight-port off, or read with fetch = auto or mesh"
+            )
+        elif self._options.fetch == LOCAL and not any(at.directory for at, _ in answers):
+            why = "no store announces a log on this machine; read with fetch = auto or flight"
+        elif missing:
+            why = (
+                f"{min(missing)} is only in stores that serve no Arrow Flight; read with fetch = "
+                "auto or mesh"
+            )
+        if why:
+            raise ConfigError("fetch", self._options.fetch, why)
+
+    def _with_archive(self, snapshot: OffsetsSnapshot) -> OffsetsSnapshot:
+        if self._archive is None:
+            self._archive = archive.Archive(self._options.archive)
+        earliest = {tp: info.earliest for tp, info in snapshot.heads.items()}
+        if earliest != self._earliest or not self._earliest:
+            # Stores archive records before they trim them: otherwise the archive has no news.
+            self._archived = self._archive.held(self._selection.asked)
+            self._earliest = earliest
+        held = self._archived
+        infos = self._selection.of(archive.info_of(tp, files) for tp, files in held.items())
+        heads = merge_heads([*snapshot.heads.values(), *infos])
+        return snapshot._replace(heads=heads, archived={info.tp: held[info.tp] for info in infos})
 
 
-def _told(
-    bound: Bound,
-    asked: dict[TopicPartition, AskedTime],
-    snapshot: OffsetsSnapshot,
-    timeout_s: float,
-) -> TimeOffsets:
-    """What the stores say of times; they are asked again until all that should have answered."""
-    answers, waiting = TimeOffsets(), asked
-    answer_s = min(timeout_s, timing.ANSWER_S)
-    for _ in Deadline(timeout_s).attempts() if asked else ():
-        now = offsets_of_times(waiting, snapshot.heads, snapshot.holders, answer_s, snapshot.keys)
-        answers.found |= now.found
-        answers.failures = now.failures
-        answers.ahead_us = now.ahead_us if answers.ahead_us is None else answers.ahead_us
-        waiting = {tp: each for tp, each in asked.items() if tp in now.failures}
-        if not waiting:
-            break
-    add_archived_times(answers, asked, snapshot)
-    untold = sorted(asked.keys() - answers.found.keys())
-    if untold and untold[0] in answers.failures:
-        raise answers.failures[untold[0]]
-    if untold:
-        raise ConfigError(bound.option, bound.limit.text, _UNTOLD.format(untold[0]))
-    return answers
+def _topics(tps: Iterable[TopicPartition]) -> str:
+    names = sorted({tp.topic for tp in tps})
+    more = f" and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else ""
+    return f"topics {', '.join(map(quoted, names[:SHOWN_TOPICS]))}{more}"
 
 
-def _asked(position: Position) -> AskedTime:
-    return AskedTime(position.number, is_ago=position.base == AGO)
+def ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
+    """Return the stores of a partition, first those with most of its newest history."""
+    return sorted(held, key=lambda each: (each.life, each.end, -each.earliest), reverse=True)
 
 
 def _check_inside(
@@ -759,6 +570,132 @@ def _since_us(everywhere: Position | None, began_us: int, answers: TimeOffsets) 
     if everywhere is None or everywhere.base == EARLIEST:
         return None
     if everywhere.base == TIME:
-        # By this machine's clock, which is what is compared with the stores' later on.
+        # By this machine's clock, which is compared with the stores' clocks later on.
         return min(everywhere.number - (answers.ahead_us or 0), began_us)
     return began_us - (everywhere.number if everywhere.base == AGO else 0)
+
+
+def _add(answers: TimeOffsets, held: HeldRange, offset: int | None, head: PartitionInfo) -> None:
+    if offset is None and held.end < head.end:
+        offset = held.end  # the store's records are all older; those that it lacks may be newer
+    if offset is not None:
+        offset = min(max(offset, head.earliest), head.end)
+    known = answers.found.get(head.tp)
+    answers.found[head.tp] = offset if known is None or offset is None else min(known, offset)
+    answers.failures.pop(head.tp, None)
+
+
+Span = tuple[range, list[int | None]]
+"""The offsets of one store or archive, and those of two times in it; None: all are older."""
+
+
+def _times_of(files: Sequence[ArchivedFile], times_us: Sequence[int | None]) -> Span:
+    since_us, before_us = times_us
+    since: int | None = files[0].start
+    before = None
+    if since_us is not None:
+        newer = (each.start for each in files if each.last_us is None or each.last_us >= since_us)
+        since = next(newer, None)
+    if before_us is not None:
+        older = [n for n, e in enumerate(files) if e.first_us is None or e.first_us < before_us]
+        if (matching := older[-1] + 1 if older else 0) < len(files):
+            before = files[matching].start
+    return range(files[0].start, files[-1].end), [since, before]
+
+
+def _span(
+    spans: Sequence[Span], times_us: Sequence[int | None], head: PartitionInfo
+) -> tuple[int, int]:
+    start, end = head.earliest, head.end
+    ranges = [held for held, _ in spans]
+    if times_us[0] is not None:
+        # Records behind those of all stores may be newer than the time, and records before those
+        # of all stores may be new enough if the first one of these is.
+        furthest = max(held.stop for held in ranges)
+        found = min([furthest, *(each for _, (each, _) in spans if each is not None)])
+        start = start if found <= min(held.start for held in ranges) else found
+    if times_us[1] is not None and any(each is not None for _, (_, each) in spans):
+        end = max(
+            held.stop if each is None else each
+            for held, (_, each) in spans
+            # A store without older records knows nothing of others' records before its own.
+            if each != held.start or not any(o.start < each <= o.stop for o in ranges)
+        )
+    return start, end
+
+
+@dataclass(slots=True)
+class _WatchedStore:
+    """The latest answer of one store; ``heads`` is a new object when it has changed."""
+
+    location: StoreLocation
+    cursor: str = ""
+    complete_at: float = -math.inf
+    heads: dict[TopicPartition, PartitionInfo] = field(default_factory=dict)
+    is_watched: bool = False
+    unwatched_until: float = -math.inf
+
+
+class StoreWatch:
+    """The partitions of each store, kept up to date by what the stores send as changed.
+
+    One thread calls it; ``heads`` may run for several stores in parallel.
+    """
+
+    def __init__(self, selection: TopicSelection, keys: KeyFiles) -> None:
+        self._keys = keys
+        self._selection = selection
+        topics = selection.asked
+        self._topics = topics if topics is None or len(topics) <= MAX_NAMES else None
+        self._stores: dict[str, _WatchedStore] = {}
+        self._changed = threading.Event()
+
+    def clear(self) -> None:
+        """Forget changes up to now: the next ``wait`` returns for those after this call."""
+        self._changed.clear()
+
+    def heads(self, client: StoreClient, timeout_s: float) -> Heads:
+        """Return a store's partitions: the same object as long as nothing has changed."""
+        store, now = self._of(client.location), time.monotonic()
+        cursor = store.cursor if now < store.complete_at + timing.COMPLETE_S else ""
+        found = client.watch(self._topics, cursor, wait_s=0.0, timeout_s=timeout_s)
+        changed = {info.tp: info for info in self._selection.of(found.heads)}
+        store.cursor = found.cursor
+        if found.complete:
+            store.complete_at = now
+        heads = changed if found.complete else {**store.heads, **changed}
+        if heads != store.heads:
+            store.heads = heads
+        return store.heads
+
+    def wait(self, locations: Sequence[StoreLocation], timeout_s: float) -> bool:
+        """Wait until one of these stores may have changed; return False if none has."""
+        watched = [self._has_watch(self._of(each)) for each in locations]
+        if all(watched):
+            return self._changed.wait(timeout_s)
+        self._changed.wait(min(timeout_s, timing.UNWATCHED_S))
+        return True
+
+    def _of(self, location: StoreLocation) -> _WatchedStore:
+        store = self._stores.get(location.store)
+        if store is None or store.location != location:
+            store = self._stores[location.store] = _WatchedStore(location)
+        return store
+
+    def _has_watch(self, store: _WatchedStore) -> bool:
+        if store.cursor and not store.is_watched and time.monotonic() >= store.unwatched_until:
+            store.is_watched = True
+            arguments, name = (store, store.cursor), "dafka-store-watch"
+            threading.Thread(target=self._run, args=arguments, name=name, daemon=True).start()
+        return store.is_watched
+
+    def _run(self, store: _WatchedStore, cursor: str) -> None:
+        waiting = {"wait_s": timing.WATCH_S, "timeout_s": timing.ANSWER_S}
+        try:
+            with connections.lend_client(store.location, self._keys) as client:
+                client.watch(self._topics, cursor, **waiting)
+        except DafkaError as error:
+            _log.debug("%s", error)  # the next snapshot finds the cause
+            store.unwatched_until = time.monotonic() + timing.RETRY_S
+        store.is_watched = False
+        self._changed.set()

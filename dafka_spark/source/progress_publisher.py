@@ -20,7 +20,7 @@ from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.offset_reader import ask_known
+from dafka_spark.source.offset_reader import OffsetReader
 from dafka_spark.source.read_limit import Sizes, Waiting
 
 EVERY_S: Final = 10.0
@@ -131,7 +131,7 @@ class ProgressPublisher:
         size = len(report.packed())
         if size > IDLE_S * BYTES_PER_S:
             report = replace(report, every_s=size / BYTES_PER_S)
-        found = ask_known(self._options, self._connect, lambda client: None)
+        found = OffsetReader(self._options, self._connect).query_stores(lambda client: None)
         if not found:
             raise NoStoreError((self._options.mesh_address.name,), 0)
         with ExitStack() as lent:

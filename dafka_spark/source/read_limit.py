@@ -1,4 +1,4 @@
-"""How much of what is waiting a micro-batch takes: records, bytes, and whether it is time yet."""
+"""Limits of a micro-batch: records, bytes, and the wait for ``minOffsetsPerTrigger``."""
 
 from __future__ import annotations
 
@@ -28,53 +28,54 @@ from dafka_spark.source.offset_ranges import Holders, rate_limit
 from dafka_spark.source.offset_reader import ranked
 
 UNASKED_BYTES: Final = 1 << 20
-"""Where records of this size would all fit into the limit, no store is asked how large they are: a
-small batch costs no request."""
+"""If records of this size would all fit into the limit, no store is asked for their size: a small
+batch costs no request."""
 
 ASSUMED_BYTES: Final = 1_024
-"""The size of a record where no store can tell: those of C."""
+"""The size of a record where no store knows it: C stores."""
 
 Waiting = Mapping[TopicPartition, int]
 Sizes = Mapping[TopicPartition, Sequence[float]]
-"""About how many bytes a record takes in each of some parts, of one size, of what is waiting."""
+"""The mean bytes of a record in each of some equal parts of the waiting records."""
 
 _log = logging.getLogger("dafka_spark")
 
 
 def records_within(limit_bytes: int, waiting: Waiting, sizes: Sizes) -> int:
-    """How many records have about so many bytes, if each partition gives the same share of its own.
+    """Return how many records have that many bytes if each partition gives the same share.
 
-    One at least.  Partitions without sizes have those of the others.  A pure function.
+    At least one.  Partitions without sizes have the mean of the others.  A pure function.
     """
     total = sum(waiting.values())
-    told = {tp: sizes[tp] for tp in waiting if sizes.get(tp)}
-    known = sum(waiting[tp] for tp in told) or 1
-    most = max(map(len, told.values()), default=1)
+    sampled = {tp: sizes[tp] for tp in waiting if sizes.get(tp)}
+    known = sum(waiting[tp] for tp in sampled) or 1
+    parts = max(map(len, sampled.values()), default=1)
     taken, left = 0.0, float(limit_bytes)
-    for part in range(most):
-        some = sum(waiting[tp] * each[part * len(each) // most] for tp, each in told.items())
-        mean = some / known if told else ASSUMED_BYTES
-        size = mean * total / most
+    for part in range(parts):
+        part_bytes = sum(
+            waiting[tp] * each[part * len(each) // parts] for tp, each in sampled.items()
+        )
+        size = (part_bytes / known if sampled else ASSUMED_BYTES) * total / parts
         if size > left:
-            taken += total * left / size / most
+            taken += total * left / size / parts
             break
-        taken, left = taken + total / most, left - size
-    # Sums of fractions may be a little below what they stand for.
+        taken, left = taken + total / parts, left - size
+    # Sums of fractions may be a little below the number that they stand for.
     return max(min(math.floor(taken + 1e-6), total), 1)
 
 
 class BatchLimit:
-    """What the micro-batches of one query take."""
+    """The records that the micro-batches of one query take."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._last_s = -math.inf
         self._is_delayed = False
-        self._is_said = False
+        self._has_warned = False
 
     @property
     def default(self) -> ReadLimit:
-        """What Spark is told, and hands back; ``taken`` holds to the other limits, too."""
+        """The limit for Spark, which hands it back; ``taken`` applies the others as well."""
         rows, size = self._options.max_offsets_per_trigger, self._options.trigger_bytes
         if rows is not None:
             return ReadMaxRows(rows)
@@ -83,7 +84,7 @@ class BatchLimit:
         return ReadMaxBytes(size)
 
     def is_delayed(self, limit: ReadLimit, waiting: Waiting) -> bool:
-        """Whether the next batch waits for ``minOffsetsPerTrigger``."""
+        """Return whether the next batch waits for ``minOffsetsPerTrigger``."""
         least, total = self._options.min_offsets_per_trigger, sum(waiting.values())
         is_free = least is None or isinstance(limit, ReadAllAvailable)
         delayed = not is_free and total < (least or 0) and not self._is_time
@@ -94,13 +95,12 @@ class BatchLimit:
 
     @property
     def is_due(self) -> bool:
-        """Whether a batch that was delayed has waited for long enough."""
+        """A delayed batch has waited for ``maxTriggerDelay``."""
         return self._is_delayed and self._is_time
 
     @property
     def _is_time(self) -> bool:
-        delay_s = self._options.max_trigger_delay / 1000
-        return time.monotonic() - self._last_s >= delay_s
+        return time.monotonic() - self._last_s >= self._options.max_trigger_delay / 1000
 
     def taken(
         self,
@@ -111,10 +111,10 @@ class BatchLimit:
         *,
         turn: int,
     ) -> dict[TopicPartition, int]:
-        """How many records to take of each partition, of which ``firsts`` are the next ones.
+        """Return how many records to take of each partition, from offsets ``firsts`` on.
 
         Raises:
-            TypeError: the limit is none that ``default`` says.
+            TypeError: the limit has a type that ``default`` never returns.
         """
         if isinstance(limit, ReadAllAvailable):
             return rate_limit(waiting, None)
@@ -127,39 +127,39 @@ class BatchLimit:
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.trigger_bytes
         if min(total, most) * UNASKED_BYTES > size:
             within = records_within(size, waiting, self.sizes(waiting, firsts, holders))
-            self._say(size, within, total)
+            self._warn_of_default(size, within, total)
             most = min(most, within)
         return rate_limit(waiting, most, turn=turn)
 
     def sizes(
         self, waiting: Waiting, firsts: Mapping[TopicPartition, int], holders: Holders
     ) -> Sizes:
-        """What stores say of the partitions with most records; of some they may say nothing."""
+        """Return the stores' samples for the partitions with most records; some may be missing."""
         found: dict[TopicPartition, Sequence[float]] = {}
         stores: dict[StoreLocation, list[AskedRange]] = {}
         for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
-            for location in [each.location for each in ranked(holders.get(tp, ()))][:1]:
-                asked = AskedRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
-                stores.setdefault(location, []).append(asked)
+            for best in ranked(holders.get(tp, ()))[:1]:
+                wanted = AskedRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
+                stores.setdefault(best.location, []).append(wanted)
         timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
         for location, ranges in stores.items():
             try:
                 with connections.lend_client(location, self._options.keys) as client:
                     sizes = client.record_sizes(ranges, timeout_s=timeout_s).sizes
             except DafkaError as error:
-                _log.debug("the size of records is not known: %s", error)
+                _log.debug("the size of records is unknown: %s", error)
                 continue
-            for asked, size in zip(ranges, sizes, strict=False):
-                found[asked.tp] = size or ()
+            for wanted, size in zip(ranges, sizes, strict=False):
+                found[wanted.tp] = size or ()
         return found
 
-    def _say(self, size: int, within: int, total: int) -> None:
-        if within < total and self._options.is_limited_by_default and not self._is_said:
-            self._is_said = True
+    def _warn_of_default(self, size: int, within: int, total: int) -> None:
+        if within < total and self._options.is_limited_by_default and not self._has_warned:
+            self._has_warned = True
             _log.warning(
-                "%d of the %d records that are waiting are taken by the next micro-batch, the "
-                "others by later ones: as neither maxBytesPerTrigger nor maxOffsetsPerTrigger is "
-                "given, maxBytesPerTrigger is %d ('unlimited' takes all)",
+                "the next micro-batch takes %d of the %d waiting records, later ones take the "
+                "others: as neither maxBytesPerTrigger nor maxOffsetsPerTrigger is set, "
+                "maxBytesPerTrigger is %d ('unlimited' takes all)",
                 within,
                 total,
                 size,

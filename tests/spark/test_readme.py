@@ -116,6 +116,20 @@ def test_the_example_of_reading(
     assert counted[producer.address] == 2
 
 
+def test_the_example_of_the_source(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    text = example("docs/source.md", "The source: what a query reads")
+    address = produce(cluster, topic, range(3))
+    names = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
+    exec(text.replace('"flights"', repr(topic)), names)
+    query: Any = names["query"]
+    query.processAllAvailable()
+    query.stop()
+    rows = spark.table("last_hour").collect()
+    assert [(row["partition"], row["offset"]) for row in rows] == [(address, n) for n in range(3)]
+
+
 def test_the_example_of_one_load(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
     text = example("docs/spark.md", "One `load()` for each query").replace('"flights"', repr(topic))
     keyed = "string(id) AS key, string(id) AS value"

@@ -183,7 +183,7 @@ def test_an_idle_query_makes_no_batches(
     assert [count for count in looks if count] == [4, 1]
     assert len(looks) == 2
     assert [list(offset) for offset in committed(tmp_path)] == [
-        ["lives", "start", "tasks", "topics", "version"]
+        ["lives", "start", "topics", "version"]
     ] * 2
 
 

@@ -1,15 +1,16 @@
-"""Queries over an archive and stores that have given up their first records, as one topic."""
+"""Queries over an archive and stores that have trimmed their first records, as one topic."""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dafka_core.archive.archive import Archive
 from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
 from dafka_core.archive.layout import ArchiveError
 from dafka_core.model.envelope import closed
@@ -25,7 +26,8 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.archive.records import BEGIN_US, HOUR_US, batch, content
 from tests.integration.cluster.stores import HeardOf, Serve, Served
-from tests.unit.dafka_spark.streams import ALL, json_round
+from tests.unit.dafka_spark import streams
+from tests.unit.dafka_spark.streams import ALL, json_round, reader
 
 A = TopicPartition("t", "A" * 32)
 B = TopicPartition("t", "B" * 32)
@@ -39,7 +41,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def archived(directory: Path, store: Served, tp: TopicPartition, end: int, start: int = 0) -> None:
-    """As a store does, which gives up the records then."""
+    """Archive and trim records, as a store does."""
 
     def read(wanted: Wanted) -> list[RecordBatch]:
         return store.log.read(wanted.tp, wanted.start, wanted.end)
@@ -53,7 +55,7 @@ def archived(directory: Path, store: Served, tp: TopicPartition, end: int, start
 
 @pytest.fixture
 def one(serve: Serve, archive: Path) -> Served:
-    """A store with offsets 40 to 60, an archive with what is before; each record an hour later."""
+    """A store with offsets 40 to 60, an archive with 0 to 40; each record is an hour later."""
     store = serve("one")
     store.log.append([batch(A, 0, 60)])
     archived(archive, store, A, 40)
@@ -66,14 +68,17 @@ def query(store: Served | HeardOf, archive: Path, **given: str) -> DafkaBatchRea
     return DafkaBatchReader(full(), SourceOptions.of(options).for_batch(), source.connect)
 
 
-def rows(reader: DafkaBatchReader) -> Rows:
-    found: Rows = []
-    for part in reader.partitions():
-        for each in reader.read(part):
-            found += zip(each["partition"].to_pylist(), each["offset"].to_pylist(), strict=True)
-            for offset, value in zip(each["offset"], each["value"], strict=True):
-                assert value.as_py() == content(offset.as_py())
-    return found
+def read(query: DafkaBatchReader, tasks: Sequence[Any] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a batch."""
+    for task in query.partitions() if tasks is None else tasks:
+        for each in query.read(task):
+            yield from each.to_pylist()
+
+
+def rows(query: DafkaBatchReader) -> Rows:
+    found = list(read(query))
+    assert all(row["value"] == content(row["offset"]) for row in found)
+    return [(row["partition"], row["offset"]) for row in found]
 
 
 def of(tp: TopicPartition, *spans: range) -> Rows:
@@ -87,7 +92,7 @@ def test_a_batch_reads_both_as_one_topic(one: Served, archive: Path, fetch: str)
     assert rows(small) == of(A, range(60))
 
 
-def test_what_both_have_comes_once(one: Served, archive: Path, serve: Serve) -> None:
+def test_records_of_both_come_once(one: Served, archive: Path, serve: Serve) -> None:
     other = serve("other")
     other.log.append([batch(A, 0, 60)])
     other.log.trim(A, 15)
@@ -99,15 +104,12 @@ def test_columns_from_the_archive_are_those_of_stores(serve: Serve, archive: Pat
     contents = [closed(b"v", b"k", [("h", b"1"), ("n", None)]), closed(None, b"k"), b"", b"bare"]
     store.append(A, contents)
     options = {"subscribe": "t", "includeHeaders": "true", "archive": str(archive)}
+    (archive / "_dafka").mkdir(parents=True)
 
-    def table() -> list[dict[str, object]]:
+    def table() -> list[dict[str, Any]]:
         made = SourceOptions.of(options).for_batch()
-        reader = DafkaBatchReader(full(headers=True), made, HeardOf([store]).connect)
-        batches = (each for part in reader.partitions() for each in reader.read(part))
-        return [row for each in batches for row in each.to_pylist()]
+        return list(read(DafkaBatchReader(full(headers=True), made, HeardOf([store]).connect)))
 
-    archive.mkdir()
-    (archive / "_dafka").mkdir()
     before = table()
     archived(archive, store, A, 4)
     assert store.log.info(A).earliest == 4  # type: ignore[union-attr]
@@ -115,10 +117,13 @@ def test_columns_from_the_archive_are_those_of_stores(serve: Serve, archive: Pat
     assert len(before) == 4
 
 
-def test_a_topic_that_stores_have_no_more(one: Served, archive: Path, serve: Serve) -> None:
+@pytest.mark.parametrize("fetch", ["auto", "flight"])
+def test_a_topic_of_the_archive_alone(one: Served, archive: Path, serve: Serve, fetch: str) -> None:
     empty = serve("empty")
-    assert rows(query(empty, archive)) == of(A, range(40))
-    assert rows(query(empty, archive, fetch="flight")) == of(A, range(40))
+    assert rows(query(empty, archive, fetch=fetch)) == of(A, range(40))
+    time_ms = str((BEGIN_US + 7 * HOUR_US) // 1000)
+    found = rows(query(empty, archive, fetch=fetch, startingTimestamp=time_ms))
+    assert found == of(A, range(7, 40))
 
 
 @pytest.mark.parametrize("fetch", WAYS)
@@ -153,38 +158,30 @@ def test_a_hole_in_the_archive_hides_nothing_behind_it(
 
 
 @pytest.mark.parametrize("fetch", WAYS)
-def test_what_is_archived_after_the_plan_is_found(one: Served, archive: Path, fetch: str) -> None:
-    reader = query(one, archive, fetch=fetch)
-    parts = reader.partitions()
+def test_the_archive_changes_after_the_plan(one: Served, archive: Path, fetch: str) -> None:
+    """More records are archived, and then a day is removed."""
+    batch_query = query(one, archive, fetch=fetch, failOnDataLoss="false")
+    tasks = batch_query.partitions()
     archived(archive, one, A, 55, start=40)
-    found = [o for part in parts for each in reader.read(part) for o in each["offset"].to_pylist()]
-    assert found == list(range(60))
-
-
-def test_a_day_that_is_removed_after_the_plan_is_lost(one: Served, archive: Path) -> None:
-    reader = query(one, archive, failOnDataLoss="false")
-    parts = reader.partitions()
+    assert [row["offset"] for row in read(batch_query, tasks)] == [*range(60)]
     shutil.rmtree(archive / "topic=t" / "day=2026-01-01")
-    found = [o for part in parts for each in reader.read(part) for o in each["offset"].to_pylist()]
-    assert found == list(range(24, 60))
+    assert [row["offset"] for row in read(batch_query, tasks)] == [*range(24, 60)]
 
 
 @pytest.mark.parametrize("fetch", WAYS)
-def test_a_damaged_file_is_no_loss_that_may_be_left_out(
-    one: Served, archive: Path, fetch: str
-) -> None:
+def test_a_damaged_file_always_fails(one: Served, archive: Path, fetch: str) -> None:
     for path in archive.glob("topic=t/day=2026-01-01/*.parquet"):
         path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(FetchError, match=r"the archive at .*cannot be read"):
         rows(query(one, archive, fetch=fetch, failOnDataLoss="false"))
 
 
-def test_no_archive_is_an_error_before_anything_is_read(one: Served, tmp_path: Path) -> None:
+def test_a_wrong_directory_fails_the_plan(one: Served, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="there is no archive"):
         query(one, tmp_path / "archve").partitions()
 
 
-def test_conditions_hold_for_both(one: Served, archive: Path) -> None:
+def test_conditions_apply_to_both(one: Served, archive: Path) -> None:
     assert rows(query(one, archive, where="value IN ('value 7', 'value 50')")) == of(
         A, range(7, 8), range(50, 51)
     )
@@ -204,7 +201,7 @@ def test_conditions_hold_for_both(one: Served, archive: Path) -> None:
         ("partition = 'none'", []),
     ],
 )
-def test_conditions_narrow_what_is_read(
+def test_conditions_narrow_the_ranges(
     one: Served, archive: Path, where: str, expected: list[tuple[int, int]]
 ) -> None:
     parts: list[Any] = query(one, archive, where=where).partitions()
@@ -217,12 +214,6 @@ def test_a_query_starts_at_a_time(one: Served, archive: Path, hours: float, firs
     assert rows(query(one, archive, startingTimestamp=time_ms)) == of(A, range(first, 60))
 
 
-def test_a_time_in_what_only_the_archive_has(archive: Path, one: Served, serve: Serve) -> None:
-    time_ms = str((BEGIN_US + 7 * HOUR_US) // 1000)
-    found = rows(query(serve("empty"), archive, startingTimestamp=time_ms))
-    assert found == of(A, range(7, 40))
-
-
 def test_odd_names(serve: Serve, archive: Path) -> None:
     odd = TopicPartition(text_of(b"a/\xff="), text_of(b"../\x80"))
     store = serve("one")
@@ -233,25 +224,23 @@ def test_odd_names(serve: Serve, archive: Path) -> None:
 
 
 def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None:
-    """What a newer producer has gone on without is archived, and not the partition's any more."""
+    """A newer producer has taken over without records that are archived."""
     old = Epoch.first(EpochId(5, 1, 1))
     new = Epoch(9, 2, 1, 20, old.digest)
     store = serve("one")
     values = [content(offset) for offset in range(30)]
     store.log.append([RecordBatch(A, 0, Values.of(values), epoch=old)])
 
-    def read(wanted: Wanted) -> list[RecordBatch]:
+    def stored(wanted: Wanted) -> list[RecordBatch]:
         return store.log.read(wanted.tp, wanted.start, wanted.end)
 
-    ArchiveWriter(archive, "t").archive([Wanted(A, 0, 30, old.life)], read)
+    ArchiveWriter(archive, "t").archive([Wanted(A, 0, 30, old.life)], stored)
     assert store.log.write([SetAside(A, 20)]) == [None]
     store.log.append([RecordBatch(A, 20, Values.of([b"new"] * 5), epoch=new)])
     store.log.trim(A, 10)
 
     def contents(**given: str) -> list[bytes]:
-        reader = query(store, archive, **given)
-        batches = (each for part in reader.partitions() for each in reader.read(part))
-        return [value for each in batches for value in each["value"].to_pylist()]
+        return [row["value"] for row in read(query(store, archive, **given))]
 
     assert contents() == [*values[:20], *[b"new"] * 5]
     store.log.trim(A, 22)  # by a store without an archive
@@ -262,60 +251,65 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
 
 @pytest.fixture
 def stream(one: Served, archive: Path) -> DafkaMicroBatchStream:
-    given = {"subscribe": "t", "startingOffsets": "earliest", "fetchTimeoutMs": "10000"}
-    options = SourceOptions.of({**given, "archive": str(archive)}).for_stream()
-    return DafkaMicroBatchStream(full(), options, HeardOf([one]).connect)
+    return reader(HeardOf([one]), archive=str(archive))
 
 
-def streamed(stream: DafkaMicroBatchStream, start: Any, end: Any) -> Iterator[int]:
-    for part in stream.partitions(json_round(start), json_round(end)):
-        for each in stream.read(part):
-            yield from each["offset"].to_pylist()
+def streamed(stream: DafkaMicroBatchStream, start: Any, end: Any) -> dict[str, list[int]]:
+    return streams.rows(stream, stream.partitions(json_round(start), json_round(end)))
 
 
-def test_a_stream_begins_in_the_archive_and_goes_on_in_the_stores(
+def test_a_stream_begins_in_the_archive_and_continues_in_the_stores(
     one: Served, archive: Path, stream: DafkaMicroBatchStream
 ) -> None:
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
-    assert list(streamed(stream, start, end)) == list(range(60))
+    assert streamed(stream, start, end) == {A.partition: [*range(60)]}
     one.log.append([batch(A, 60, 80), batch(B, 0, 30)])
     archived(archive, one, B, 20)
     later = stream.latestOffset(end, ALL)
-    found = sorted(streamed(stream, end, later))
-    assert found == sorted([*range(60, 80), *range(30)])
+    assert streamed(stream, end, later) == {
+        A.partition: [*range(60, 80)],
+        B.partition: [*range(30)],
+    }
     assert stream.latestOffset(json_round(later), ALL) == later
 
 
-def test_a_stream_that_is_overtaken_by_retention_goes_on_in_the_archive(
+def test_a_stream_behind_retention_continues_in_the_archive(
     one: Served, archive: Path, stream: DafkaMicroBatchStream
 ) -> None:
-    start = json_round(stream.initialOffset())
-    end = stream.latestOffset(start, ALL)
-    archived(archive, one, A, 60, start=40)
-    assert list(streamed(stream, start, end)) == list(range(60))
-    one.log.append([batch(A, 60, 90)])
-    archived(archive, one, A, 85, start=60)
-    later = stream.latestOffset(end, ALL)
-    assert list(streamed(stream, end, later)) == list(range(60, 90))
-
-
-def test_a_repeated_batch_has_the_same_tasks(
-    one: Served, archive: Path, stream: DafkaMicroBatchStream
-) -> None:
+    """And another reader plans the same tasks for the repeated batch."""
     start = json_round(stream.initialOffset())
     end = json_round(stream.latestOffset(start, ALL))
     before = stream.partitions(start, end)
-    archived(archive, one, A, 55, start=40)
-    again = DafkaMicroBatchStream(full(), stream._options, HeardOf([one]).connect)
+    archived(archive, one, A, 60, start=40)
+    again = reader(HeardOf([one]), archive=str(archive))
     assert again.partitions(start, end) == before
-    assert list(streamed(again, start, end)) == list(range(60))
+    for each in (stream, again):
+        assert streamed(each, start, end) == {A.partition: [*range(60)]}
+    one.log.append([batch(A, 60, 90)])
+    archived(archive, one, A, 85, start=60)
+    later = stream.latestOffset(end, ALL)
+    assert streamed(stream, end, later) == {A.partition: [*range(60, 90)]}
 
 
-def test_the_archive_is_looked_at_when_stores_have_given_something_up(
-    one: Served, archive: Path, stream: DafkaMicroBatchStream, monkeypatch: pytest.MonkeyPatch
+def test_the_archive_is_read_again_only_after_a_trim(
+    one: Served, stream: DafkaMicroBatchStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = stream.latestOffset(stream.initialOffset(), ALL)
-    monkeypatch.setattr(stream._archive._archive, "held", None)  # nobody looks
+    monkeypatch.delattr(Archive, "held")
     one.log.append([batch(A, 60, 70)])
     assert stream.latestOffset(end, ALL) != end
+
+
+def test_a_later_partition_of_a_stream_from_a_time_starts_in_the_archive(
+    one: Served, archive: Path
+) -> None:
+    """Its store has trimmed some of the records since then."""
+    time_ms = str((BEGIN_US + 25 * HOUR_US) // 1000)
+    stream = reader(HeardOf([one]), archive=str(archive), startingTimestamp=time_ms)
+    begun = stream.initialOffset()
+    assert streams.positions(begun) == {A.partition: 25}
+    one.log.append([batch(B, 0, 60)])
+    archived(archive, one, B, 30)
+    end = stream.latestOffset(begun, ALL)
+    assert streamed(stream, begun, end)[B.partition] == [*range(25, 60)]

@@ -1,4 +1,4 @@
-"""``maxBytesPerTrigger``, with sizes that real stores tell."""
+"""``maxBytesPerTrigger``, with the sizes of real stores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one(serve: Serve) -> Served:
 
 
 def batches(stream: DafkaMicroBatchStream, start: Any) -> list[tuple[int, int, set[str]]]:
-    """Records and bytes of each micro-batch until there is nothing new, and of which partitions."""
+    """Return the records, bytes and partitions of each micro-batch until all is read."""
     found = []
     limit = stream.getDefaultReadLimit()
     while (end := json_round(stream.latestOffset(start, limit))) != start:
@@ -42,21 +42,20 @@ def batches(stream: DafkaMicroBatchStream, start: Any) -> list[tuple[int, int, s
     return found
 
 
-def test_batches_have_about_so_many_bytes(one: Served) -> None:
+def test_batches_have_about_that_many_bytes(one: Served) -> None:
     stream = reader(HeardOf([one]), maxbytespertrigger="1000000")
     stream.prepareForTriggerAvailableNow()
     found = batches(stream, json_round(stream.initialOffset()))
     assert sum(count for count, _, _ in found) == 5_100
     assert sum(size for _, size, _ in found) == 6_000_000
     assert len(found) in (6, 7)
-    # The rest is small; a record's place in its partition is estimated, too.
     assert all(size <= 1_050_000 for _, size, _ in found)
     assert all(size >= 900_000 for _, size, _ in found[:-1])
     assert all(names == {"A", "B"} for _, _, names in found[:-1])
 
 
 def test_records_that_become_larger_are_noticed(serve: Serve) -> None:
-    """A mean over all that is waiting would be wrong of the first ones, and of the last ones."""
+    """A mean over all waiting records would be wrong for the first ones and for the last ones."""
     store = serve("one")
     for size in (100, 100, 100, 20_000):
         store.add(A, 1_000, size)
@@ -66,13 +65,15 @@ def test_records_that_become_larger_are_noticed(serve: Serve) -> None:
     assert max(size for _, size, _ in found) < 3 << 20
 
 
-def test_the_default_takes_what_is_no_giant(one: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_default_takes_a_small_topic_at_once(
+    one: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     stream = reader(HeardOf([one]))
     assert [count for count, _, _ in batches(stream, stream.initialOffset())] == [5_100]
     assert "maxBytesPerTrigger" not in caplog.text
 
 
-def test_a_store_that_does_not_answer_for_sizes_is_asked_each_time(
+def test_a_store_without_sizes_is_retried_each_time(
     one: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

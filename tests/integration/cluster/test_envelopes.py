@@ -52,22 +52,11 @@ def write(
     rows: dict[str, list[Any]],
     **given: Any,
 ) -> None:
-<<<<<<< HEAD
-    """As a task does."""
+    """Write rows as a task does."""
     chosen = options(cluster, topic=topic, **given)
     with factory(chosen) as task:
         written = write_rows(iter([batch(rows)]), chosen, lambda _: PARTITION, task.open)
         commit(chosen, task.picked, *written)
-=======
-    """Write rows as a task does."""
-    with WriterFactory(options(cluster, topic=topic, **given)) as factory:
-        write_rows(
-            iter([batch(rows)]),
-            options(cluster, topic=topic, **given),
-            lambda _: PARTITION,
-            factory.open,
-        )
->>>>>>> conn-ranges
 
 
 def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[Any]]:

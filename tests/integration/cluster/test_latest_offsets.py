@@ -1,11 +1,10 @@
-"""What the driver learns of stores, at each trigger."""
+"""Snapshots of what the stores hold, and the plans made of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.model.records import PartitionInfo, TopicPartition
@@ -13,34 +12,34 @@ from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
-from dafka_spark.source.offset_reader import OffsetsSnapshot, fetch_latest_offsets
+from dafka_spark.source.offset_ranges import DafkaInputPartition
+from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.integration.cluster.stores import HeardOf, Serve
+from tests.unit.dafka_spark.streams import ALL, everything, reader, rows
 
 A = TopicPartition("t", "A")
 B = TopicPartition("t", "B")
 
 
 def options(**given: str) -> SourceOptions:
-    return SourceOptions.of({"subscribe": "t", "fetchtimeoutms": "20000", **given})
+    return SourceOptions.of({"subscribe": "t", "fetchTimeoutMs": "20000", **given})
 
 
-def seen(source: HeardOf, *, thorough: bool = False, **given: str) -> OffsetsSnapshot:
-    return fetch_latest_offsets(options(**given), source.connect, thorough=thorough)
+def snapshot(source: HeardOf, *, thorough: bool = False, **given: str) -> OffsetsSnapshot:
+    return OffsetReader(options(**given), source.connect).snapshot(thorough=thorough)
 
 
 def holders(found: OffsetsSnapshot) -> dict[str, tuple[int, int]]:
     return {held.location.store: (held.earliest, held.end) for held in found.holders[A]}
 
 
-def test_the_furthest_head_and_the_longest_memory(serve: Serve) -> None:
+def test_the_earliest_and_the_furthest_offset_of_all_stores(serve: Serve) -> None:
     ahead, behind = serve("ahead"), serve("behind")
     ahead.add(A, 100)
     ahead.log.trim(A, 20)
     behind.add(A, 60)
     behind.add(TopicPartition("u", "A"), 1)
-    found = seen(HeardOf([ahead, behind]))
+    found = snapshot(HeardOf([ahead, behind]))
     assert list(found.heads.values()) == [PartitionInfo("t", "A", 0, 100)]
     assert holders(found) == {"ahead": (20, 100), "behind": (0, 60)}
 
@@ -50,7 +49,7 @@ def test_the_mesh_is_asked_once_where_all_stores_serve_flight(serve: Serve) -> N
     source = HeardOf([store])
     for count in range(1, 5):
         store.add(A, 1)
-        assert list(seen(source).heads.values()) == [PartitionInfo("t", "A", 0, count)]
+        assert list(snapshot(source).heads.values()) == [PartitionInfo("t", "A", 0, count)]
     assert source.calls == ["partitions"]
 
 
@@ -59,11 +58,11 @@ def test_stores_come_and_go(serve: Serve) -> None:
     first.add(A, 5)
     second.add(A, 9)
     source = HeardOf([first])
-    assert seen(source).heads[A].end == 5
+    assert snapshot(source).heads[A].end == 5
     source.served.append(second)
-    assert holders(seen(source)) == {"first": (0, 5), "second": (0, 9)}
+    assert holders(snapshot(source)) == {"first": (0, 5), "second": (0, 9)}
     source.served.remove(first)
-    assert holders(seen(source)) == {"second": (0, 9)}
+    assert holders(snapshot(source)) == {"second": (0, 9)}
 
 
 def test_c_nodes_are_asked_over_the_mesh(serve: Serve) -> None:
@@ -73,7 +72,7 @@ def test_c_nodes_are_asked_over_the_mesh(serve: Serve) -> None:
     source.add(A, 7)
     source.add(B, 3)
     for _ in range(2):
-        found = seen(source)
+        found = snapshot(source)
         assert list(found.heads.values()) == [
             PartitionInfo("t", "A", 0, 7),
             PartitionInfo("t", "B", 0, 3),
@@ -82,22 +81,22 @@ def test_c_nodes_are_asked_over_the_mesh(serve: Serve) -> None:
     assert source.calls == ["partitions"] * 2
 
 
-def test_a_store_that_does_not_answer_is_not_waited_for(serve: Serve) -> None:
+def test_an_unreachable_store_delays_no_snapshot(serve: Serve) -> None:
     gone, there = serve("gone"), serve("there")
     gone.add(A, 9)
     there.add(A, 5)
     source = HeardOf([gone, there])
-    assert seen(source).heads[A].end == 9
+    assert snapshot(source).heads[A].end == 9
     gone.stop()
     for _ in range(3):
-        assert holders(seen(source)) == {"there": (0, 5)}
+        assert holders(snapshot(source)) == {"there": (0, 5)}
     assert source.calls == ["partitions"]
-    # Where the answer stands for a whole query the mesh is asked, which may still hear it.
+    # A thorough snapshot asks the mesh as well, which may still reach the store.
     source.add(A, 9)
-    assert list(seen(source, thorough=True).heads.values()) == [PartitionInfo("t", "A", 0, 9)]
+    assert list(snapshot(source, thorough=True).heads.values()) == [PartitionInfo("t", "A", 0, 9)]
 
 
-def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
+def test_a_store_that_only_the_mesh_reaches_answers_there_after_a_while(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, there = serve("gone"), serve("there")
@@ -105,37 +104,37 @@ def test_a_store_that_only_the_mesh_reaches_is_asked_there_after_a_while(
     source = HeardOf([gone, there])
     source.add(A, 9)
     gone.stop()
-    assert seen(source).heads[A].end == 9  # the first look is over the mesh, too
-    assert seen(source).heads[A].end == 5
+    assert snapshot(source).heads[A].end == 9  # the first snapshot is over the mesh, too
+    assert snapshot(source).heads[A].end == 5
     monkeypatch.setattr(timing, "UNREACHABLE_S", 0.0)
-    assert seen(source).heads[A].end == 9
+    assert snapshot(source).heads[A].end == 9
 
 
 def test_a_store_that_has_been_started_anew_is_described_anew(serve: Serve) -> None:
     store = serve("one")
     store.add(A, 5)
     source = HeardOf([store])
-    before = seen(source).holders[A][0].location
+    before = snapshot(source).holders[A][0].location
     store.stop()
     store.start()
-    after = seen(source).holders[A][0].location
+    after = snapshot(source).holders[A][0].location
     assert after.session != before.session
     store.stop()
     store.start(store.port)
-    # Nothing announces it, but a query that maps logs must know.
-    assert seen(source, fetch="local").holders[A][0].location.session == store.location.session
+    # No announcement changes, but a query that maps logs needs the session.
+    assert snapshot(source, fetch="local").holders[A][0].location.session == store.location.session
 
 
-def test_nobody_answers(serve: Serve) -> None:
+def test_no_store_answers(serve: Serve) -> None:
     store = serve("one")
     source = HeardOf([store])
     source.add(A, 9)
     store.stop()
-    found = seen(source)
+    found = snapshot(source)
     assert list(found.heads.values()) == [PartitionInfo("t", "A", 0, 9)]
     assert found.holders == {}
     with pytest.raises(StoreUnreachableError):
-        seen(source, fetch="flight")
+        snapshot(source, fetch="flight")
 
 
 def test_another_store_where_one_was(serve: Serve) -> None:
@@ -144,54 +143,56 @@ def test_another_store_where_one_was(serve: Serve) -> None:
     source = HeardOf([store])
     store.service, service = other.service, store.service
     with pytest.raises(StoreUnreachableError, match=r"store one: "):
-        seen(source, fetch="flight")
+        snapshot(source, fetch="flight")
     store.service = service
 
 
-def test_a_store_that_announces_nonsense(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_with_an_invalid_endpoint(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     there = serve("there")
     there.add(A, 5)
     source = HeardOf([there], ["odd"])
     announced = {"odd": ("http://nowhere",), "there": there.location.locations}
     monkeypatch.setattr(source, "endpoints", lambda: announced)
-    assert holders(seen(source, fetch="flight")) == {"there": (0, 5)}
+    assert holders(snapshot(source, fetch="flight")) == {"there": (0, 5)}
     del announced["there"]
     with pytest.raises(StoreUnreachableError, match=r"store odd: .*grpc://HOST:PORT"):
-        seen(source, fetch="flight")
+        snapshot(source, fetch="flight")
 
 
 @pytest.mark.parametrize("fetch", ["flight", "local"])
-def test_what_fetch_cannot_do_is_said_at_planning(serve: Serve, fetch: str) -> None:
+def test_an_impossible_fetch_fails_the_plan(serve: Serve, fetch: str) -> None:
     others = HeardOf([], ["a C node"])
     others.add(A, 5)
-    reader = DafkaBatchReader(full(), options(fetch=fetch), others.connect)
+    query = DafkaBatchReader(full(), options(fetch=fetch), others.connect)
     with pytest.raises(ConfigError, match=rf"'fetch' = '{fetch}': no store .* serves Arrow Flight"):
-        reader.partitions()
+        query.partitions()
     store = serve("ours")
     store.add(A, 5)
     both = HeardOf([store], ["a C node"])
     both.add(B, 5)
     both.add(TopicPartition("u", "C"), 5)  # not of this query
-    reader = DafkaBatchReader(full(), options(fetch=fetch), both.connect)
+    query = DafkaBatchReader(full(), options(fetch=fetch), both.connect)
     with pytest.raises(ConfigError, match=r"partition B is only in stores that serve no Arrow"):
-        reader.partitions()
-    stream = DafkaMicroBatchStream(full(), options(fetch=fetch), both.connect)
+        query.partitions()
+    stream = reader(both, fetch=fetch)
     with pytest.raises(ConfigError, match=r"partition B is only in stores that serve no Arrow"):
         stream.initialOffset()
 
 
-def test_a_log_that_no_store_tells_of(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_local_needs_a_log_on_this_machine(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = serve("one")
     store.add(A, 5)
     assert store.service is not None
     monkeypatch.setattr(
         store.service.context, "location", type(store.location)("one", store.location.locations)
     )
-    with pytest.raises(ConfigError, match=r"'fetch' = 'local': no store says where its log is"):
-        seen(HeardOf([store]), fetch="local")
+    with pytest.raises(ConfigError, match="no store announces a log on this machine"):
+        snapshot(HeardOf([store]), fetch="local")
 
 
-def test_plans_name_the_places(serve: Serve) -> None:
+def test_plans_name_the_stores(serve: Serve) -> None:
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add(A, 100)
@@ -207,112 +208,75 @@ def test_plans_name_the_places(serve: Serve) -> None:
     ]
 
 
-# -- streams -------------------------------------------------------------------------------------
-
-
-def stream_of(source: HeardOf, **given: str) -> DafkaMicroBatchStream:
-    return DafkaMicroBatchStream(
-        full(), options(startingoffsets="earliest", **given), source.connect
-    )
-
-
 def test_an_offset_never_goes_backwards(serve: Serve) -> None:
-    """The store that was ahead is gone, the other one is behind, and then it catches up."""
+    """The store that was ahead is gone, and the other one catches up later."""
     ahead, behind = serve("ahead"), serve("behind")
     ahead.add(A, 100)
     behind.add(A, 60)
     source = HeardOf([ahead, behind])
-    stream = stream_of(source)
-    offset = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    stream = reader(source)
+    offset = stream.latestOffset(stream.initialOffset(), ALL)
     assert offset["topics"] == {"t": {"A": 100}}
     ahead.stop()
     for _ in range(3):
-        assert stream.latestOffset(offset, ReadAllAvailable()) == offset
+        assert stream.latestOffset(offset, ALL) == offset
         assert stream.partitions(offset, offset) == []
     source.served.remove(ahead)
-    assert stream.latestOffset(offset, ReadAllAvailable()) == offset
+    assert stream.latestOffset(offset, ALL) == offset
     report = stream.reportLatestOffset()
     assert report is not None
     assert report["topics"] == {"t": {"A": 100}}
     behind.add(A, 50)
-    after = stream.latestOffset(offset, ReadAllAvailable())
+    after = stream.latestOffset(offset, ALL)
     assert after["topics"] == {"t": {"A": 110}}
     (part,) = stream.partitions(offset, after)
     assert part.ranges == (OffsetRange("t", "A", 100, 110),)
     assert stores(part) == ["behind"]
 
 
-def test_places_are_not_in_the_checkpoint(serve: Serve) -> None:
-    store = serve("one")
-    store.add(A, 100)
-    stream = stream_of(HeardOf([store]))
-    start = stream.initialOffset()
-    end = stream.latestOffset(start, ReadAllAvailable())
-    for offset in (start, end):
-        assert set(offset) == {"start", "tasks", "topics", "version"}
-        assert "one" not in str(offset)
-
-
-def test_a_replayed_batch_is_planned_by_a_new_reader(serve: Serve) -> None:
-    """It is asked for tasks before it has been asked for an offset."""
-    store = serve("one")
-    store.add(A, 100)
-    source = HeardOf([store])
-    first = stream_of(source)
-    start = first.initialOffset()
-    end = first.latestOffset(start, ReadAllAvailable())
-    (part,) = stream_of(source).partitions(start, end)
-    assert stores(part) == ["one"]
-
-
-def test_places_of_a_long_available_now_are_renewed(
+def test_another_reader_plans_a_repeated_batch(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "RANGES_S", 0.0)
+    """It takes its own snapshot, also when an old one names stores that are gone."""
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add(A, 100)
     source = HeardOf([first])
-    stream = stream_of(source)
+    stream = reader(source)
     stream.prepareForTriggerAvailableNow()
     start = stream.initialOffset()
-    end = stream.latestOffset(start, ReadAllAvailable())
+    end = stream.latestOffset(start, ALL)
+    assert not any("first" in str(offset) for offset in (start, end))
     source.served[:] = [second]
-    (part,) = stream.partitions(start, end)
-    assert stores(part) == ["second"]
+    monkeypatch.setattr(timing, "RANGES_S", 0.0)
+    for planning in (stream, reader(source)):
+        (part,) = planning.partitions(start, end)
+        assert stores(part) == ["second"]
 
 
-def test_the_same_tasks_whatever_stores_there_are(serve: Serve) -> None:
-    """A batch is run again when one store has died and another one holds only some of it."""
+def test_a_repeated_batch_has_the_same_tasks_at_other_stores(serve: Serve) -> None:
+    """One store has died, and another one holds only a part."""
     whole, part = serve("whole"), serve("part")
     whole.add(A, 100)
     part.add(A, 45)
     source = HeardOf([whole, part])
     source.add(A, 100)
-    given = {"maxrecordsperpartition": "30"}
-    stream = stream_of(source, **given)
-    start = stream.initialOffset()
-    end = stream.latestOffset(start, ReadAllAvailable())
-    plan: list[Any] = stream.partitions(start, end)
+    given = {"maxRecordsPerPartition": "30"}
+    stream = reader(source, **given)
+    end = everything(stream)
+    plan: list[Any] = stream.partitions(stream.initialOffset(), end)
     ranges = [each for part in plan for each in part.ranges]
     assert [(each.start, each.end) for each in ranges] == [(n, n + 25) for n in (0, 25, 50, 75)]
-    before = [rows_of(stream, p) for p in plan]
+    before = rows(stream, plan)
     whole.stop()
     source.served.remove(whole)
-    replay = stream_of(source, **given)
+    replay = reader(source, **given)
     again: list[Any] = replay.partitions(replay.initialOffset(), end)
     assert again == plan
-    assert [stores(p) for p in again] == [["part"], ["part"], [], []]
-    assert [rows_of(replay, p) for p in again] == before
+    assert [stores(part) for part in again] == [["part"], ["part"], [], []]
+    assert rows(replay, again) == before == {"A": [*range(100)]}
 
 
 def stores(part: DafkaInputPartition) -> list[str]:
     (only,) = part.ranges
     return [held.location.store for held in only.held]
-
-
-def rows_of(stream: DafkaMicroBatchStream, part: DafkaInputPartition) -> list[tuple[int, bytes]]:
-    found: list[tuple[int, bytes]] = []
-    for batch in stream.read(part):
-        found += zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
-    return found

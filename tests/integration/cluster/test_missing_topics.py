@@ -1,4 +1,4 @@
-"""Queries that name what no store has."""
+"""Queries that name topics, partitions or stores that are missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import Producer, Store, Tower
 from dafka_core.errors import ConfigError
@@ -21,18 +20,19 @@ from dafka_spark.cluster import connections
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.stores import HeardOf, Serve
 from tests.memory_reader import MemoryReader
+from tests.unit.dafka_spark.streams import ALL, everything, reader
+from tests.unit.dafka_spark.streams import planned as planned_parts
 
 FLIGHTS = TopicPartition("flights", "AB12")
 
 
 @pytest.fixture
 def source(serve: Serve) -> HeardOf:
-    """A store with two topics."""
     store = serve("one")
     store.add(FLIGHTS, 5)
+    store.add(TopicPartition("bad\udcff", "AB1\n"), 5)
     store.add(TopicPartition("sensors", "CD34"), 5)
     return HeardOf([store])
 
@@ -45,6 +45,19 @@ def planned(source: HeardOf, **given: str) -> list[Any]:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
+        ({"subscribe": "fligths"}, "no store has topic 'fligths' (did you mean 'flights'?)"),
+        (
+            {"subscribe": "flights,x"},
+            r"no store has topic 'x' (there are 'bad\xff', 'flights', 'sensors')",
+        ),
+        (
+            {"assign": '{"flights": ["AB13"]}'},
+            "no store has partition AB13 of topic 'flights' (did you mean 'AB12'?)",
+        ),
+        (
+            {"assign": '{"sensor": ["CD34"]}'},
+            "no store has topic 'sensor' (did you mean 'sensors'?)",
+        ),
         (
             {"subscribe": r"bda\xff"},
             r"'bda\xff': no store has topic 'bda\xff' (did you mean 'bad\xff'?)",
@@ -55,35 +68,10 @@ def planned(source: HeardOf, **given: str) -> list[Any]:
         ),
     ],
 )
-def test_odd_names_are_shown_as_they_can_be_written(
-    serve: Serve, given: dict[str, str], sentence: str
-) -> None:
-    store = serve("one")
-    store.add(TopicPartition("bad\udcff", "AB1\n"), 5)
-    assert planned(HeardOf([store]), subscribe=r"bad\xff") != []
-    with pytest.raises(ConfigError) as caught:
-        planned(HeardOf([store]), **given)
-    assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"subscribe": "fligths"}, "no store has topic 'fligths' (did you mean 'flights'?)"),
-        ({"subscribe": "flights,x"}, "no store has topic 'x' (there are 'flights', 'sensors')"),
-        (
-            {"assign": '{"flights": ["AB13"]}'},
-            "no store has partition AB13 of topic 'flights' (did you mean 'AB12'?)",
-        ),
-        (
-            {"assign": '{"sensor": ["CD34"]}'},
-            "no store has topic 'sensor' (did you mean 'sensors'?)",
-        ),
-    ],
-)
-def test_a_batch_fails_with_the_nearest_name(
+def test_an_unknown_name_fails_a_batch(
     source: HeardOf, given: dict[str, str], sentence: str
 ) -> None:
+    """The error suggests the nearest name, as users write it."""
     with pytest.raises(ConfigError) as caught:
         planned(source, **given)
     assert sentence in str(caught.value)
@@ -91,23 +79,20 @@ def test_a_batch_fails_with_the_nearest_name(
     assert "failOnMissingTopic = false reads it as empty" in str(caught.value)
 
 
-def test_where_bounds_are_given_the_name_is_still_what_is_wrong(source: HeardOf) -> None:
+def test_an_unknown_name_is_wrong_before_its_bounds(source: HeardOf) -> None:
     bounds = '{"fligths": {"AB12": 3}}'
     with pytest.raises(ConfigError, match="did you mean 'flights'"):
         planned(source, subscribe="fligths", startingOffsets=bounds)
 
 
-def test_a_batch_may_read_what_is_not_there_as_empty(source: HeardOf) -> None:
+def test_an_unknown_name_may_be_read_as_empty(source: HeardOf) -> None:
     assert planned(source, subscribe="fligths", failOnMissingTopic="false") == []
     [part] = planned(source, subscribe="flights,none", failOnMissingTopic="false")
     assert part.ranges[0].topic == "flights"
-
-
-def test_a_pattern_names_nothing(source: HeardOf) -> None:
     assert planned(source, subscribePattern="none.*") == []
 
 
-def test_no_more_names_than_are_read(serve: Serve) -> None:
+def test_an_error_lists_ten_names(serve: Serve) -> None:
     store = serve("one")
     for number in range(13):
         store.add(TopicPartition(f"{number:02}", "A"), 1)
@@ -115,22 +100,16 @@ def test_no_more_names_than_are_read(serve: Serve) -> None:
         planned(HeardOf([store]), subscribe="flights")
 
 
-def test_a_stream_waits_and_says_so_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    store = serve("one")
-    store.add(FLIGHTS, 5)
-    options = SourceOptions.of({"subscribe": "fligths", "startingOffsets": "earliest"})
-    stream = DafkaMicroBatchStream(full(), options.for_stream(), HeardOf([store]).connect)
+def test_a_stream_waits_and_warns_once(source: HeardOf, caplog: pytest.LogCaptureFixture) -> None:
+    stream = reader(source, subscribe="fligths")
     begin = stream.initialOffset()
     for _ in range(3):
-        assert stream.latestOffset(begin, ReadAllAvailable()) == begin
-    [said] = [record.getMessage() for record in caplog.records]
-    assert said == (
+        assert stream.latestOffset(begin, ALL) == begin
+    assert [record.getMessage() for record in caplog.records] == [
         "no store has topic 'fligths' (did you mean 'flights'?); the query waits for it"
-    )
-    store.add(TopicPartition("fligths", "A"), 2)
-    end = stream.latestOffset(begin, ReadAllAvailable())
-    [part] = stream.partitions(begin, end)
-    assert part.ranges[0].end == 2
+    ]
+    source.served[0].add(TopicPartition("fligths", "A"), 2)
+    assert planned_parts(stream, begin, stream.latestOffset(begin, ALL)) == {("A", 0, 2)}
 
 
 @pytest.mark.parametrize(
@@ -140,25 +119,22 @@ def test_a_stream_waits_and_says_so_once(serve: Serve, caplog: pytest.LogCapture
 def test_a_stream_that_ends_or_names_partitions_fails(
     source: HeardOf, given: dict[str, str], *, ends: bool
 ) -> None:
-    def asked(**more: str) -> dict[str, Any]:
-        options = SourceOptions.of({**given, "startingOffsets": "earliest", **more})
-        stream = DafkaMicroBatchStream(full(), options.for_stream(), source.connect)
+    def end(**more: str) -> dict[str, Any]:
+        stream = reader(source, **given, **more)
         if ends:
             stream.prepareForTriggerAvailableNow()
-        begin = stream.initialOffset()
-        return stream.latestOffset(begin, ReadAllAvailable())
+        return everything(stream)
 
     with pytest.raises(ConfigError, match=r"did you mean .*failOnMissingTopic = false"):
-        asked()
-    assert asked(failOnMissingTopic="false")["topics"] == {}
+        end()
+    assert end(failOnMissingTopic="false")["topics"] == {}
 
 
-def test_a_topic_that_was_read_before_may_only_be_away(source: HeardOf) -> None:
-    options = SourceOptions.of({"subscribe": "gone"})
-    stream = DafkaMicroBatchStream(full(), options.for_stream(), source.connect)
+def test_a_checkpointed_topic_may_only_be_away(source: HeardOf) -> None:
+    stream = reader(source, subscribe="gone")
     stream.prepareForTriggerAvailableNow()
     begin = SourceOffset({TopicPartition("gone", "A"): 0}).as_json()
-    assert stream.latestOffset(begin, ReadAllAvailable()) == begin
+    assert stream.latestOffset(begin, ALL) == begin
 
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
@@ -166,7 +142,7 @@ TP = TopicPartition("t", "P")
 
 
 class Stores:
-    """Two stores, of which the second one alone has the last 100 of 400 records, and is away."""
+    """Two stores; only the second has the last 100 of 400 records, and it is unreachable."""
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self.tower = stack.enter_context(Tower(**ANY_PORTS)).tower
@@ -189,7 +165,7 @@ class Stores:
         return self._stack.enter_context(Store(path, tower=self.tower))
 
     def planned(self, **given: str) -> int:
-        """How many rows a batch is planned to read."""
+        """Return the number of rows in the plan of a batch."""
         options = SourceOptions.of({"tower": self.tower, "subscribe": "t", **given}).for_batch()
         tasks: list[Any] = DafkaBatchReader(full(), options, connections.lend).partitions()
         return sum(each.size for task in tasks for each in task.ranges)
@@ -201,7 +177,7 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
         yield Stores(stack, tmp_path)
 
 
-def test_a_batch_names_the_store_that_is_away(
+def test_a_batch_names_the_unreachable_store(
     stores: Stores, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "dafka_spark"):
@@ -220,18 +196,15 @@ def test_a_batch_names_the_store_that_is_away(
     assert back.address not in caplog.text
 
 
-def test_a_stream_says_so_once_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_names_it_once(caplog: pytest.LogCaptureFixture) -> None:
     mesh = MemoryReader()
     mesh.add(TP, 5)
     mesh.away = [KnownStore("S" * 32, "tcp://h:1", 1)]
-    options = SourceOptions.of({"subscribe": "t", "fetch": "mesh"})
-    reader = DafkaMicroBatchStream(full(), options, mesh.connect)
+    stream = reader(mesh, fetch="mesh")
     with caplog.at_level(logging.WARNING, "dafka_spark"):
-        start = reader.initialOffset()
+        start = stream.initialOffset()
         for _ in range(3):
-            start = reader.latestOffset(start, ReadAllAvailable())
+            start = stream.latestOffset(start, ALL)
     assert caplog.text.count(f"store {'S' * 32} (tcp://h:1") == 1
-    strict = SourceOptions.of({"subscribe": "t", "fetch": "mesh", "minstores": "all"})
-    reader = DafkaMicroBatchStream(full(), strict, mesh.connect)
     with pytest.raises(ConfigError, match="away: store SSSS"):
-        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        everything(reader(mesh, fetch="mesh", minStores="all"))

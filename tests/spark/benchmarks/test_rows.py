@@ -64,6 +64,15 @@ NAMES = {
         "batch read of 1,000 partitions",
         "batch read of 10,000 partitions",
         "metadata of 10,000 partitions",
+        *(
+            figure.format(partitions)
+            for partitions in ("10", "100", "1,000", "10,000")
+            for figure in (
+                "latestOffset of {} partitions, nothing changed",
+                "latestOffset of {} partitions, one changed",
+                "checkpointed offset of {} partitions",
+            )
+        ),
     ],
     "envelopes": [
         "batch read, key and 3 headers, {}",

@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
+from dafka_spark.source.partition_reader import RangeReader
 from tests.memory_reader import MemoryReader
 
 ALL = ReadAllAvailable()
 
 
+class Clock:
+    """A module ``time`` whose wall clock is wrong."""
+
+    def __init__(self, ahead_s: int) -> None:
+        self._ahead_ns = ahead_s * 1_000_000_000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def time_ns(self) -> int:
+        return time.time_ns() + self._ahead_ns
+
+
 def reader(source: MemoryReader, **given: str) -> DafkaMicroBatchStream:
-    options = SourceOptions.of({"subscribe": "t", "startingoffsets": "earliest", **given})
-    return DafkaMicroBatchStream(full(), options, source.connect)
+    """A stream from ``earliest``, unless an option sets another start."""
+    named = {name.lower(): value for name, value in given.items()}
+    options = {"subscribe": "t", "startingoffsets": "earliest", "fetchtimeoutms": "20000", **named}
+    if "assign" in named or "subscribepattern" in named:
+        del options["subscribe"]
+    return DafkaMicroBatchStream(full(), SourceOptions.of(options), source.connect)
 
 
 def json_round(offset: Any) -> Any:
-    """What Spark does with an offset."""
+    """Return an offset as Spark hands it back."""
     return json.loads(json.dumps(offset))
 
 
@@ -29,6 +51,20 @@ def everything(stream: DafkaMicroBatchStream) -> dict[str, Any]:
     return stream.latestOffset(stream.initialOffset(), ALL)
 
 
+def positions(offset: dict[str, Any]) -> dict[str, int]:
+    return {tp.partition: at for tp, at in SourceOffset.parse(offset).positions.items()}
+
+
 def planned(stream: DafkaMicroBatchStream, start: Any, end: Any) -> Any:
     parts: list[Any] = stream.partitions(json_round(start), json_round(end))
     return {(each.partition, each.start, each.end) for part in parts for each in part.ranges}
+
+
+def rows(query: RangeReader, tasks: Sequence[Any]) -> dict[str, list[int]]:
+    """Return the offsets that tasks read, by partition."""
+    found: dict[str, list[int]] = {}
+    for task in tasks:
+        table = pa.Table.from_batches(list(query.read(task)))
+        for name, offset in zip(*map(table.column, ("partition", "offset")), strict=True):
+            found.setdefault(name.as_py(), []).append(offset.as_py())
+    return found

@@ -1,4 +1,4 @@
-"""How much of what is waiting a micro-batch takes."""
+"""The records that a micro-batch takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from dafka_core.model.records import TopicPartition
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.read_limit import ASSUMED_BYTES, BatchLimit, records_within
+from dafka_spark.source.read_limit import ASSUMED_BYTES, BatchLimit, Sizes, Waiting, records_within
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 
@@ -20,27 +20,29 @@ def limit(**given: str) -> BatchLimit:
     return BatchLimit(SourceOptions.of({"subscribe": "t", **given}))
 
 
-def test_all_that_fits() -> None:
-    assert records_within(10_000, {A: 60, B: 40}, {A: [100.0], B: [100.0]}) == 100
-    assert records_within(5_000, {A: 60, B: 40}, {A: [100.0], B: [100.0]}) == 50
+SIZES = {A: [10.0, 10.0, 1_000.0, 1_000.0]}
 
 
-def test_one_at_least() -> None:
-    assert records_within(1, {A: 60, B: 40}, {A: [1e9], B: [1e9]}) == 1
-
-
-def test_records_that_become_larger() -> None:
-    """The first of them decide while they fill the limit, not the mean of all."""
-    sizes = {A: [10.0, 10.0, 1_000.0, 1_000.0]}
-    assert records_within(5_000, {A: 1_000}, sizes) == 500
-    assert records_within(2_500, {A: 1_000}, sizes) == 250
-    assert records_within(5_000 + 250_000, {A: 1_000}, sizes) == 750
-
-
-def test_partitions_of_which_nothing_is_told_are_as_the_others() -> None:
-    assert records_within(5_000, {A: 50, B: 50}, {A: [100.0]}) == 50
-    assert records_within(5_000, {A: 50, B: 50}, {A: [100.0], B: []}) == 50
-    assert records_within(10 * ASSUMED_BYTES, {A: 50, B: 50}, {}) == 10
+@pytest.mark.parametrize(
+    ("limit_bytes", "waiting", "sizes", "records"),
+    [
+        (10_000, {A: 60, B: 40}, {A: [100.0], B: [100.0]}, 100),
+        (5_000, {A: 60, B: 40}, {A: [100.0], B: [100.0]}, 50),
+        (1, {A: 60, B: 40}, {A: [1e9], B: [1e9]}, 1),
+        # The first records decide while they fill the limit, not the mean of all.
+        (5_000, {A: 1_000}, SIZES, 500),
+        (2_500, {A: 1_000}, SIZES, 250),
+        (5_000 + 250_000, {A: 1_000}, SIZES, 750),
+        # A partition without sizes has those of the others.
+        (5_000, {A: 50, B: 50}, {A: [100.0]}, 50),
+        (5_000, {A: 50, B: 50}, {A: [100.0], B: []}, 50),
+        (10 * ASSUMED_BYTES, {A: 50, B: 50}, {}, 10),
+    ],
+)
+def test_records_within_a_limit(
+    limit_bytes: int, waiting: Waiting, sizes: Sizes, records: int
+) -> None:
+    assert records_within(limit_bytes, waiting, sizes) == records
 
 
 @given(
@@ -55,7 +57,7 @@ def test_partitions_of_which_nothing_is_told_are_as_the_others() -> None:
 def test_the_limit_holds_and_is_used(
     given: dict[int, tuple[int, list[int]]], limit_bytes: int
 ) -> None:
-    """If each partition gives the same share, they have so many bytes, or all that they have."""
+    """The records have that many bytes if each partition gives the same share."""
     waiting = {TopicPartition("t", str(name)): count for name, (count, _) in given.items()}
     sizes = {TopicPartition("t", str(name)): each for name, (_, each) in given.items()}
     total = sum(waiting.values())
@@ -75,13 +77,13 @@ def test_the_limit_holds_and_is_used(
     assert found == total or bytes_of(found + 1) >= limit_bytes - slack
 
 
-def test_both_limits_hold() -> None:
+def test_both_limits_apply() -> None:
     waiting, firsts = {A: 10_000, B: 10_000}, {A: 0, B: 0}
-    both = limit(maxOffsetsPerTrigger="100", maxBytesPerTrigger=str(50 * ASSUMED_BYTES))
-    assert both.default == ReadMaxRows(100)
-    assert sum(both.taken(both.default, waiting, firsts, {}, turn=0).values()) == 50
-    both = limit(maxOffsetsPerTrigger="100", maxBytesPerTrigger=str(500 * ASSUMED_BYTES))
-    assert sum(both.taken(both.default, waiting, firsts, {}, turn=0).values()) == 100
+    for fitting, taken in ((50, 50), (500, 100)):
+        size = str(fitting * ASSUMED_BYTES)
+        both = limit(maxOffsetsPerTrigger="100", maxBytesPerTrigger=size)
+        assert both.default == ReadMaxRows(100)
+        assert sum(both.taken(both.default, waiting, firsts, {}, turn=0).values()) == taken
     assert sum(both.taken(ReadAllAvailable(), waiting, firsts, {}, turn=0).values()) == 20_000
 
 
@@ -89,35 +91,29 @@ def test_no_partition_starves() -> None:
     waiting, firsts = {A: 1_000_000, B: 3, C: 0}, {A: 0, B: 0, C: 0}
     some = limit(maxBytesPerTrigger=str(100 * ASSUMED_BYTES))
     taken = some.taken(some.default, waiting, firsts, {}, turn=0)
-    assert taken[B] >= 1
-    assert sum(taken.values()) == 100
-    assert C not in taken
+    assert (taken[B] >= 1, sum(taken.values()), C in taken) == (True, 100, False)
     one = limit(maxBytesPerTrigger="1")
     turns = [one.taken(one.default, waiting, firsts, {}, turn=turn) for turn in range(2)]
     assert turns == [{A: 1}, {B: 1}]
 
 
-def test_the_default_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    waiting, firsts = {A: 10_000_000}, {A: 0}
+def test_the_default_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    many, firsts = {A: 10_000_000}, {A: 0}
+    default, given, small = limit(), limit(maxBytesPerTrigger="1m"), limit()
     with caplog.at_level(logging.WARNING, "dafka_spark"):
-        default = limit()
         for _ in range(2):
-            taken = default.taken(default.default, waiting, firsts, {}, turn=0)
+            taken = default.taken(default.default, many, firsts, {}, turn=0)
             assert taken == {A: (4 << 30) // ASSUMED_BYTES}
-        (said,) = [each.getMessage() for each in caplog.records]
-        assert "4194304 of the 10000000 records that are waiting are taken by the next" in said
-        assert "maxBytesPerTrigger is 4294967296 ('unlimited' takes all)" in said
-        caplog.clear()
-        asked = limit(maxBytesPerTrigger="1m")
-        asked.taken(asked.default, waiting, firsts, {}, turn=0)
-        small = limit()
+        given.taken(given.default, many, firsts, {}, turn=0)
         small.taken(small.default, {A: 1_000}, firsts, {}, turn=0)
-        assert not caplog.records
+    (text,) = [each.getMessage() for each in caplog.records]
+    assert "takes 4194304 of the 10000000 waiting records" in text
+    assert "maxBytesPerTrigger is 4294967296 ('unlimited' takes all)" in text
 
 
-def test_what_spark_is_told() -> None:
+def test_the_limit_for_spark() -> None:
     assert limit().default == ReadMaxBytes(4 << 30)
     assert limit(maxBytesPerTrigger="unlimited").default == ReadAllAvailable()
-    # All that is available would not wait.
+    # With ReadAllAvailable a batch would not wait.
     some = limit(maxBytesPerTrigger="unlimited", minOffsetsPerTrigger="5").default
     assert isinstance(some, ReadMaxBytes)

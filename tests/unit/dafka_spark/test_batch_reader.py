@@ -1,4 +1,4 @@
-"""The plan of a batch query: what the stores hold when it is made, and no more."""
+"""The plan of a batch query, and the filters that narrow it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import batch_reader
 from dafka_spark.source.batch_reader import (
-    EVERYTHING,
     DafkaBatchReader,
     Narrowing,
     PushingBatchReader,
     Spans,
     conditions,
 )
-from dafka_spark.source.offset_reader import OffsetsSnapshot
+from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.memory_reader import MemoryReader
 
 
@@ -63,13 +62,13 @@ def planned(source: MemoryReader, **given: str) -> set[tuple[str, int, int]]:
         ({"maxRecordsPerPartition": "9"}, {("A", 0, 5), ("A", 5, 10), ("B", 5, 12), ("B", 12, 20)}),
     ],
 )
-def test_what_the_stores_hold_between_the_bounds_is_planned(
+def test_the_plan_has_the_ranges_between_the_bounds(
     source: MemoryReader, given: dict[str, str], ranges: set[tuple[str, int, int]]
 ) -> None:
     assert planned(source, **given) == ranges
 
 
-def test_what_comes_after_the_plan_is_not_read(source: MemoryReader) -> None:
+def test_records_after_the_plan_are_not_read(source: MemoryReader) -> None:
     batch = reader(source)
     parts = batch.partitions()
     source.add(TopicPartition("t", "A"), 5)
@@ -97,13 +96,8 @@ def test_bounds_outside_of_a_partition_are_refused(
     assert caught.value.option == option
 
 
-def test_nothing_is_opened_before_it_is_planned(source: MemoryReader) -> None:
-    reader(source)
-    assert source.calls == []
-
-
-def test_no_rows_of_no_range(source: MemoryReader) -> None:
-    """Trap: Spark makes ``InputPartition(None)`` of a batch without partitions."""
+def test_spark_reads_an_empty_batch(source: MemoryReader) -> None:
+    """Spark makes ``InputPartition(None)`` of a batch without tasks."""
     assert list(reader(source).read(InputPartition(None))) == []
     assert source.calls == []
 
@@ -112,12 +106,14 @@ A, B, C = (TopicPartition("t", name) for name in "ABC")
 ODD = TopicPartition("u\udcff", "A")
 SPANS: Spans = {A: (0, 10), B: (5, 20), ODD: (0, 3)}
 MOMENT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-NOTHING = OffsetsSnapshot({}, {})
+NOTHING = OffsetsSnapshot({})
+
+READER = OffsetReader(SourceOptions.of({"subscribe": "t"}), MemoryReader().connect)
 
 
 def narrowed(*conditions: tuple[str, str, object]) -> Spans:
     made = Narrowing.of(Comparison(*each) for each in conditions)
-    return made.narrowed(SPANS, NOTHING, 1.0)
+    return made.narrowed(SPANS, NOTHING, READER)
 
 
 @pytest.mark.parametrize(
@@ -137,20 +133,13 @@ def narrowed(*conditions: tuple[str, str, object]) -> Spans:
         ([("offset", ">=", 3), ("offset", "<", 3)], {}),
         ([("offset", ">=", -5)], SPANS),
         ([("value", "=", b"x"), ("key", "IN", [b"x"])], SPANS),
-        # No store tells of these partitions.
+        # No store has these partitions.
         ([("timestamp", ">=", MOMENT)], SPANS),
         ([("timestamp", ">", MOMENT), ("timestamp", "<=", MOMENT)], {}),
     ],
 )
-def test_what_is_left(conditions: list[tuple[str, str, object]], left: Spans) -> None:
+def test_conditions_narrow_spans(conditions: list[tuple[str, str, object]], left: Spans) -> None:
     assert narrowed(*conditions) == left
-
-
-def test_nothing_said_is_everything() -> None:
-    assert Narrowing.of([Comparison("value", "=", b"x")]) == EVERYTHING
-
-
-PUSHED_FILTERS_MOMENT = dt.datetime(2026, 1, 1, 0, 0, 0, 5, dt.UTC)
 
 
 @pytest.mark.parametrize(
@@ -163,21 +152,19 @@ PUSHED_FILTERS_MOMENT = dt.datetime(2026, 1, 1, 0, 0, 0, 5, dt.UTC)
         (spark.LessThan(("offset",), 5), ("offset", "<", 5)),
         (spark.LessThanOrEqual(("offset",), 5), ("offset", "<=", 5)),
         (
-            spark.GreaterThan(("timestamp",), PUSHED_FILTERS_MOMENT),
-            ("timestamp", ">", PUSHED_FILTERS_MOMENT),
+            spark.GreaterThan(("timestamp",), MOMENT),
+            ("timestamp", ">", MOMENT),
         ),
         (
-            spark.GreaterThanOrEqual(("timestamp",), PUSHED_FILTERS_MOMENT),
-            ("timestamp", ">=", PUSHED_FILTERS_MOMENT),
+            spark.GreaterThanOrEqual(("timestamp",), MOMENT),
+            ("timestamp", ">=", MOMENT),
         ),
         (spark.EqualNullSafe(("topic",), None), None),
         (spark.EqualTo(("offset",), True), None),
         (spark.EqualTo(("offset",), 5.5), None),
-        (spark.EqualTo(("timestamp",), PUSHED_FILTERS_MOMENT.replace(tzinfo=None)), None),
+        (spark.EqualTo(("timestamp",), MOMENT.replace(tzinfo=None)), None),
         (
-            spark.In(
-                ("timestamp",), (PUSHED_FILTERS_MOMENT, PUSHED_FILTERS_MOMENT.replace(tzinfo=None))
-            ),
+            spark.In(("timestamp",), (MOMENT, MOMENT.replace(tzinfo=None))),
             None,
         ),
         (spark.EqualTo(("value",), b"x"), None),
@@ -187,7 +174,9 @@ PUSHED_FILTERS_MOMENT = dt.datetime(2026, 1, 1, 0, 0, 0, 5, dt.UTC)
         (spark.Not(spark.EqualTo(("offset",), 5)), None),
     ],
 )
-def test_conditions(pushed: spark.Filter, condition: tuple[Any, ...] | None) -> None:
+def test_a_filter_becomes_a_condition(
+    pushed: spark.Filter, condition: tuple[Any, ...] | None
+) -> None:
     assert conditions(pushed) == ([] if condition is None else [Comparison(*condition)])
 
 
@@ -195,7 +184,7 @@ def test_conditions(pushed: spark.Filter, condition: tuple[Any, ...] | None) -> 
 def test_all_filters_remain_sparks(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, shares: bool
 ) -> None:
-    """One that narrows is warned of where Spark may use the plan for other queries."""
+    """One that narrows is warned of if Spark may use the plan for other queries."""
     monkeypatch.setattr(batch_reader, "SHARES_PLANS", shares)
     options = SourceOptions.of({"subscribe": "t", "pushFilters": "true"}).for_batch()
     reader = PushingBatchReader(full(), options)
@@ -209,7 +198,7 @@ def test_all_filters_remain_sparks(
         assert "would lack rows: load another one for each filter" in record.message
 
 
-def test_only_who_asks_for_it_gets_a_reader_that_spark_may_refuse() -> None:
+def test_only_an_option_pushes_filters() -> None:
     def kind(**given: str) -> type:
         return type(DafkaDataSource({"subscribe": "t", **given}).reader(full()))
 

@@ -1,4 +1,4 @@
-"""The conditions of lost records: their names, their facts, and what is done about them."""
+"""The conditions of lost records, and the decision about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from dafka_core.errors import DafkaError, DataLossError, StoreUnreachableError
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.testing import wait_until
-from dafka_spark import errors
 from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     HeadBehindError,
@@ -26,12 +25,10 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
-from dafka_spark.schema import full
 from dafka_spark.source import data_loss
 from dafka_spark.source.data_loss import DataLossPolicy, classify, denial
-from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.memory_reader import MemoryReader
-from tests.unit.dafka_spark.streams import ALL, everything, json_round, planned, reader
+from tests.unit.dafka_spark.streams import ALL, everything, planned, reader
 
 A = TopicPartition("t", "A")
 
@@ -50,49 +47,44 @@ def policy(fail: str) -> DataLossPolicy:
 
 
 @pytest.mark.parametrize("error", [*LOSSES, INCOMPLETE], ids=lambda error: error.condition)
-def test_every_condition(error: DafkaError) -> None:
+def test_an_error_begins_with_its_condition_and_is_pickled(error: DafkaError) -> None:
     text = str(error)
     assert re.match(r"\[DAFKA_[A-Z_]+\] topic 't', partition A: ", text)
     assert "Start " in text
     again = pickle.loads(pickle.dumps(error))
-    assert str(again) == text
-    assert vars(again) == vars(error)
+    assert (str(again), vars(again)) == (text, vars(error))
 
 
-def test_each_has_a_name_of_its_own_and_the_documentation_has_them_all() -> None:
-    kinds: list[type[SourceLossError | IncompleteBatchError]] = [
-        *SourceLossError.__subclasses__(),
-        IncompleteBatchError,
-    ]
+def test_the_documentation_has_every_condition() -> None:
+    kinds: set[type[SourceLossError | IncompleteBatchError]]
+    kinds = {*SourceLossError.__subclasses__(), IncompleteBatchError}
     page = (Path(__file__).parents[3] / "docs" / "source.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(DAFKA_\w+)` \| `(\w+)` \|", page, re.MULTILINE)
     assert dict(rows) == {kind.condition: kind.__name__ for kind in kinds}
-    assert len({kind.condition for kind in kinds}) == len(kinds) == 6
-    assert all(getattr(errors, name) in kinds for _, name in rows)
+    assert {type(each) for each in [*LOSSES, INCOMPLETE]} == kinds
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda error: error.condition)
-def test_one_place_decides(loss: SourceLossError, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_policy_fails_or_warns(loss: SourceLossError, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLossError) as caught:
         policy("true").fail_or_warn(loss)
     assert caught.value is loss
     assert "or set option failOnDataLoss to false" in str(loss)
     with caplog.at_level(logging.WARNING):
         policy("false").fail_or_warn(loss)
-    (record,) = caplog.records
-    said = record.getMessage()
-    assert said.startswith(f"[{loss.condition}] ")
+    (text,) = [each.getMessage() for each in caplog.records]
     lost = f"offsets {loss.wanted} to {loss.lost_end} (exclusive) are left out"
     if isinstance(loss, HistoryReplacedError):
-        lost = "the query goes on with the records that are there now"
-    assert f"{lost}, as failOnDataLoss is false. {loss.advice}" in said
+        lost = "the query continues with the partition's present records"
+    assert text.startswith(f"[{loss.condition}] ")
+    assert f"{lost}, as failOnDataLoss is false. {loss.advice}" in text
 
 
 @pytest.mark.parametrize(
     ("held", "away", "kind"),
     [
-        ((0, 60), "", None),
-        ((10, 99), "S", None),
+        ((0, 60), "", type(None)),
+        ((10, 99), "S", type(None)),
         ((0, 59), "", StoreLostDataError),
         ((0, 5), "", StoreLostDataError),
         ((0, 59), "S", HeadBehindError),
@@ -100,12 +92,12 @@ def test_one_place_decides(loss: SourceLossError, caplog: pytest.LogCaptureFixtu
         (None, "S", PartitionVanishedError),
     ],
 )
-def test_what_is_what(
-    held: tuple[int, int] | None, away: str, kind: type[SourceLossError] | None
+def test_the_condition_follows_from_the_range(
+    held: tuple[int, int] | None, away: str, kind: type
 ) -> None:
     info = None if held is None else PartitionInfo(*A, *held)
     found = classify(A, 10, 60, info, away=away)
-    assert type(found) is (type(None) if kind is None else kind)
+    assert type(found) is kind
     if found is not None:
         assert found.wanted == (59 if held == (0, 59) else 10)
 
@@ -120,7 +112,9 @@ def test_what_is_what(
         (LOSSES[3], True, True),
     ],
 )
-def test_what_may_come_back_is_waited_for(loss: DataLossError, silent: bool, waits: bool) -> None:
+def test_only_trimmed_records_cannot_come_back(
+    loss: DataLossError, *, silent: bool, waits: bool
+) -> None:
     timeout_s = policy("true").options.fetch_timeout_s
     assert policy("true").waits(loss, timeout_s / 2, silent=silent) is waits
     assert not policy("true").waits(loss, timeout_s, silent=silent)
@@ -152,7 +146,7 @@ def test_all_sources_must_lack_a_record(
 
 
 @pytest.mark.parametrize(("end", "lost_end"), [(60, 20), (15, 15)])
-def test_what_all_sources_have_trimmed(end: int, lost_end: int) -> None:
+def test_records_that_all_sources_have_trimmed(end: int, lost_end: int) -> None:
     found = denial([SHORT, GAP, SMALL_GAP], 10, end)
     assert isinstance(found, RetentionAheadError)
     assert (found.wanted, found.available, found.lost_end) == (10, 20, lost_end)
@@ -169,7 +163,7 @@ class ChangingReader(MemoryReader):
         self._changes: list[Callable[[], object]] = []
 
     def change_later(self, change: Callable[[], object]) -> None:
-        """At the third look from now on."""
+        """Change at the third snapshot from now on."""
         self._changes = [lambda: None, lambda: None, change]
 
     def partitions(
@@ -181,12 +175,14 @@ class ChangingReader(MemoryReader):
 
 
 class Clock:
-    """Goes on when a test says so."""
+    """Moves when a test moves it, or at each question."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
+        self.moves = False
 
     def monotonic(self) -> float:
+        self.now_s += 0.0002 * self.moves
         return self.now_s
 
 
@@ -206,61 +202,69 @@ def source(monkeypatch: pytest.MonkeyPatch) -> ChangingReader:
     return memory
 
 
-REGRESSION_DETECTOR_LOSSES = [
-    (lambda source: source.cut(A, 3), StoreLostDataError, "it ends at 3 now"),
-    (lambda source: source.drop(A), PartitionVanishedError, "no store has the partition"),
-]
+SHORTER = pytest.mark.parametrize(
+    ("lose", "error", "says"),
+    [
+        (lambda source: source.cut(A, 3), StoreLostDataError, "it ends at 3 now"),
+        (lambda source: source.drop(A), PartitionVanishedError, "no store has the partition"),
+    ],
+)
 
 
-@pytest.mark.parametrize(("lose", "error", "says"), REGRESSION_DETECTOR_LOSSES)
-def test_what_stays_lower_is_lost(
-    source: MemoryReader, clock: Clock, lose: Any, error: type[Exception], says: str
+@SHORTER
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_partition_that_stays_shorter_is_lost(
+    source: MemoryReader, clock: Clock, lose: Any, error: type[Exception], says: str, *, ends: bool
 ) -> None:
-    stream = reader(source, fetchtimeoutms="1")
-    first = stream.latestOffset(stream.initialOffset(), ALL)
+    """With ``availableNow`` the same call waits."""
+    stream = reader(source, fetchTimeoutMs="1")
+    first = everything(stream)
     lose(source)
-    assert stream.latestOffset(first, ALL) == first  # a moment may be all that it was
+    if ends:
+        stream.prepareForTriggerAvailableNow()
+        clock.moves = True
+    else:
+        assert stream.latestOffset(first, ALL) == first  # it may be shorter for a moment only
 
-    def look() -> bool:
+    def fails() -> bool:
         clock.now_s += 0.0009  # triggers follow each other soon enough for the time to count
         return stream.latestOffset(first, ALL) != first
 
     with pytest.raises(error, match=rf"^\[DAFKA_.*{says}.*Start .*failOnDataLoss") as caught:
-        wait_until(look)
+        wait_until(fails)
     assert caught.value.wanted == 10  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("lose", "error", "says"), REGRESSION_DETECTOR_LOSSES)
-def test_what_stays_lower_is_warned_of_once(
+@SHORTER
+def test_a_loss_is_warned_of_once(
     source: MemoryReader,
     caplog: pytest.LogCaptureFixture,
     lose: Any,
     error: type[Exception],
     says: str,
 ) -> None:
-    stream = reader(source, fetchtimeoutms="1", failondataloss="false")
-    first = stream.latestOffset(stream.initialOffset(), ALL)
+    stream = reader(source, fetchTimeoutMs="1", failOnDataLoss="false")
+    first = everything(stream)
     lose(source)
 
-    def look() -> bool:
+    def warned() -> bool:
         assert stream.latestOffset(first, ALL) == first
         return says in caplog.text
 
-    wait_until(look)
+    wait_until(warned)
     source.add(TopicPartition("t", "C"), 4)
-    after = stream.latestOffset(first, ALL)  # the others go on
+    after = stream.latestOffset(first, ALL)  # the other partitions continue
     assert planned(stream, first, after) == {("C", 0, 4)}
     assert caplog.text.count(says) == 1
     assert "as failOnDataLoss is false. Start" in caplog.text
 
 
-@pytest.mark.parametrize(("lose", "error", "says"), REGRESSION_DETECTOR_LOSSES)
-def test_what_was_lower_for_a_moment_only_is_forgotten(
+@SHORTER
+def test_a_moment_is_not_added_to_the_next_one(
     source: MemoryReader, clock: Clock, lose: Any, error: type[Exception], says: str
 ) -> None:
-    """The next moment is not added to it."""
-    stream = reader(source, fetchtimeoutms="1000")
-    first = stream.latestOffset(stream.initialOffset(), ALL)
+    stream = reader(source, fetchTimeoutMs="1000")
+    first = everything(stream)
     kept = list(source.logs[A])
     for _ in range(6):
         lose(source)
@@ -270,72 +274,49 @@ def test_what_was_lower_for_a_moment_only_is_forgotten(
         assert stream.latestOffset(first, ALL) == first
 
 
-def test_nothing_else_waits_for_a_partition_that_looks_lower(source: MemoryReader) -> None:
+@SHORTER
+def test_other_partitions_do_not_wait(
+    source: MemoryReader, lose: Any, error: type[Exception], says: str
+) -> None:
     stream = reader(source)
-    first = stream.latestOffset(stream.initialOffset(), ALL)
-    source.drop(A)
+    first = everything(stream)
+    lose(source)
     source.add(B, 5)
     after = stream.latestOffset(first, ALL)
     assert planned(stream, first, after) == {("B", 20, 25)}
     assert after["topics"]["t"]["A"] == 10
 
 
-def test_a_partition_without_records_may_go_away(source: MemoryReader) -> None:
+def test_an_empty_or_unselected_partition_may_vanish(source: MemoryReader) -> None:
     source.add(TopicPartition("t", "Z"), 0)
-    stream = reader(source, fetchtimeoutms="1")
-    stream.prepareForTriggerAvailableNow()
-    first = stream.latestOffset(stream.initialOffset(), ALL)
-    assert json_round(stream.initialOffset())["topics"]["t"]["Z"] == 0
+    first = everything(reader(source))
+    assert first["topics"]["t"]["Z"] == 0
     source.drop(TopicPartition("t", "Z"))
-    stream.prepareForTriggerAvailableNow()
-    assert stream.latestOffset(first, ALL) == first
-
-
-def test_partitions_that_are_not_read_any_more_are_not_missed(source: MemoryReader) -> None:
-    first = everything(reader(source))
     source.drop(A)
-    options = {"assign": '{"t": ["B"]}', "startingoffsets": "earliest", "fetchtimeoutms": "1"}
-    stream = DafkaMicroBatchStream(full(), SourceOptions.of(options), source.connect)
+    stream = reader(source, assign='{"t": ["B", "Z"]}', fetchTimeoutMs="1")
     stream.prepareForTriggerAvailableNow()
     assert stream.latestOffset(first, ALL) == first
 
 
-def test_available_now_waits_for_a_store_that_is_catching_up(source: ChangingReader) -> None:
+@pytest.mark.parametrize("vanished", [False, True])
+def test_available_now_waits_for_a_store_that_catches_up(
+    source: ChangingReader, *, vanished: bool
+) -> None:
     first = everything(reader(source))
-    source.cut(A, 3)
+    kept = list(source.logs[A])
+    source.drop(A) if vanished else source.cut(A, 3)
     stream = reader(source)
     stream.prepareForTriggerAvailableNow()
-    source.change_later(lambda: source.add(A, 9))
-    source.add(B, 9)  # came later: not of this run
+    source.change_later(lambda: source.logs.update({A: [*kept, b"x", b"y"]}))
+    source.add(B, 9)  # after the end of this run
     after = stream.latestOffset(first, ALL)
     assert planned(stream, first, after) == {("A", 10, 12)}
     assert stream.latestOffset(after, ALL) == after
 
 
-def test_available_now_waits_for_a_partition_that_nobody_knows(source: ChangingReader) -> None:
-    first = everything(reader(source))
-    kept = source.logs.pop(A)
-    stream = reader(source)
-    stream.prepareForTriggerAvailableNow()
-    source.change_later(lambda: source.logs.update({A: kept}))
-    assert stream.latestOffset(first, ALL) == first
-
-
-@pytest.mark.parametrize(("lose", "error", "says"), REGRESSION_DETECTOR_LOSSES)
-def test_available_now_fails_for_lost_records(
-    source: MemoryReader, lose: Any, error: type[Exception], says: str
-) -> None:
-    first = everything(reader(source))
-    lose(source)
-    stream = reader(source, fetchtimeoutms="1")
-    stream.prepareForTriggerAvailableNow()
-    with pytest.raises(error, match=says):
-        stream.latestOffset(first, ALL)
-
-
-def test_a_query_that_looks_seldom_waits_for_stores(source: ChangingReader, clock: Clock) -> None:
-    """Looks that lie an hour apart are no patience: both may fall into a moment."""
-    stream = reader(source, fetchtimeoutms="300")
+def test_a_query_with_rare_triggers_waits_for_stores(source: ChangingReader, clock: Clock) -> None:
+    """Two triggers an hour apart may both fall into a moment."""
+    stream = reader(source, fetchTimeoutMs="300")
     first = everything(stream)
     kept = list(source.logs[A])
     source.cut(A, 3)
@@ -351,7 +332,7 @@ def test_trimmed_records_are_skipped_only_if_allowed(
 ) -> None:
     first = reader(source).initialOffset()
     source.trim(B, 15)
-    strict, lenient = reader(source), reader(source, failondataloss="false")
+    strict, lenient = reader(source), reader(source, failOnDataLoss="false")
     assert ("B", 0, 20) in planned(strict, first, strict.latestOffset(first, ALL))
     end = lenient.latestOffset(first, ALL)
     assert planned(lenient, first, end) == {("A", 0, 10), ("B", 15, 20)}

@@ -13,22 +13,25 @@ from dafka_spark.option_types import (
     parse_offset_range_limit,
     parse_timestamp,
 )
-from dafka_spark.options import Bound
-from dafka_spark.source.offset_reader import OffsetsSnapshot, resolved
+from dafka_spark.options import Bound, SourceOptions
+from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
+from tests.memory_reader import MemoryReader
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HEADS = {A: PartitionInfo("t", "A", 5, 50), B: PartitionInfo("t", "B", 0, 7)}
 NOW_US = 1_000_000_000
+OPTIONS = SourceOptions.of({"subscribe": "t", "fetchTimeoutMs": "1000"})
+READER = OffsetReader(OPTIONS, MemoryReader().connect)
 
 
 def starting(limit: str, heads: dict[TopicPartition, PartitionInfo] = HEADS) -> object:
     bound = Bound("startingOffsets", parse_offset_range_limit(limit), AT_EARLIEST)
-    return resolved(bound, OffsetsSnapshot(heads, {}), 1.0).offsets
+    return READER.resolve(bound, OffsetsSnapshot(heads)).offsets
 
 
 def ending(limit: str) -> object:
     bound = Bound("endingOffsets", parse_offset_range_limit(limit), AT_LATEST)
-    return resolved(bound, OffsetsSnapshot(HEADS, {}), 1.0).offsets
+    return READER.resolve(bound, OffsetsSnapshot(HEADS)).offsets
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def test_an_offset_before_the_earliest_stays_as_it_is() -> None:
 
 
 def test_a_time_without_a_store_with_flight_is_refused() -> None:
-    says = r"'startingOffsets' = '-10m': no store can tell when the records of topic 't', partition"
+    says = r"'startingOffsets' = '-10m': no store can find times in topic 't', partition"
     with pytest.raises(ConfigError, match=says):
         starting("-10m")
 
@@ -98,4 +101,4 @@ def test_a_time_without_a_store_with_flight_is_refused() -> None:
 )
 def test_where_later_partitions_start(limit: OffsetRangeLimit, since_us: int | None) -> None:
     bound = Bound("startingOffsets", limit, AT_EARLIEST)
-    assert resolved(bound, OffsetsSnapshot({}, {}), 1.0, NOW_US).since_us == since_us
+    assert READER.resolve(bound, OffsetsSnapshot({}), NOW_US).since_us == since_us

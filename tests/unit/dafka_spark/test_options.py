@@ -228,7 +228,7 @@ def test_metadata_of_all_topics_or_of_those_named() -> None:
     assert SourceOptions.of({"metadata": "topics", "subscribe": "t"}).selection.asked == ["t"]
 
 
-STRATEGY = {"startingOffsetsByTimestampStrategy": "latest"}
+STRATEGY = {"startingOffsetsByTimestampStrategy": "error"}
 PROGRESS_TOPIC = {"progressTopic": "__dafka.mine"}
 
 
@@ -296,12 +296,12 @@ def test_ending_times_take_precedence_over_offsets() -> None:
     assert read().ending().everywhere == AT_LATEST
 
 
-def test_only_kafkas_options_fail_for_a_partition_without_a_later_record() -> None:
-    """A start at ``-10m`` must not fail a query because one producer is idle."""
-    assert read(startingTimestamp=1).starting(AT_LATEST).fails_unmatched
-    assert read(startingOffsetsByTimestamp=BY_TIME).starting(AT_LATEST).fails_unmatched
-    assert not read(startingOffsets="-10m").starting(AT_LATEST).fails_unmatched
-    assert not read(startingTimestamp=1, **STRATEGY).starting(AT_LATEST).fails_unmatched
+def test_a_partition_without_a_later_record_fails_only_with_the_strategy() -> None:
+    """A producer may be idle or have ended; ``-10m`` never fails a query."""
+    assert not read(startingTimestamp=1).starting(AT_LATEST).fails_unmatched
+    assert read(startingTimestamp=1, **STRATEGY).starting(AT_LATEST).fails_unmatched
+    assert read(startingOffsetsByTimestamp=BY_TIME, **STRATEGY).starting(AT_LATEST).fails_unmatched
+    assert not read(startingOffsets="-10m", **STRATEGY).starting(AT_LATEST).fails_unmatched
 
 
 def test_positions_may_name_any_selected_topic() -> None:

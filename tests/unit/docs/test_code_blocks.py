@@ -55,6 +55,7 @@ TRIED = {
     "docs/metrics.md | Switching it on | python": f"{README}example_of_metrics",
     "docs/metrics.md | * | json": OBJECT,
     "docs/metrics.md | * | yaml": OBJECT,
+    "docs/source.md | The source: what a query reads | python": f"{README}example_of_the_source",
     "docs/spark.md | Reading | python": f"{README}example_of_reading",
     "docs/spark.md | One `load()` for each query | python": f"{README}example_of_one_load",
     "docs/spark.md | Output modes | python": f"{README}example_of_output_modes",

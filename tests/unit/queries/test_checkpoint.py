@@ -89,7 +89,7 @@ def test_sources_with_names(tmp_path: Path, lines: str) -> None:
         (FOREIGN, "none of whose sources has format dafka"),
         ("5", "none of whose sources has format dafka"),
         ('{"version": 9, "topics": {}, "start": {}}', "holds an offset that this version"),
-        ('{"version": 2, "packed": "c-n"}', "holds an offset that this version"),
+        ('{"version": 4, "packed": "c-n"}', "holds an offset that this version"),
     ],
 )
 def test_what_is_not_ours_is_refused(tmp_path: Path, text: str, says: str) -> None:
