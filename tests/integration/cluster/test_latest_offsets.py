@@ -12,7 +12,7 @@ from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.offset_ranges import DafkaInputPartition
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.integration.cluster.stores import HeardOf, Serve
 from tests.unit.dafka_spark.streams import ALL, everything, reader, rows
