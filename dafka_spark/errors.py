@@ -192,6 +192,19 @@ class BadValueError(PartitionError):
 
 
 @dataclass(eq=False)
+class BatchTooLargeError(DafkaError):
+    """Values of one batch that would take too much memory when they are opened."""
+
+    sentence = (
+        "the {count} values of one batch open to {opened} bytes, and at most {limit} are allowed. "
+        "Set option maxRecordsPerBatch to a smaller number"
+    )
+    count: int
+    opened: int
+    limit: int
+
+
+@dataclass(eq=False)
 class TransactionChangedError(DafkaError):
     """A repeated micro-batch that has other rows than those that are committed."""
 

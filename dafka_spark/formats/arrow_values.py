@@ -1,46 +1,64 @@
-"""Values that are streams of Arrow's IPC format: each one is a table of any number of rows.
+"""Values that are streams in Arrow's IPC format: each one is a table of any number of rows.
 
-A column of tables is a list of structs: what it costs to open a stream is paid once for all of its
-rows, and the rows themselves are decoded by column.
+A column of tables is a list of structs: opening a stream costs the same for any number of rows,
+and the rows are decoded by column.
+
+A stream can open to far more than its own size: by compression, dictionaries, views, or columns of
+nulls, which take no bytes.  So each value is measured by the headers of its messages before it is
+opened, and again before a column is cast.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
-MAX_ROWS: Final = 1_000_000
-"""Of one value.  A column of nulls takes no octets: 200 of them may say 2,000,000,000 rows."""
+from dafka_spark.errors import BatchTooLargeError
+
+MAX_OPENED: Final = 64 << 20
+"""Bytes that one value may open to: far above a table that is worth one record."""
+
+MAX_BATCH: Final = 1 << 30
+"""Bytes that the values of one batch may open to together."""
+
+_CELL: Final = 16
+"""Bytes counted for each cell, as a cast or a column of nulls may need: those of a decimal."""
 
 
 class ArrowCodec:
-    """One stream in each value, and a list of structs made of it."""
+    """One stream in each value, decoded into a list of structs."""
 
     def __init__(self, kind: types.DataType) -> None:
         """``kind`` is the list, or the struct of its rows.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: it is another type.
         """
         rows = kind.elementType if isinstance(kind, types.ArrayType) else kind
         if not isinstance(rows, types.StructType):
-            why = "a stream is made of a list of structs, array(struct(...))"
+            why = "valueFormat = arrow needs a list of structs, array(struct(...))"
             raise ValueError(f"is {kind.simpleString()}; {why}")
         self.kind: types.DataType = types.ArrayType(rows)
         self._fields = [(field.name, field.dataType) for field in rows]
         self._arrow = to_arrow_type(self.kind, timezone="UTC")
-        # Of the last stream: most have one schema.
-        no_places: list[int | None] = [None] * len(rows)
-        self._last = pa.schema([]), no_places
+        self._row_bytes = _CELL * _leaves(self._arrow.value_type)
+        # The schema of the last stream and the index of each column in it: most streams share one.
+        self._last: tuple[pa.Schema, list[int | None]] = pa.schema([]), [None] * len(rows)
 
     def decode(self, values: pa.Array) -> pa.Array:
-        """See ``Codec``; columns that the schema does not have are passed over."""
-        tables = [self._rows(value.as_buffer()) for value in values if value.is_valid]
+        """See ``Codec``; columns that the schema lacks are ignored."""
         valid = values.is_valid().to_numpy(zero_copy_only=False)
+        streams = [value.as_buffer() for value in values if value.is_valid]
+        opened = sum(map(self._measure, streams))
+        if opened > MAX_BATCH:
+            raise BatchTooLargeError(len(values), opened, MAX_BATCH)
+        tables = [self._rows(stream) for stream in streams]
         counts = np.zeros(len(values), np.int64)
         counts[valid] = [len(rows) for rows in tables]
         rows = pa.concat_arrays(tables) if tables else pa.array([], self._arrow.value_type)
@@ -48,44 +66,58 @@ class ArrowCodec:
         mask = None if valid.all() else pa.array(~valid)
         return pa.ListArray.from_arrays(ends, rows, self._arrow, mask=mask)
 
-    def _rows(self, stream: pa.Buffer) -> pa.StructArray:
-        """The rows of one stream, with the query's columns.
+    def _measure(self, stream: pa.Buffer) -> int:
+        """Return the bytes that the stream opens to, with the columns of the query.
 
         Raises:
-            ValueError: it is none, or a column has another type.
+            ValueError: the stream is invalid or opens to more than ``MAX_OPENED``.
+        """
+        opened = 0
+        try:
+            for message in pa.ipc.MessageReader.open_stream(stream):
+                opened += _opened_bytes(message, self._row_bytes)
+                _check_opened(opened)
+        except (pa.ArrowException, OSError, EOFError, struct.error) as error:
+            raise ValueError(f"it is not an Arrow stream: {error}") from None
+        return opened
+
+    def _rows(self, stream: pa.Buffer) -> pa.StructArray:
+        """Return the rows of one stream, with the query's columns.
+
+        Raises:
+            ValueError: the stream is invalid, or a column has another type.
         """
         try:
             with pa.ipc.open_stream(stream) as reader:
                 table = reader.read_all()
             table.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
-            raise ValueError(f"it is no stream of Arrow's: {error}") from None
-        if len(table) > MAX_ROWS:
-            raise ValueError(f"it has {len(table)} rows, at most {MAX_ROWS} are taken")
+            raise ValueError(f"it is not an Arrow stream: {error}") from None
         schema, places = self._last
         if not table.schema.equals(schema):
-            places = self._found(table.schema)
+            places = self._places(table.schema)
             self._last = table.schema, places
+        found = [None if at is None else table.column(at).combine_chunks() for at in places]
+        _check_opened(sum(_text_bytes(column) for column in found if column is not None))
         columns = []
-        for at, field in zip(places, self._arrow.value_type, strict=True):
-            if at is None:
+        for column, field in zip(found, self._arrow.value_type, strict=True):
+            if column is None:
                 columns.append(pa.nulls(len(table), field.type))
-                continue
-            column = table.column(at).combine_chunks()
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            else:
+                columns.append(column if column.type == field.type else column.cast(field.type))
         return pa.StructArray.from_arrays(columns, fields=list(self._arrow.value_type))
 
-    def _found(self, schema: pa.Schema) -> list[int | None]:
-        """Where the query's columns are in streams with this schema; None: they are not.
+    def _places(self, schema: pa.Schema) -> list[int | None]:
+        """Return the index of each of the query's columns in the schema; None if it is missing.
 
         Raises:
-            ValueError: a column has another type, or is there twice.
+            ValueError: a column has another type or is ambiguous.
         """
         places: list[int | None] = []
         for name, kind in self._fields:
             found = schema.get_all_field_indices(name)
             if len(found) > 1:
-                raise ValueError(f"column {name!r} is there twice")
+                raise ValueError(f"duplicate column {name!r}")
             if found and _spark_type(schema.types[found[0]]) != kind.simpleString():
                 is_ = f"is {schema.types[found[0]]}, not {kind.simpleString()}"
                 raise ValueError(f"column {name!r} {is_}")
@@ -94,10 +126,9 @@ class ArrowCodec:
 
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``; each value is a stream with one batch."""
-        rows = column.values
         ends = column.offsets.to_numpy()
-        whole = pa.RecordBatch.from_struct_array(rows)
-        values: list[pa.Buffer | None] = []
+        whole = pa.RecordBatch.from_struct_array(column.values)
+        values: list[bytes | None] = []
         for at, valid in enumerate(column.is_valid().to_pylist()):
             if not valid:
                 values.append(None)
@@ -109,15 +140,117 @@ class ArrowCodec:
         return pa.array(values, pa.binary())
 
 
+def _check_opened(opened: int) -> None:
+    if opened > MAX_OPENED:
+        raise ValueError(
+            f"it opens to more than {MAX_OPENED >> 20} MiB; write fewer rows in each value"
+        )
+
+
+def _leaves(kind: pa.DataType) -> int:
+    return 1 + sum(_leaves(kind.field(at).type) for at in range(kind.num_fields))
+
+
 def _spark_type(kind: pa.DataType) -> str:
-    """What Spark takes a type for: strings of any layout are strings, times of any unit are times.
+    """Return the type that Spark reads an Arrow type as.
+
+    Spark reads strings of any layout as strings, and times of any unit as timestamps.
 
     Raises:
         ValueError: Spark has no such type.
     """
-    if pa.types.is_string_view(kind):  # as Polars writes them, and Spark 4.3 does not know
+    if pa.types.is_string_view(kind):  # Polars writes these; Spark 4.3 does not know them
         kind = pa.utf8()
     try:
         return from_arrow_type(kind).simpleString()
     except Exception as error:  # noqa: BLE001 -- Spark's own, of several classes
         raise ValueError(f"Spark has no type for {kind}: {error}") from None
+
+
+def _text_bytes(column: pa.Array) -> int:
+    """Return the bytes of texts that several cells may share, after a cast to a plain column."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        values = column.dictionary
+        if pa.types.is_nested(values.type) or pa.types.is_dictionary(values.type):
+            raise ValueError(f"its dictionary is of {values.type}, must be of a plain type")
+        lengths = pa.array([], pa.int64())
+        if not pa.types.is_primitive(values.type) and len(values):
+            lengths = _lengths(values).take(column.indices)
+        return pc.sum(lengths, min_count=0).as_py()
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return pc.sum(_lengths(column), min_count=0).as_py()
+    if pa.types.is_struct(kind):
+        return sum(map(_text_bytes, column.flatten()))
+    if pa.types.is_map(kind):
+        return _text_bytes(column.keys) + _text_bytes(column.items)
+    return _text_bytes(column.flatten()) if pa.types.is_nested(kind) else 0
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.binary_length(column).cast(pa.int64())
+
+
+def _opened_bytes(message: pa.ipc.Message, row_bytes: int) -> int:
+    """Return the bytes that a message's rows take when its buffers are decompressed.
+
+    pyarrow does not expose the header.  Numbers of fields are those of Arrow's ``Message.fbs``.
+    """
+    if message.type not in ("record batch", "dictionary"):
+        return 0
+    header = _Table(message.metadata.to_pybytes(), 0).table(2)
+    if message.type == "dictionary":
+        header = header.table(1)
+    rows = max(0, header.number(0))
+    cells = sum(max(0, length) for length, _ in header.pairs(1))
+    is_compressed = header.position(3) is not None
+    buffers = 0
+    for offset, length in header.pairs(2):
+        # A compressed buffer begins with its length when it is opened; -1: it is not compressed.
+        opened = (
+            struct.unpack_from("<q", message.body, offset)[0] if is_compressed and length else -1
+        )
+        buffers += max(0, length, opened)
+    return buffers + _CELL * cells + row_bytes * rows
+
+
+class _Table:
+    """A table of FlatBuffers; ``at`` is the position of the offset that refers to it."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._start = at + self._read("<I", at)
+        self._fields = self._start - self._read("<i", self._start)
+
+    def position(self, number: int) -> int | None:
+        """Return the position of a field; None if it has its default."""
+        at = 4 + 2 * number
+        if at >= self._read("<H", self._fields):
+            return None
+        offset = self._read("<H", self._fields + at)
+        return self._start + offset if offset else None
+
+    def table(self, number: int) -> _Table:
+        """Return a field that is a table."""
+        at = self.position(number)
+        if at is None:
+            raise ValueError("it is not an Arrow stream: a header is incomplete")
+        return _Table(self._data, at)
+
+    def number(self, number: int) -> int:
+        """Return a field that is a 64-bit integer."""
+        at = self.position(number)
+        return 0 if at is None else self._read("<q", at)
+
+    def pairs(self, number: int) -> list[tuple[int, int]]:
+        """Return a field that is a vector of structs of two 64-bit integers."""
+        at = self.position(number)
+        if at is None:
+            return []
+        start = at + self._read("<I", at)
+        count = self._read("<I", start)
+        return list(struct.iter_unpack("<qq", self._data[start + 4 : start + 4 + 16 * count]))
+
+    def _read(self, form: str, at: int) -> int:
+        number: int = struct.unpack_from(form, self._data, at)[0]
+        return number

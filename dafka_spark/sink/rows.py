@@ -27,10 +27,9 @@ from dafka_core.model.values import Values
 from dafka_core.security.permissions import Permissions
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
-from dafka_spark.formats.codec import Codec
-from dafka_spark.formats.codecs import BYTES, STRING, codec_of
+from dafka_spark.formats.codecs import BYTES, STRING, Codec, codec_of
 from dafka_spark.options import SinkOptions
-from dafka_spark.schema import COLUMNS, is_table
+from dafka_spark.schema import COLUMNS, is_table, plain_strings
 from dafka_spark.sink.commit_messages import TaskCommit, WrittenRange
 
 
@@ -40,6 +39,7 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
     Raises:
         ColumnError: the column is of another type than the options say, or cannot be written so.
     """
+    kind = plain_strings(kind)
     found = kind.simpleString()
     if options.value_format == BYTES:
         if not isinstance(kind, (BinaryType, StringType)):
@@ -136,7 +136,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     """
     names = [name.lower() for name in schema.fieldNames()]
     for field, name in zip(schema.fields, names, strict=True):
-        kind = field.dataType
+        kind = plain_strings(field.dataType)
         if names.count(name) > 1:
             raise ColumnError(field.name, "is there more than once, in this or another case")
         if name in ("key", "headers") and not options.opens and not is_table(schema):

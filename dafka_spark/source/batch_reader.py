@@ -30,6 +30,7 @@ from dafka_spark.source.offset_reader import (
 )
 from dafka_spark.source.partition_reader import RangeReader
 from dafka_spark.source.progress_publisher import described
+from dafka_spark.tracebacks import hide_frames
 
 # Which offsets of a batch can have what is asked for: a topic is a table indexed by time.
 #
@@ -144,6 +145,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
         warn_if_reused(self._planned_ns, described(self._options))
         return super().read(partition)
 
+    @hide_frames
     def partitions(self) -> list[InputPartition]:
         """The tasks, each with the ranges that it reads; none when there is nothing to read.
 

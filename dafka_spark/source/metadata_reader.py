@@ -33,6 +33,7 @@ from dafka_spark.source.offset_reader import (
 )
 from dafka_spark.source.partition_reader import QueryReader
 from dafka_spark.source.progress_publisher import described
+from dafka_spark.tracebacks import hide_frames
 
 Columns = Mapping[str, pa.Array]
 
@@ -217,6 +218,7 @@ class MetadataRows(InputPartition):
 class MetadataReader(QueryReader, DataSourceReader):
     """Reads what is known of topics and stores when the query is planned."""
 
+    @hide_frames
     def partitions(self) -> list[InputPartition]:
         """One task with the rows, in the columns that were asked for.
 

@@ -49,6 +49,7 @@ from dafka_spark.source.offset_reader import (
 from dafka_spark.source.partition_reader import RangeReader
 from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
 from dafka_spark.source.read_limit import BatchLimit, Sizes, Waiting
+from dafka_spark.tracebacks import hide_frames
 
 # How long a query that has nothing to do may wait for news before it answers Spark.
 #
@@ -219,6 +220,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         self._refused: ConfigError | None = None
         self._is_begun = False
 
+    @hide_frames
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts (``startingOffsets``).
 
@@ -250,6 +252,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         """Fixes the partitions and their ends: the query reads up to there and stops."""
         self._frozen = self._look(thorough=True)
 
+    @hide_frames
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; ``start`` itself, unchanged, when there is nothing new.
 
@@ -304,6 +307,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _sizes(self, waiting: Waiting) -> Sizes:
         return self._limit.sizes(waiting, self._read, self._held)
 
+    @hide_frames
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         """The tasks of a batch; none when it is empty.
 
@@ -494,6 +498,7 @@ class RefusedStream(DataSourceStreamReader):
     def __init__(self, why: DafkaError) -> None:
         self._why = why
 
+    @hide_frames
     def initialOffset(self, *given: Any, **named: Any) -> NoReturn:
         """Raises why, whatever is asked."""
         raise self._why

@@ -25,7 +25,7 @@ from dafka_core.model.where import TIMESTAMP, KeptRecords, Records, Where, kept
 from dafka_spark.cluster import connections
 from dafka_spark.cluster.worker_process import settle
 from dafka_spark.errors import BadValueError
-from dafka_spark.formats.codec import Codec, Part, apart, joined
+from dafka_spark.formats.codecs import Codec, Part, apart, joined
 from dafka_spark.options import DROPMALFORMED, FAILFAST, SourceOptions
 from dafka_spark.schema import CORRUPT, ERROR
 from dafka_spark.source.offset_ranges import OffsetRange, SharedTask
