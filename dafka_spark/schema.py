@@ -122,9 +122,9 @@ def check(
     for field in schema:
         name = name_of(field, known)
         if name in ERRORS and not errors:
-            raise ColumnError(field.name, "needs option mode = PERMISSIVE")
+            raise ColumnError(field.name, "exists with option mode = PERMISSIVE only")
         if name == HEADERS and not headers:
-            raise ColumnError(field.name, "needs option includeHeaders = true")
+            raise ColumnError(field.name, "exists with option includeHeaders = true only")
         if not field.nullable and name not in NEVER_NULL and (opens or errors or name != "value"):
             raise ColumnError(field.name, "has nulls, it cannot be NOT NULL")
 

@@ -11,7 +11,7 @@ opened, and again before a column is cast.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ class ArrowCodec:
         """
         rows = kind.elementType if isinstance(kind, types.ArrayType) else kind
         if not isinstance(rows, types.StructType):
-            why = "valueFormat = arrow needs a list of structs, array(struct(...))"
+            why = "a stream is made of a list of structs, array(struct(...))"
             raise ValueError(f"is {kind.simpleString()}; {why}")
         self.kind: types.DataType = types.ArrayType(rows)
         self._fields = [(field.name, field.dataType) for field in rows]
@@ -55,10 +55,13 @@ class ArrowCodec:
         """See ``Codec``; columns that the schema lacks are ignored."""
         valid = values.is_valid().to_numpy(zero_copy_only=False)
         streams = [value.as_buffer() for value in values if value.is_valid]
-        opened = sum(map(self._measure, streams))
-        if opened > MAX_BATCH:
-            raise BatchTooLargeError(len(values), opened, MAX_BATCH)
-        tables = [self._rows(stream) for stream in streams]
+        try:
+            opened = sum(map(self._measure, streams))
+            if opened > MAX_BATCH:
+                raise BatchTooLargeError(len(values), opened, MAX_BATCH)
+            tables = [self._rows(stream) for stream in streams]
+        except (pa.ArrowException, OSError, EOFError, struct.error) as error:
+            raise ValueError(f"it is not an Arrow stream: {error}") from None
         counts = np.zeros(len(values), np.int64)
         counts[valid] = [len(rows) for rows in tables]
         rows = pa.concat_arrays(tables) if tables else pa.array([], self._arrow.value_type)
@@ -70,29 +73,23 @@ class ArrowCodec:
         """Return the bytes that the stream opens to, with the columns of the query.
 
         Raises:
-            ValueError: the stream is invalid or opens to more than ``MAX_OPENED``.
+            ValueError: they are more than ``MAX_OPENED``.
         """
         opened = 0
-        try:
-            for message in pa.ipc.MessageReader.open_stream(stream):
-                opened += _opened_bytes(message, self._row_bytes)
-                _check_opened(opened)
-        except (pa.ArrowException, OSError, EOFError, struct.error) as error:
-            raise ValueError(f"it is not an Arrow stream: {error}") from None
+        for message in pa.ipc.MessageReader.open_stream(stream):
+            opened += _opened_bytes(message, self._row_bytes)
+            _check_opened(opened)
         return opened
 
     def _rows(self, stream: pa.Buffer) -> pa.StructArray:
         """Return the rows of one stream, with the query's columns.
 
         Raises:
-            ValueError: the stream is invalid, or a column has another type.
+            ValueError: a column has another type.
         """
-        try:
-            with pa.ipc.open_stream(stream) as reader:
-                table = reader.read_all()
-            table.validate(full=True)
-        except (pa.ArrowException, OSError, EOFError) as error:
-            raise ValueError(f"it is not an Arrow stream: {error}") from None
+        with pa.ipc.open_stream(stream) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
         schema, places = self._last
         if not table.schema.equals(schema):
             places = self._places(table.schema)
@@ -168,18 +165,13 @@ def _spark_type(kind: pa.DataType) -> str:
 
 
 def _text_bytes(column: pa.Array) -> int:
-    """Return the bytes of texts that several cells may share, after a cast to a plain column."""
+    """Return the bytes that a cast copies of texts which several cells share."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        values = column.dictionary
-        if pa.types.is_nested(values.type) or pa.types.is_dictionary(values.type):
-            raise ValueError(f"its dictionary is of {values.type}, must be of a plain type")
-        lengths = pa.array([], pa.int64())
-        if not pa.types.is_primitive(values.type) and len(values):
-            lengths = _lengths(values).take(column.indices)
-        return pc.sum(lengths, min_count=0).as_py()
+        lengths = _lengths(column.dictionary)
+        return int(lengths[column.indices.drop_null().to_numpy()].sum())
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return pc.sum(_lengths(column), min_count=0).as_py()
+        return int(_lengths(column)[column.is_valid().to_numpy(zero_copy_only=False)].sum())
     if pa.types.is_struct(kind):
         return sum(map(_text_bytes, column.flatten()))
     if pa.types.is_map(kind):
@@ -187,8 +179,14 @@ def _text_bytes(column: pa.Array) -> int:
     return _text_bytes(column.flatten()) if pa.types.is_nested(kind) else 0
 
 
-def _lengths(column: pa.Array) -> pa.Array:
-    return pc.binary_length(column).cast(pa.int64())
+def _lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    kind = column.type
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        views = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, 4)
+        return views[column.offset : column.offset + len(column), 0].astype(np.int64)
+    if not pa.types.is_primitive(kind) and not pa.types.is_decimal(kind):
+        return np.asarray(pc.binary_length(column).fill_null(0), np.int64)
+    return np.full(len(column), kind.bit_width // 8, np.int64)
 
 
 def _opened_bytes(message: pa.ipc.Message, row_bytes: int) -> int:

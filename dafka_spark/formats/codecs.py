@@ -86,7 +86,7 @@ def codec_of(value_format: str, schema: str | DataType, message_name: str = "") 
         return JsonCodec(kind) if value_format == JSON else ArrowCodec(kind)
     if not isinstance(schema, str):
         what = "an Avro schema" if value_format == AVRO else "a descriptor set"
-        raise ValueError(f"is written with {what}: set option valueSchema")
+        raise ValueError(f"is written with {what}: name it with option valueSchema")
     return AvroCodec(schema) if value_format == AVRO else ProtobufCodec(schema, message_name)
 
 

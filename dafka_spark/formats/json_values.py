@@ -50,7 +50,7 @@ class JsonCodec:
             ValueError: a type in it is not supported in JSON.
         """
         if not isinstance(kind, types.StructType):
-            raise ValueError(f"is {kind.simpleString()}, must be a struct")
+            raise ValueError(f"is {kind.simpleString()}, a JSON object is made of a struct")
         self.kind: types.DataType = kind
         self._arrow = to_arrow_type(kind, timezone="UTC")
         self._kind = _read_as(kind)
@@ -129,7 +129,7 @@ def _read_as(kind: types.DataType) -> pa.DataType:
     cures = {"binary": "STRING and unbase64(...)", "map": "a STRUCT with the keys that you need"}
     cure = cures.get(kind.typeName(), "")
     cure = f"; use {cure}" if cure else ""
-    raise ValueError(f"has {kind.simpleString()}, which valueFormat = json does not support{cure}")
+    raise ValueError(f"has {kind.simpleString()}, which has no form in JSON{cure}")
 
 
 def _text(column: pa.Array) -> pa.Array:

@@ -75,7 +75,7 @@ def test_an_import_after_the_session_says_that_it_is_too_late(elsewhere: dict[st
 
 @pytest.mark.parametrize(
     ("chosen", "why"),
-    [("python3", "which lacks zmq, pyarrow, lmdb"), ("python-4", "which is not there")],
+    [("python3", "which lacks zmq, pyarrow, lmdb"), ("python-4", "which does not exist")],
 )
 def test_another_python_that_somebody_chose(
     elsewhere: dict[str, str], chosen: str, why: str
