@@ -35,7 +35,6 @@ from dafka_spark.job_support import (
     add_topic_arguments,
     build_session,
     check_options,
-    directory,
     duration_ms,
     grouped,
     print_json,
@@ -244,6 +243,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     session = build_session("compact-to-parquet")
     run_query(build_writer(session, arguments), arguments, print_json)
     session.stop()
+
+
+def directory(text: str) -> Path:
+    """Parse the path of a directory, which may not exist yet."""
+    path = Path(text).absolute()
+    if not text or "://" in text or (path.exists() and not path.is_dir()):
+        raise argparse.ArgumentTypeError(f"must be a directory of this machine, not {text!r}")
+    return path
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -15,9 +15,11 @@ every flight that left New York City in 2013, cancelled ones included.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import json
+import math
 import time
 import uuid
 import zipfile
@@ -36,11 +38,10 @@ from dafka_core.config.node_options import keys_of_environment
 from dafka_spark.job_support import (
     JobError,
     JobParser,
+    Stopped,
     on_stop_signals,
     positive,
     print_json,
-    raise_stopped,
-    rate,
     run_job,
 )
 
@@ -250,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the replay; prints lines of JSON."""
     arguments = _parser().parse(argv)
     flights = load_flights(arguments.limit)
-    on_stop_signals(raise_stopped)
+    on_stop_signals(_raise_stopped)
     summaries = replay(
         flights,
         tower=arguments.tower,
@@ -262,6 +263,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     print_json({"event": "done", "topic": arguments.topic, "partitions": summaries})
 
 
+def _raise_stopped(number: int) -> None:
+    raise Stopped(number)  # so that the producers are closed
+
+
+def _rate(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {text!r}")
+    return number
+
+
 def _parser() -> JobParser:
     parser = JobParser("Feed a topic with the flights of 2013 as JSON, one partition per airport.")
     parser.add_argument("--topic", default="flights", help="default: %(default)s")
@@ -270,7 +285,7 @@ def _parser() -> JobParser:
     )
     parser.add_argument(
         "--rate",
-        type=rate,
+        type=_rate,
         default=0.0,
         metavar="N",
         help="flights per second, 0 for as fast as it goes (default: %(default)s)",
