@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core import EmbeddedCluster
 from dafka_spark import DafkaDataSource
+from tests.pages import example
 from tests.spark.topics import batch, finish, produce
 
 
@@ -139,3 +140,11 @@ def test_strings_with_a_collation_or_a_length_are_text(
         spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
     (row,) = batch(spark, cluster, subscribe=topic, includeHeaders="true").collect()
     assert (bytes(row.value), bytes(row.key), row.headers[0].key) == (b"v", b"k", "h")
+
+
+def test_the_example_of_typed_values(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = example("docs/typed_values.md", "Typed values").replace('"trades"', repr(topic))
+    exec(text, {"spark": spark, "tower": cluster.tower})
+    assert re.search(r"\|\s*1\|\s*ada\|", capfd.readouterr().out)
