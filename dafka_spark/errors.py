@@ -47,7 +47,7 @@ class SourceLossError(DataLossError):
     Attributes:
         lost_end: the offset after the last lost record; None if unknown.
         end: the current end offset of the partition; None if unknown or irrelevant.
-        store: a store that had more records; empty if there is none.
+        store: a store that had more records; empty if unknown.
         waited_s: how long the partition has been in this state, in seconds.
     """
 

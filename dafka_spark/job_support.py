@@ -213,7 +213,7 @@ def read_topic(
 
 
 def check_options(arguments: argparse.Namespace, **sink: str) -> None:
-    """Check the options of the source, and of a sink if there are any, before Spark starts.
+    """Check the options of the source, and those of a sink if any, before Spark starts.
 
     Raises:
         ConfigError: an option is invalid.
@@ -352,7 +352,7 @@ _RUNS_TWICE = (
     "the query runs twice at once: another run has just created its checkpoint. Stop one of them"
 )
 
-# The other run has already written a batch, or somebody has copied the checkpoint.
+# The other run has already written a batch, or the checkpoint is a copy.
 _HAS_OFFSETS = re.compile(r"(\S+)/offsets should be empty on batch 0")
 
 # The other run has begun or written the same batch.

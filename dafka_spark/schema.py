@@ -85,7 +85,7 @@ def is_table(schema: types.StructType) -> bool:
 def plain_strings(kind: types.DataType) -> types.DataType:
     """Return the type with ``STRING`` for each ``CHAR(n)``, ``VARCHAR(n)`` and collated string.
 
-    Spark hands all of them over as plain strings.
+    Spark passes each of these as plain strings.
     """
     match kind:
         case types.StringType() | types.CharType() | types.VarcharType():

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from dafka_spark.errors import BatchTooLargeError
 
 MAX_OPENED: Final = 64 << 20
-"""Bytes that one value may open to: far above a table that is worth one record."""
+"""The bytes that one value may open to: far more than a useful table needs."""
 
 MAX_BATCH: Final = 1 << 30
 """Bytes that the values of one batch may open to together."""

@@ -76,7 +76,7 @@ class AvroCodec:
                 stream = io.BytesIO(value)
                 rows.append(read(stream, schema, None))
                 if stream.tell() != len(value):
-                    raise ValueError("there are bytes after the record")
+                    raise ValueError("it has bytes after the record")
             return pa.array(rows, self._arrow)
         except Exception as error:  # noqa: BLE001 -- fastavro raises errors of many classes
             why = str(error) or type(error).__name__

@@ -114,7 +114,7 @@ class _Parser:
             scale = self._number()
         self._expect(")")
         if not 1 <= precision <= _MAX_PRECISION or scale > precision:
-            why = f"DECIMAL has 1 to {_MAX_PRECISION} digits, and at most all of them decimals"
+            why = f"DECIMAL has 1 to {_MAX_PRECISION} digits, and no larger scale"
             raise ValueError(f"{_FORM}; {why}")
         return types.DecimalType(precision, scale)
 

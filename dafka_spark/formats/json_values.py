@@ -2,8 +2,8 @@
 
 Arrow reads many objects at once and does not report which value each object came from.  So each
 value is wrapped in an object and an array, ``{"v":[VALUE]}``.  Then no value is skipped, no object
-begins in one value and ends in another, and if there are as many arrays as values, each with one
-element, then each value is one row.
+begins in one value and ends in another, and each value is one row if the arrays are as many as the
+values, each with one element.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _objects(column: pa.StructArray) -> pa.Array:
         (quoted,) = _quoted(_escaped(pa.array([name], pa.utf8()))).to_pylist()
         member = pc.binary_join_element_wise(f",{quoted}:", _text(values), "")
         members = pc.binary_join_element_wise(members, member.fill_null(""), "")
-    # The brace replaces the first comma, if there is one.
+    # The brace replaces the first comma, if any.
     texts = pc.binary_join_element_wise(pc.utf8_replace_slice(members, 0, 1, "{"), "}", "")
     return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.utf8()))
 

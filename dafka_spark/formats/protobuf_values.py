@@ -127,7 +127,7 @@ def _message_of(schema: str, name: str) -> Any:
 
 
 def _has_required(descriptor: Any, seen: set[str]) -> bool:
-    """Whether a message has a required field at any depth, as proto2 allows."""
+    """Return whether a message has a required field at any depth, as proto2 allows."""
     if descriptor.full_name in seen:
         return False
     seen.add(descriptor.full_name)

@@ -56,7 +56,7 @@ def values_of(records: DataFrame) -> list[bytes]:
 
 
 def count(reader: Reader, topic: str) -> int:
-    """How many records a topic has."""
+    """Return the number of records of a topic."""
     return sum(each.end for each in reader.partitions([topic], timeout_s=30))
 
 

@@ -1,4 +1,4 @@
-"""What jobs share: their arguments, what their queries print, and how they end."""
+"""Arguments, output and exit codes of jobs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_rows_of_one_value_are_together() -> None:
 
 
 RUNS_TWICE = re.compile("query runs twice at once|[Cc]oncurrent")
-"""What the sink says, or Spark."""
+"""The message of the sink, or of Spark."""
 
 
 def test_a_tower_that_is_not_there_is_one_sentence() -> None:
@@ -190,7 +190,7 @@ def test_a_misspelt_topic_is_one_sentence(cluster: EmbeddedCluster, tmp_path: Pa
 
 
 def test_of_two_runs_of_one_job_one_goes_on(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """Both write the same batch, which is there once; who comes too late is told."""
+    """Both write the same batch, which is written once; the later one reports the other."""
     command = [
         *(sys.executable, str(JOBS / "topic_to_topic.py"), f"--tower={cluster.tower}"),
         *("--topic=twice-in", "--to=twice-out", f"--checkpoint={tmp_path / 'checkpoint'}"),

@@ -112,7 +112,9 @@ def test_what_does_not_go_on_with_the_copy_is_refused(
     assert add(0, b"gone", b"gone", b"2", b"3", b"4", b"5") == 1
     assert add(0, b"gone") == 0
     monkeypatch.setattr(Reader, "partitions", lambda *_, **__: [])  # its stores are away by now
-    with pytest.raises(JobError, match="has 6 records already, and no store there says so"):
+    with pytest.raises(
+        JobError, match="has 6 records already, and no reachable store there has them"
+    ):
         add(0, b"gone")
 
 
