@@ -2,8 +2,8 @@ r"""Keep topics as Parquet files, one for each topic and day (UTC), every record
 
     dafka job compact_to_parquet --topic flights --output DIR --checkpoint DIR --available-now
 
-A record belongs to the day of its timestamp, whenever the job reads it.  Any Parquet reader can read
-the files at any time; they have the columns of an archive's files (docs/archive.md).
+A record belongs to the day of its timestamp, whenever the job reads it.  Any Parquet reader can
+read the files at any time; they have the columns of an archive's files (docs/archive.md).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ ROW_GROUP_BYTES: Final = 64 << 20
 class DayFile:
     """The Parquet file of one topic and day, open for one task; other tasks and processes wait.
 
-    A new file replaces the old one atomically: a reader sees one of them.  The file contains the end
-    offset of its records for each partition (``_ENDS``), so records that are added again are
+    A new file replaces the old one atomically: a reader sees one of them.  The file contains the
+    end offset of its records for each partition (``_ENDS``), so records that are added again are
     recognized: by a retried task, by a query that repeats a batch after a crash, or by a query with
     another checkpoint.
     """
@@ -190,8 +190,8 @@ class DayFile:
             partition, offset = other["partition"][0].as_py(), other["offset"][0].as_py()
             why = (
                 f"{self._path} has other records than partition {partition}, from offset {offset} "
-                "on: the topic was created again, or the file starts at a later offset. Use another "
-                "directory and another checkpoint"
+                "on: the topic was created again, or the file starts at a later offset. Use "
+                "another directory and another checkpoint"
             )
             raise ArchiveError(self._directory, why)
 
@@ -202,7 +202,7 @@ def _comparable(table: pa.Table) -> pa.Table:
 
 
 def merge_into(output: str) -> Callable[[DataFrame, int], None]:
-    """Return the function for each micro-batch, in which one task adds new records to a day's file."""
+    """Return the function for each micro-batch: one task adds new records to a day's file."""
 
     def merge(records: DataFrame, batch: int) -> None:
         columns = [sf.expr(_DAY).alias("day"), "topic", *SCHEMA.names]

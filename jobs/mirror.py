@@ -3,8 +3,8 @@ r"""Copy topics to another cluster, every record exactly once.
     dafka job mirror --topic-pattern 'orders.*' --to-tower there.example --checkpoint DIR
 
 A partition keeps its name, and each record its offset, key, value, headers and timestamp, so the
-offsets of a consumer are valid in both clusters.  After a crash, and with another checkpoint, records
-whose offsets the copy already has are compared and not written again.
+offsets of a consumer are valid in both clusters.  After a crash, and with another checkpoint, the
+records that the copy already has are compared and not written again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ TIMEOUT_S: Final = 120.0
 """For acknowledgements of stores on a busy machine, or on the other side of the world."""
 
 _OTHER: Final = (
-    "its copy has other records from offset {} on: another program has written it, or the topic was "
-    "created again. Mirror it to a topic of another name"
+    "its copy has other records from offset {} on: another program has written it, or the topic "
+    "was created again. Mirror it to a topic of another name"
 )
 _UNKNOWN: Final = (
     "its copy has {} records already, and no reachable store there has them. Start the stores "
@@ -267,8 +267,8 @@ def _check_other_cluster(arguments: argparse.Namespace) -> None:
             found.append(reader.stores())
     if both := set.intersection(*map(set, found)):
         why = (
-            f"is the cluster that is read, as store {min(both)} is in both: use another cluster, or "
-            "another topic (--to-topic)"
+            f"is the cluster that is read, as store {min(both)} is in both: use another cluster "
+            "or another topic (--to-topic)"
         )
         raise ConfigError("to-tower", arguments.to_tower, why, "argument")
 

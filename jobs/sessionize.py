@@ -2,10 +2,10 @@ r"""Write the sessions of each key, which a pause of ``--gap`` ends, to another 
 
     dafka job sessionize --topic clicks --to sessions --checkpoint DIR --gap 30m
 
-The key and the time are those of the record, or those of ``--key`` and ``--time``, in Spark SQL over
-the source's columns and ``text``, the value as a string.  A session is written once, when the
-watermark has passed its last record by the gap.  Records behind the watermark are dropped and counted
-(``late``), and those without key or time, too (``unusable``).
+The key and the time are those of the record, or those of ``--key`` and ``--time``, in Spark SQL
+over the source's columns and ``text``, the value as a string.  A session is written once, when the
+watermark has passed its last record by the gap.  Records behind the watermark are dropped and
+counted (``late``), and those without key or time, too (``unusable``).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ r"""Keep topics as Parquet files, every record exactly once.
         --topic flights --output DIR --checkpoint DIR --available-now
 
 The files hold the source's columns (key, value, topic, partition, offset, timestamp,
-timestampType), in one directory per topic.  Read them with Spark: its log in the directory lists the
-valid files.
+timestampType), in one directory per topic.  Read them with Spark: its log in the directory lists
+the valid files.
 """
 
 from __future__ import annotations

@@ -94,14 +94,17 @@ class ArrowCodec:
         if not table.schema.equals(schema):
             places = self._places(table.schema)
             self._last = table.schema, places
-        found = [None if at is None else table.column(at).combine_chunks() for at in places]
-        _check_opened(sum(_text_bytes(column) for column in found if column is not None))
-        columns = []
-        for column, field in zip(found, self._arrow.value_type, strict=True):
-            if column is None:
+        columns, text_bytes = [], 0
+        for at, field in zip(places, self._arrow.value_type, strict=True):
+            if at is None:
                 columns.append(pa.nulls(len(table), field.type))
-            else:
-                columns.append(column if column.type == field.type else column.cast(field.type))
+                continue
+            column = table.column(at).combine_chunks()
+            if column.type != field.type:
+                text_bytes += _text_bytes(column)
+                _check_opened(text_bytes)
+                column = column.cast(field.type)
+            columns.append(column)
         return pa.StructArray.from_arrays(columns, fields=list(self._arrow.value_type))
 
     def _places(self, schema: pa.Schema) -> list[int | None]:
@@ -199,33 +202,41 @@ def _opened_bytes(message: pa.ipc.Message, row_bytes: int) -> int:
     header = _Table(message.metadata.to_pybytes(), 0).table(2)
     if message.type == "dictionary":
         header = header.table(1)
-    rows = max(0, header.number(0))
-    cells = sum(max(0, length) for length, _ in header.pairs(1))
-    is_compressed = header.position(3) is not None
-    buffers = 0
-    for offset, length in header.pairs(2):
-        # A compressed buffer begins with its length when it is opened; -1: it is not compressed.
-        opened = (
-            struct.unpack_from("<q", message.body, offset)[0] if is_compressed and length else -1
-        )
-        buffers += max(0, length, opened)
+    row_count = header.position(0)
+    rows = 0 if row_count is None else _LONG(header.data, row_count)[0]
+    cells = sum(header.longs(1)[::2])
+    if min(rows, cells) < 0:
+        raise ValueError("it is not an Arrow stream: it has a negative number of rows")
+    body = message.body
+    buffers: int = body.size
+    if header.position(3) is not None:
+        bounds = header.longs(2)
+        for offset, length in zip(bounds[::2], bounds[1::2], strict=True):
+            # A compressed buffer begins with its length when it is opened, or -1.
+            buffers += max(0, _LONG(body, offset)[0]) if length else 0
     return buffers + _CELL * cells + row_bytes * rows
+
+
+_LONG: Final = struct.Struct("<q").unpack_from
+_INT: Final = struct.Struct("<i").unpack_from
+_SHORT: Final = struct.Struct("<H").unpack_from
 
 
 class _Table:
     """A table of FlatBuffers; ``at`` is the position of the offset that refers to it."""
 
     def __init__(self, data: bytes, at: int) -> None:
-        self._data = data
-        self._start = at + self._read("<I", at)
-        self._fields = self._start - self._read("<i", self._start)
+        self.data = data
+        self._start = at + _INT(data, at)[0]
+        self._fields = self._start - _INT(data, self._start)[0]
+        self._size = _SHORT(data, self._fields)[0]
 
     def position(self, number: int) -> int | None:
         """Return the position of a field; None if it has its default."""
         at = 4 + 2 * number
-        if at >= self._read("<H", self._fields):
+        if at >= self._size:
             return None
-        offset = self._read("<H", self._fields + at)
+        offset = _SHORT(self.data, self._fields + at)[0]
         return self._start + offset if offset else None
 
     def table(self, number: int) -> _Table:
@@ -233,22 +244,13 @@ class _Table:
         at = self.position(number)
         if at is None:
             raise ValueError("it is not an Arrow stream: a header is incomplete")
-        return _Table(self._data, at)
+        return _Table(self.data, at)
 
-    def number(self, number: int) -> int:
-        """Return a field that is a 64-bit integer."""
-        at = self.position(number)
-        return 0 if at is None else self._read("<q", at)
-
-    def pairs(self, number: int) -> list[tuple[int, int]]:
-        """Return a field that is a vector of structs of two 64-bit integers."""
+    def longs(self, number: int) -> tuple[int, ...]:
+        """Return the integers of a field that is a vector of pairs of 64-bit integers."""
         at = self.position(number)
         if at is None:
-            return []
-        start = at + self._read("<I", at)
-        count = self._read("<I", start)
-        return list(struct.iter_unpack("<qq", self._data[start + 4 : start + 4 + 16 * count]))
-
-    def _read(self, form: str, at: int) -> int:
-        number: int = struct.unpack_from(form, self._data, at)[0]
-        return number
+            return ()
+        start = at + _INT(self.data, at)[0]
+        count = _INT(self.data, start)[0]
+        return struct.unpack_from(f"<{2 * count}q", self.data, start + 4)
