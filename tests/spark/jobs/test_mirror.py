@@ -76,7 +76,7 @@ def test_a_mirror_that_cannot_be_is_refused(
 
 @pytest.mark.parametrize("chosen", ["--topic=a", "--topic-pattern=.*"])
 def test_a_topic_is_not_mirrored_to_itself(cluster: EmbeddedCluster, chosen: str) -> None:
-    other = cluster.tower.replace("127.0.0.1", "localhost")  # the same one by another name
+    other = cluster.tower.replace("127.0.0.1", "localhost")  # the same tower by another name
     arguments = [f"--tower={cluster.tower}", f"--to-tower={other}", "--checkpoint=c", chosen]
     with pytest.raises(ConfigError, match=r"'to-tower' .* is the cluster that is read"):
         mirror.main(arguments)
@@ -129,5 +129,5 @@ def test_a_copy_in_a_cluster_with_keys_is_gone_on_with() -> None:
 
 
 def test_a_partition_of_a_c_producer_is_named(cluster: EmbeddedCluster) -> None:
-    with pytest.raises(JobError, match="of a C producer"):
+    with pytest.raises(JobError, match="a C producer writes it"):
         MirroredPartition(cluster.tower, TopicPartition("copied", "c-name"), 1, {})
