@@ -1,16 +1,18 @@
-"""Format ``dafka``: the entry through which Spark reaches everything else.
+"""Format ``dafka``: the entry points that Spark calls.
 
-Spark's discovery imports this module in every session that uses any Python source, so that it
-needs nothing but Spark; the methods import what they use.
+Spark imports this module in every session that uses any Python source.  So it imports nothing but
+Spark; methods import what they use.
 """
 
-# ruff: noqa: N802, PLC0415 -- the names are Spark's; the late imports have their reason above
+# ruff: noqa: N802, PLC0415 -- the names are Spark's; the module docstring says why imports are late
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
+
+from dafka_spark.tracebacks import hide_frames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,23 +27,25 @@ if TYPE_CHECKING:
 
 
 class DafkaDataSource(DataSource):
-    """Reads and writes Dafka's topics.
+    """A source and sink of Dafka topics.
 
     Source: columns ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
-    ``timestampType``, with option ``includeHeaders`` also ``headers``, or the ones named by
-    ``.schema(...)``, and with option ``metadata`` those of ``dafka_spark.metadata``; options in
-    ``dafka_spark.options.SourceOptions``.
-    Sink: columns ``value``, ``key``, ``headers`` and, unless option ``topic`` is given, ``topic``;
-    options in ``dafka_spark.options.SinkOptions``.
+    ``timestampType``, with option ``includeHeaders`` also ``headers``, or those that
+    ``.schema(...)`` names; with option ``metadata`` those of ``dafka_spark.metadata``.  Its options
+    are in ``dafka_spark.options.SourceOptions``.
+
+    Sink: columns ``value``, ``key``, ``headers`` and, without option ``topic``, ``topic``.  Its
+    options are in ``dafka_spark.options.SinkOptions``.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name to give to ``format``."""
+        """The name for ``format(...)``."""
         return "dafka"
 
+    @hide_frames
     def schema(self) -> StructType:
-        """All columns, once the options are checked: Spark asks in ``load()``, before planning."""
+        """Check the options and return all columns; Spark calls this in ``load()``."""
         from dafka_spark.options import SourceOptions, creates_table, sides, user_options
 
         given = user_options(self.options)
@@ -51,8 +55,9 @@ class DafkaDataSource(DataSource):
             return self._schema(SourceOptions.of_table(given, {}), given)
         return self._schema(SourceOptions.of(given))
 
+    @hide_frames
     def reader(self, schema: StructType) -> DafkaBatchReader | MetadataReader:
-        """The reader of a batch query, with ``schema``'s columns."""
+        """Return the reader of a batch query."""
         from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
         from dafka_spark.source.metadata_reader import MetadataReader
 
@@ -63,10 +68,10 @@ class DafkaDataSource(DataSource):
         return kind(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of a streaming query, with ``schema``'s columns.
+        """Return the reader of a streaming query.
 
-        What cannot be read is refused by the reader's first answer: of an error that is raised here
-        Spark 4.3 shows the ``UnboundLocalError`` that it makes of it.
+        The reader raises any error in its first method: Spark 4.3 replaces an error that is raised
+        here by an ``UnboundLocalError`` of its own.
         """
         from dafka_core.errors import DafkaError
         from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream, RefusedStream
@@ -76,19 +81,22 @@ class DafkaDataSource(DataSource):
         except DafkaError as error:
             return RefusedStream(error)
 
+    @hide_frames
     def writer(self, schema: StructType, overwrite: bool) -> DafkaBatchWriter:
-        """The writer of a batch query; ``mode("overwrite")`` is refused, topics only grow."""
+        """Return the writer of a batch query; it refuses ``mode("overwrite")``."""
         from dafka_spark.sink.writer import DafkaBatchWriter
 
         writer = DafkaBatchWriter(schema, self._sink_options(schema), overwrite=overwrite)
         writer.begin()
         return writer
 
+    @hide_frames
     def streamWriter(self, schema: StructType, overwrite: bool) -> DafkaStreamWriter:
-        """The writer of a streaming query.
+        """Return the writer of a streaming query.
 
-        ``overwrite`` says that the output mode is ``complete``: as with Spark's Kafka sink each
-        micro-batch's whole result is appended.  Spark 4.3 itself refuses mode ``update``.
+        ``overwrite`` is true in output mode ``complete``, in which the sink appends the whole
+        result of each micro-batch, as Spark's Kafka sink does.  Spark 4.3 itself refuses mode
+        ``update``.
         """
         from dafka_spark.sink.writer import DafkaStreamWriter
 

@@ -1,4 +1,4 @@
-"""Errors that only Spark's side can have."""
+"""Errors of the connector; ``dafka_core.errors`` has those of the nodes and stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ColumnError(DafkaError, ValueError):
 
 @dataclass(eq=False)
 class FetchError(PartitionError):
-    """Records that no source gave; ``tried`` has the reason of each that ``fetch`` allows."""
+    """Records that no source returned; ``tried`` has the reason of each source."""
 
     sentence = (
         "offsets {offset} to {end} (exclusive) could not be read with option fetch = {fetch}: "
@@ -34,21 +34,21 @@ class FetchError(PartitionError):
 
     def _sentence(self, **facts: object) -> str:
         self.tried = tuple(self.tried)
-        reasons = "; ".join(self.tried) or "no store that can be read so has them"
+        reasons = "; ".join(self.tried) or "no store that can be read with it has the records"
         return super()._sentence(reasons=reasons)
 
 
 @dataclass(eq=False)
 class SourceLossError(DataLossError):
-    """Records that a query was to read and that no store gives; one subclass per condition.
+    """Records that a query needs and no store returns; one subclass per error condition.
 
-    Its sentence begins with ``[condition]``, as those of Spark's own errors do.
+    The message begins with ``[condition]``, as those of Spark's own errors do.
 
     Attributes:
-        lost_end: the offset after the last one that is lost for the query; None if not known.
-        end: where the partition ends now; None if that is not known or not the reason.
-        store: a store that has been seen with more; empty if there is none.
-        waited_s: how long the partition has looked so, in seconds.
+        lost_end: the offset after the last lost record; None if unknown.
+        end: the current end offset of the partition; None if unknown or irrelevant.
+        store: a store that had more records; empty if unknown.
+        waited_s: how long the partition has been in this state, in seconds.
     """
 
     condition: ClassVar[str] = ""
@@ -68,32 +68,32 @@ class SourceLossError(DataLossError):
 
     @property
     def finding(self) -> str:
-        """What has happened."""
+        """The condition and the facts."""
         return f"[{self.condition}] {super()._sentence()}"
 
     @property
     def advice(self) -> str:
-        """What brings the records back."""
+        """The remedy that brings the records back."""
         return self.remedy.format(**vars(self))
 
     def _sentence(self, **facts: object) -> str:
-        otherwise = "or set option failOnDataLoss to false to go on without these records"
+        otherwise = "or set option failOnDataLoss to false to continue without these records"
         return f"{self.finding}. {self.advice}, {otherwise}"
 
 
 class StoreLostDataError(SourceLossError):
-    """All stores that should have the records answer, and have less than they had."""
+    """All stores that should have the records answer, and have fewer than before."""
 
     condition = "DAFKA_STORE_LOST_DATA"
-    cause = "it ends at {end} now, before what was read or planned to be read of it"
+    cause = "it ends at {end} now, before records that were read or planned"
     remedy = (
-        "Start a store that still has the records and let the others catch up with it, or publish "
-        "them again at these offsets"
+        "Start a store that still has the records and wait until the others have copied them, or "
+        "publish them again at these offsets"
     )
 
 
 class RetentionAheadError(SourceLossError):
-    """Every store has trimmed the records before they were read."""
+    """Every store has trimmed the records before the query read them."""
 
     condition = "DAFKA_RETENTION_AHEAD"
     cause = "every store has trimmed the records before it"
@@ -101,26 +101,26 @@ class RetentionAheadError(SourceLossError):
 
 
 class PartitionVanishedError(SourceLossError):
-    """No store knows the partition any more; ``store`` was the last one seen with it."""
+    """No store knows the partition any more; ``store`` was the last one that had it."""
 
     condition = "DAFKA_PARTITION_VANISHED"
     cause = "no store has the partition"
 
     def __post_init__(self) -> None:
         if self.store:
-            self.why = f"{self.cause} any more; store {self.store} was the last one seen with it"
+            self.why = f"{self.cause} any more; store {self.store} was the last one that had it"
         super().__post_init__()
 
     @property
     def advice(self) -> str:
-        """What brings the records back."""
+        """The remedy that brings the records back."""
         return f"Start {f'store {self.store}' if self.store else 'a store that has it'} again"
 
 
 class HeadBehindError(SourceLossError):
-    """The partition ends too early in the stores that answer; ``store``, which had more, does not.
+    """The partition ends too early in all stores that answer; ``store``, which had more, does not.
 
-    Nothing is known to be lost: that store may come back, or the others may catch up.
+    The records may not be lost: that store may return, or the others may catch up.
     """
 
     condition = "DAFKA_HEAD_BEHIND"
@@ -129,41 +129,40 @@ class HeadBehindError(SourceLossError):
         "may have more, does not answer"
     )
     remedy = (
-        "Start store {store} again, or wait until the others have caught up, and start the query "
-        "again; option fetchTimeoutMs is how long it waits for them"
+        "Start store {store} again, or wait until the others have caught up, and restart the "
+        "query; option fetchTimeoutMs limits how long it waits for them"
     )
 
 
 class HistoryReplacedError(SourceLossError):
-    """A newer producer has gone on without records that the query has read, or was to read.
+    """A newer producer has continued the partition without records that the query read or planned.
 
-    From ``wanted`` on, at the earliest, there are others; the query knew the partition up to
-    ``end``.
+    Records from ``wanted`` on, or later, are replaced; the query knew the partition up to ``end``.
     """
 
     condition = "DAFKA_HISTORY_CHANGED"
     cause = (
-        "a newer producer of the partition has taken over and gone on without the last records, up "
-        "to {end}, that the query has read or was to read"
+        "a newer producer of the partition has taken over and continued it without the last "
+        "records, up to {end}, that the query has read or planned"
     )
     remedy = (
-        "Start it with a new checkpoint to read the partition as it is now: what it has read of "
-        "the others is in its results ('dafka store aside' lists them)"
+        "Start the query with a new checkpoint to read the partition as it is now: its results "
+        "contain the replaced records that it has read ('dafka store aside' lists them)"
     )
 
 
 @dataclass(eq=False)
 class IncompleteBatchError(PartitionError):
-    """Rows that are not those planned: missing, doubled or others.  Always fails the query.
+    """Rows that differ from the plan: missing, duplicate or other rows.  Always fails the query.
 
-    ``expected`` is the offset that was to come, ``found`` the one that came, None for the end.
+    ``expected`` is the next offset of the plan, ``found`` the offset read, None for the end.
     """
 
     condition: ClassVar[str] = "DAFKA_INCOMPLETE_BATCH"
     sentence = (
-        "of offsets {start} to {end} (exclusive) {expected} was to come next and {came} came: "
-        "{why}. Start the query again; if that does not help, read with another value of option "
-        "fetch"
+        "reading offsets {start} to {end} (exclusive), offset {expected} was expected and {came} "
+        "came: {why}. Start the query again; if that does not help, set option fetch to another "
+        "value"
     )
     start: int
     end: int
@@ -179,12 +178,12 @@ class IncompleteBatchError(PartitionError):
 
 @dataclass(eq=False)
 class BadValueError(PartitionError):
-    """A value that is not of option ``valueFormat`` with the query's schema."""
+    """A value that does not fit option ``valueFormat`` and the query's schema."""
 
     sentence = (
         "the value at offset {offset} is not valueFormat = {value_format} with this schema: {why}. "
-        "With option mode = PERMISSIVE it is null, with the reason in column _error; with "
-        "DROPMALFORMED such records are left out"
+        "With option mode = PERMISSIVE it is null, and column _error has the reason; with "
+        "DROPMALFORMED its record is left out"
     )
     offset: int
     value_format: str
@@ -192,14 +191,27 @@ class BadValueError(PartitionError):
 
 
 @dataclass(eq=False)
+class BatchTooLargeError(DafkaError):
+    """Values of one batch that take too much memory when they are opened."""
+
+    sentence = (
+        "the {count} values of one batch open to {opened} bytes, more than {limit}. Set option "
+        "maxRecordsPerBatch to a smaller number"
+    )
+    count: int
+    opened: int
+    limit: int
+
+
+@dataclass(eq=False)
 class TransactionChangedError(DafkaError):
-    """A repeated micro-batch that has other rows than those that are committed."""
+    """A repeated micro-batch whose rows differ from the committed ones."""
 
     sentence = (
         "batch {batch} of this query is repeated with other rows: {why}. Nothing was written, as "
         "rows would be missing or doubled. If another query runs from a copy of this checkpoint, "
-        "give each a checkpoint of its own. If the query makes other rows each time (rand() in a "
-        "filter, a table that changes), make it repeatable (docs/delivery.md)"
+        "give each query its own checkpoint. If the query produces other rows each time (rand() in "
+        "a filter, a table that changes), make it repeatable (docs/delivery.md)"
     )
     batch: int
     why: str
@@ -207,13 +219,13 @@ class TransactionChangedError(DafkaError):
 
 @dataclass(eq=False)
 class OldCheckpointError(PartitionError):
-    """A micro-batch older than one that the query has written already."""
+    """A micro-batch older than one that the query has already written."""
 
     sentence = (
-        "batch {version} is to be written, and batch {transaction.version} of this query has "
-        "been: its checkpoint is an older copy, or was rewound, or the query runs twice at once, "
-        "from it or from a copy. Go on from the newest checkpoint, start a new query with a new "
-        "one, or go on from here as another query (dafka checkpoint fork)"
+        "batch {version} cannot be written, as batch {transaction.version} of this query already "
+        "is: its checkpoint is an older copy or was rewound, or the query runs twice, from this "
+        "checkpoint or a copy. Use the newest checkpoint, start a new query with a new checkpoint, "
+        "or continue from here as another query (dafka checkpoint fork)"
     )
     version: int
     transaction: Transaction
@@ -221,7 +233,7 @@ class OldCheckpointError(PartitionError):
 
 @dataclass(eq=False)
 class ApplicationError(DafkaError):
-    """A version of an application (option ``txnAppId``) that cannot be written as it is now."""
+    """A version of an application (option ``txnAppId``) that cannot be written."""
 
     sentence = "version {version} of application {app_id!r} cannot be written: {why}"
     app_id: str

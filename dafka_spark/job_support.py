@@ -1,9 +1,9 @@
-"""What the Spark jobs in ``jobs/`` share: arguments, session, query, and how a job ends.
+"""Shared code of the Spark jobs in ``jobs/``: arguments, session, query, and exit codes.
 
 A job is a script.  ``dafka job NAME`` runs it on this machine, and ``dafka job NAME
---print-submit`` prints how spark-submit does.  Where the packages are not installed, spark-submit
-takes them as a zip, named twice: Spark 4.3 starts the workers of a data source without what
-``--py-files`` says, but with the environment's path.
+--print-submit`` prints the command for spark-submit.  Where the packages are not installed,
+spark-submit needs them as a zip, named twice: Spark 4.3 starts the workers of a data source without
+``--py-files``, but with the environment's path.
 
     PYTHONPATH=dist/dafka_spark.zip spark-submit --py-files dist/dafka_spark.zip jobs/NAME.py ...
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import math
 import os
 import re
 import signal
@@ -32,7 +31,6 @@ import pyarrow as pa
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core.config.node_options import NodeOptions
@@ -41,17 +39,18 @@ from dafka_spark.datasource import DafkaDataSource
 from dafka_spark.option_types import parse_duration_ms
 from dafka_spark.options import SinkOptions, SourceOptions
 
-EXIT_CODES = (
-    "Exit codes: 0 done, or told to stop; 1 failed; 2 cannot be done as it was asked for; 130 or "
-    "143 stopped before it was done."
-)
+# Arguments
 
 
 class JobParser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
+    """A parser that reports errors in one line, and whose ``parse`` fills in the tower."""
 
     def __init__(self, description: str) -> None:
-        super().__init__(description=description, epilog=EXIT_CODES)
+        epilog = (
+            "Exit codes: 0 done or stopped; 1 failed; 2 invalid arguments; 130 or 143 stopped "
+            "before the end of --available-now."
+        )
+        super().__init__(description=description, epilog=epilog)
         self.add_argument(
             "--tower",
             metavar="HOST[:SUB:PUB]",
@@ -60,78 +59,74 @@ class JobParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process."""
+        """End the process with one line, without the usage."""
         self.exit(2, f"{self.prog}: {message} (see '{self.prog} --help')\n")
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """The arguments; ``tower`` is written out, wherever it comes from.
+        """Parse the arguments; ``tower`` is filled in.
 
         Raises:
-            ConfigError: no tower can have such a name.
+            ConfigError: the tower is invalid.
         """
         arguments = self.parse_args(argv)
         given = {} if arguments.tower is None else {"tower": arguments.tower}
         arguments.tower = ",".join(map(str, NodeOptions.build(given).tower))
         topics = (getattr(arguments, "topic", None) or "").split(",")
         if "to" in arguments and arguments.to in topics:
-            self.error(
-                f"--to {arguments.to}: the job would read what it writes; name another topic"
-            )
+            self.error(f"--to {arguments.to}: the job would read its own output; use another topic")
         return arguments
 
 
 def add_query_arguments(parser: argparse.ArgumentParser, query_name: str | None = None) -> None:
-    """Adds the options of every job that is a streaming query reading a topic.
+    """Add the arguments of all jobs that are streaming queries.
 
-    ``query_name`` is the default under which it reports how far it is.
+    ``query_name`` is the default name under which the query reports its progress.
     """
     parser.add_argument(
         "--checkpoint",
         required=True,
         metavar="DIR",
-        help="where the query keeps its progress; started again with the same one, it goes on",
+        help="directory of the query's progress, from which the next run continues",
     )
     parser.add_argument(
         "--starting-offsets",
         default="earliest",
         metavar="WHERE",
-        help="earliest, latest, latest-100, a time, so long ago (--starting-offsets=-10m) or JSON, "
-        "for a new checkpoint (default: %(default)s)",
+        help="where a new checkpoint starts: earliest, latest, latest-100, a time, an age "
+        "(--starting-offsets=-10m) or JSON (default: %(default)s)",
     )
     parser.add_argument(
         "--max-offsets-per-trigger",
         type=positive,
         metavar="N",
-        help="the most records one batch reads (default: what 4 GiB have)",
+        help="maximum number of records in a batch (default: those in 4 GiB)",
     )
     parser.add_argument(
         "--query-name",
         default=query_name,
         metavar="NAME",
-        help="report under this name how far the query is, to dafka lag and the console "
-        f"(default: {query_name or 'it does not report'})",
+        help="report the query's progress under this name, to dafka lag and the console "
+        f"(default: {query_name or 'no report'})",
     )
     parser.add_argument(
         "--available-now",
         action="store_true",
-        help="stop when everything that was there at the start is done "
-        "(default: run until SIGINT or SIGTERM)",
+        help="stop after the records that exist at the start (default: run until SIGINT or "
+        "SIGTERM)",
     )
 
 
 def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a job that reads topics by their names, or by a pattern."""
+    """Add ``--topic`` and ``--topic-pattern``, of which a job needs one."""
     topics = parser.add_mutually_exclusive_group(required=True)
     topics.add_argument("--topic", help="the topic to read, or several separated by commas")
     topics.add_argument(
-        "--topic-pattern",
-        metavar="REGEX",
-        help="all topics whose names match, also those that come later",
+        "--topic-pattern", metavar="REGEX", help="all topics with matching names, later ones too"
     )
 
 
 def positive(text: str) -> int:
-    """An argument that must be a whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     try:
         number = int(text)
     except ValueError:
@@ -141,95 +136,67 @@ def positive(text: str) -> int:
     return number
 
 
-def directory(text: str) -> Path:
-    """An argument that must be a directory, whether it is there or not; its whole path."""
-    path = Path(text).absolute()
-    if not text or "://" in text or (path.exists() and not path.is_dir()):
-        raise argparse.ArgumentTypeError(f"must be a directory of this machine, not {text!r}")
-    return path
-
-
-def duration_ms(text: str) -> int:
-    """An argument that must be a length of time, such as 30m; in milliseconds."""
-    length_ms = delay_ms(text)
-    if length_ms < 1:
-        raise argparse.ArgumentTypeError(f"must be longer than nothing, not {text!r}")
-    return length_ms
-
-
 def delay_ms(text: str) -> int:
-    """An argument that must be a length of time, or 0s; in milliseconds."""
+    """Parse a duration, such as 30m or 0s, into milliseconds."""
     try:
         return parse_duration_ms(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}, not {text!r}") from None
 
 
-def rate(text: str) -> float:
-    """An argument that must be a number of 0 or more."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {text!r}")
-    return number
+def duration_ms(text: str) -> int:
+    """Parse a duration that is longer than 0 into milliseconds."""
+    length_ms = delay_ms(text)
+    if length_ms < 1:
+        raise argparse.ArgumentTypeError(f"must be longer than 0, not {text!r}")
+    return length_ms
 
 
-def print_json(facts: dict[str, object]) -> None:
-    """One JSON object a line on standard output, at once."""
-    print(json.dumps(facts), flush=True)
+# Sessions and queries
 
-
-# Between two looks at a running query: soon enough for a progress bar, rare enough to cost nothing.
 POLL_INTERVAL_S = 0.3
+"""Between two checks of a running query: often enough for a progress bar."""
 
-# On one machine: no port is opened to the network, no web page is served, and a few partitions are
-# enough (each costs a file per batch in the state store).
+_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
 _LOCAL_DEFAULTS = {
+    # No port is open to the network.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # Each partition of a shuffle costs a file per batch in the state store.
     "spark.sql.shuffle.partitions": "2",
     "spark.pyspark.python": sys.executable,
-    # A node that still tries a peer which has ended may reach a port of Spark's instead.
+    # A node that still contacts a stopped peer could reach one of Spark's ports instead.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
-# Windows are days of the wall clock the flights carry, wherever the job runs.
-_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
-
-# Spark says what matters; SPARK_SUBMIT_OPTS with another configuration of log4j has it say more.
+# Spark logs errors only, unless SPARK_SUBMIT_OPTS names another log4j configuration.
 _QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-
-Report = Callable[[dict[str, object]], None]
 
 
 def build_session(name: str) -> SparkSession:
-    """The job's session; what spark-submit was told wins over the defaults here."""
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    """Start the job's session; spark-submit's settings override the defaults here."""
     java = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if "log4j" not in java:
         os.environ["SPARK_SUBMIT_OPTS"] = f"{java} {_QUIET}".strip()
-    # A SparkConf knows spark-submit's settings only once the JVM is there.
+    # A SparkConf has spark-submit's settings only after the JVM has started.
     SparkContext._ensure_initialized()  # noqa: SLF001
     conf = SparkConf().setAppName(name)
     defaults = dict(_DEFAULTS)
     if conf.get("spark.master", "local[*]").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        conf.setIfMissing("spark.master", "local[*]")
-        defaults.update(_LOCAL_DEFAULTS)
+        defaults |= {"spark.master": "local[*]", **_LOCAL_DEFAULTS}
     for key, value in defaults.items():
         conf.setIfMissing(key, value)
-    # spark-submit switches its progress line on for everything started as ``python NAME.py``.
+    # spark-submit enables its progress bar for each program started as ``python NAME.py``.
     conf.set("spark.ui.showConsoleProgress", "false")
-    # What it logs is raised, too.
+    # This logger reports errors that are also raised.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     on_interrupt = signal.getsignal(signal.SIGINT)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
-    signal.signal(signal.SIGINT, on_interrupt)  # PySpark has set a handler of its own
-    if submitted:
-        # spark-submit's JVM was started before anyone could say which Python has the packages.
+    signal.signal(signal.SIGINT, on_interrupt)  # PySpark has replaced it
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # spark-submit may look up formats with a Python that lacks the packages.
         session.dataSource.register(DafkaDataSource)
     return session
 
@@ -237,52 +204,55 @@ def build_session(name: str) -> SparkSession:
 def read_topic(
     session: SparkSession, topic: str | None, arguments: argparse.Namespace, **options: str
 ) -> DataFrame:
-    """The topic as a stream, as the options of ``add_query_arguments`` say.
+    """Read a topic as a stream; None stands for ``--topic-pattern``.
 
-    Without one it is that of ``add_topic_arguments``; ``options`` are more of the source's.
+    ``options`` are further options of the source.
     """
-    reader = session.readStream.format("dafka").options(**_source(topic, arguments))
-    return reader.options(**options).load()
+    given = _source_options(topic, arguments) | options
+    return session.readStream.format("dafka").options(**given).load()
 
 
 def check_options(arguments: argparse.Namespace, **sink: str) -> None:
-    """Refuses what the source, or a sink with these options, would: before Spark takes seconds.
+    """Check the options of the source, and those of a sink if any, before Spark starts.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: an option is invalid.
     """
-    SourceOptions.of(_source(arguments.topic, arguments)).for_stream()
+    SourceOptions.of(_source_options(arguments.topic, arguments)).for_stream()
     if sink:
         SinkOptions.of(sink)
 
 
-def _source(topic: str | None, arguments: argparse.Namespace) -> dict[str, str]:
-    options = {"tower": arguments.tower, "startingOffsets": arguments.starting_offsets}
-    if topic is None:
-        options["subscribePattern"] = arguments.topic_pattern
-    else:
-        options["subscribe"] = topic
-    if arguments.query_name is not None:
-        options["queryName"] = arguments.query_name
-    if arguments.max_offsets_per_trigger is not None:
-        options["maxOffsetsPerTrigger"] = str(arguments.max_offsets_per_trigger)
-    return options
+def _source_options(topic: str | None, arguments: argparse.Namespace) -> dict[str, str]:
+    given = {
+        "tower": arguments.tower,
+        "startingOffsets": arguments.starting_offsets,
+        "subscribe": topic,
+        "subscribePattern": arguments.topic_pattern if topic is None else None,
+        "queryName": arguments.query_name,
+        "maxOffsetsPerTrigger": arguments.max_offsets_per_trigger,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def run_query(writer: DataStreamWriter, arguments: argparse.Namespace, report: Report) -> None:
-    """Starts the query and stays until it is done, failed, or a signal asks to stop.
+def run_query(
+    writer: DataStreamWriter,
+    arguments: argparse.Namespace,
+    report: Callable[[dict[str, object]], None],
+) -> None:
+    """Run the query until it ends, fails, or a signal stops it.
 
-    ``report`` is given a dictionary for every finished batch.
+    ``report`` receives the facts of each finished batch.
 
     Raises:
         StreamingQueryException: the query failed.
-        Stopped: a signal came before all was done that ``--available-now`` asks for.
+        Stopped: a signal stopped the query before the end of ``--available-now``.
     """
     stopping = threading.Event()
-    seen: list[int] = []
+    signals: list[int] = []
 
     def stop(number: int) -> None:
-        seen.append(number)
+        signals.append(number)
         stopping.set()
 
     writer = writer.option("checkpointLocation", arguments.checkpoint)
@@ -290,46 +260,38 @@ def run_query(writer: DataStreamWriter, arguments: argparse.Namespace, report: R
         writer = writer.trigger(availableNow=True)
     query = writer.start()
     on_stop_signals(stop)
-    progress = _Progress(query, report)
+    next_batch = 0
+
+    def report_batches() -> None:
+        nonlocal next_batch
+        last = query.lastProgress
+        if last is None or last.batchId < next_batch:
+            return
+        for progress in query.recentProgress:
+            # A trigger without new records has the number of the batch after it.
+            if progress.batchId >= next_batch and "addBatch" in progress.durationMs:
+                next_batch = progress.batchId + 1
+                report(batch_facts(progress))
+
     try:
         while query.isActive and not stopping.wait(POLL_INTERVAL_S):
-            progress.tell()
+            report_batches()
         if not stopping.is_set():
-            query.awaitTermination()  # it has ended; this raises if it has failed
+            query.awaitTermination()  # raises the error of a query that has failed
     finally:
         query.stop()
-        progress.tell()
-    if seen and arguments.available_now:
-        raise Stopped(seen[0])
+        report_batches()
+    if signals and arguments.available_now:
+        raise Stopped(signals[0])
 
 
-class _Progress:
-    """Reports every batch of a query once."""
-
-    def __init__(self, query: StreamingQuery, report: Report) -> None:
-        self._query = query
-        self._report = report
-        self._next_batch = 0
-
-    def tell(self) -> None:
-        last = self._query.lastProgress
-        if last is None or last.batchId < self._next_batch:
-            return
-        for progress in self._query.recentProgress:
-            # A trigger that found nothing new carries the number of the batch to come.
-            if progress.batchId < self._next_batch or "addBatch" not in progress.durationMs:
-                continue
-            self._next_batch = progress.batchId + 1
-            self._report(_summary(progress))
-
-
-def _summary(progress: StreamingQueryProgress) -> dict[str, object]:
-    late = sum(state.numRowsDroppedByWatermark for state in progress.stateOperators)
+def batch_facts(progress: StreamingQueryProgress) -> dict[str, object]:
+    """Return the facts of a finished batch that a job prints."""
     facts: dict[str, object] = {
         "event": "batch",
         "batch": progress.batchId,
         "records": progress.numInputRows,
-        "late": late,
+        "late": sum(state.numRowsDroppedByWatermark for state in progress.stateOperators),
         "took_ms": progress.durationMs["triggerExecution"],
         "offsets": ends(progress.sources[0].endOffset),
     }
@@ -339,11 +301,16 @@ def _summary(progress: StreamingQueryProgress) -> dict[str, object]:
 
 
 def ends(offset: str) -> dict[str, Any]:
-    """How far a batch has read: by topic and partition, or, of very many, their number and sum."""
+    """Return the end offsets by topic and partition; of very many their number and sum."""
     tree = json.loads(offset)
     if "topics" in tree:
         return dict(tree["topics"])
     return {name: tree[name] for name in ("partitions", "records")}
+
+
+def print_json(facts: dict[str, object]) -> None:
+    """Print a JSON object as one line."""
+    print(json.dumps(facts), flush=True)
 
 
 Key = tuple[Any, ...]
@@ -352,7 +319,7 @@ Key = tuple[Any, ...]
 def grouped(
     batches: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[tuple[Key, Iterator[pa.RecordBatch]]]:
-    """Each value of the columns with its rows, which are to be taken before the next one is."""
+    """Group sorted rows by columns, as ``itertools.groupby`` does."""
     pieces = (piece for batch in batches for piece in _pieces(batch, columns))
     for key, found in groupby(pieces, itemgetter(0)):
         yield key, (rows for _, rows in found)
@@ -367,39 +334,40 @@ def _pieces(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Key
         start += count
 
 
+# The end of a job
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_SIGNAL = 128
 
-# What Spark makes of an error that was raised in a process of its own ends with its name and
-# sentence.
+# Spark ends the message of an error in another process with the error's class and message.
 _SENTENCE = re.compile(r"^dafka_(?:core|spark)\.(?:\w+\.)+(\w+Error): (.+)$", re.MULTILINE)
 
-# What Java says, of which Python knows only the call that failed.
+# A Java error; Python has only the call that failed.
 _CAUSE = re.compile(r"^(?:: |Caused by: )(.+)$", re.MULTILINE)
 
-# Two runs make a checkpoint at once.  Later Spark says what the matter is, here it does not.
+# Two runs create a checkpoint at once: Spark's message does not name the cause.
 _MADE_TWICE = re.compile(r"/metadata\b.*already exists")
 _RUNS_TWICE = (
-    "the query runs twice at once: another run has just made its checkpoint. One of them is enough"
+    "the query runs twice at once: another run has just created its checkpoint. Stop one of them"
 )
 
-# The other has gone so far as to write a batch.  Spark says the same of what somebody copied.
+# The other run has already written a batch, or the checkpoint is a copy.
 _HAS_OFFSETS = re.compile(r"(\S+)/offsets should be empty on batch 0")
 
-# Both write the same batch, and the other has begun to, or has written it, in between.
+# The other run has begun or written the same batch.
 _OTHER_WRITER = ("FencedError", "OffsetConflictError", "TransactionExistsError")
-_OTHER_RUN = "perhaps the query runs twice at once: one run is enough"
+_OTHER_RUN = "perhaps the query runs twice at once: stop one of the runs"
 
 _USAGE = ("ConfigError", "ColumnError", "AnalysisException", "ParseException")
 
 
 class JobError(Exception):
-    """A job that cannot go on, for a reason that is a sentence."""
+    """A job that cannot continue; the message is a sentence for the user."""
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM, ``number``, before all was done."""
+    """The signal ``number`` stopped the job before its end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -407,7 +375,7 @@ class Stopped(BaseException):
 
 
 def on_stop_signals(stop: Callable[[int], None]) -> None:
-    """Has the first SIGINT or SIGTERM call ``stop(number)``; a second one ends the process."""
+    """Call ``stop(number)`` at the first SIGINT or SIGTERM; a second one ends the process."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -417,24 +385,16 @@ def on_stop_signals(stop: Callable[[int], None]) -> None:
         signal.signal(number, handle)
 
 
-def raise_stopped(number: int) -> None:
-    """For a job that has something to close, and to say, when it is stopped."""
-    raise Stopped(number)
-
-
 def run_job(main: Callable[[], None]) -> NoReturn:
-    """Runs a job to its end, which is the process's.
-
-    What is no error of Dafka's or Spark's is a defect, and keeps its traceback.
-    """
-    # Python's own handler would print a traceback, as long as the job has nothing to close.
+    """Run a job and exit; errors of Dafka and Spark are one line, others keep their traceback."""
+    # Python's own handler prints a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         main()
     except Stopped as stopped:
         sys.exit(EXIT_SIGNAL + stopped.number)
     except Exception as error:
-        name, sentence = _told(error)
+        name, sentence = describe_error(error)
         if not sentence:
             raise
         print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)
@@ -442,20 +402,20 @@ def run_job(main: Callable[[], None]) -> NoReturn:
     sys.exit(0)
 
 
-def _told(error: Exception) -> tuple[str, str]:
-    """The name of an error, and its sentence; empty if it is none that people are told of."""
-    name = type(error).__name__
+def describe_error(error: Exception) -> tuple[str, str]:
+    """Return the name and the sentence of an error; a defect has no sentence."""
+    name, text = type(error).__name__, str(error)
     if isinstance(error, DafkaError | JobError):
-        return "ConfigError" if isinstance(error, ConfigError) else name, str(error)
+        return "ConfigError" if isinstance(error, ConfigError) else name, text
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
         return name, ""
-    for found in reversed([*_SENTENCE.finditer(str(error))]):
+    for found in reversed([*_SENTENCE.finditer(text)]):
         other_run = f" ({_OTHER_RUN})" if found[1] in _OTHER_WRITER else ""
         return found[1], found[2] + other_run
-    if _MADE_TWICE.search(str(error)):
+    if _MADE_TWICE.search(text):
         return name, _RUNS_TWICE
-    if checkpoint := _HAS_OFFSETS.search(str(error)):
-        alone = f"If none runs, checkpoint {checkpoint[1]} is part of another: name a new one"
+    if checkpoint := _HAS_OFFSETS.search(text):
+        alone = f"If no other runs, checkpoint {checkpoint[1]} is part of a copy: name a new one"
         return name, f"{_RUNS_TWICE}. {alone}"
-    causes = _CAUSE.findall(str(error)) if name == "Py4JJavaError" else []
-    return name, [str(error).strip().splitlines()[0], *causes][-1]
+    causes = _CAUSE.findall(text) if name == "Py4JJavaError" else []
+    return name, [text.strip().splitlines()[0], *causes][-1]

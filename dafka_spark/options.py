@@ -33,8 +33,7 @@ from dafka_core.security.allowed_keys import own_permissions
 from dafka_core.security.permissions import Permissions
 from dafka_spark import option_types as values
 from dafka_spark.formats import codecs
-from dafka_spark.formats.codec import Codec
-from dafka_spark.formats.codecs import BYTES, FORMATS, PROTOBUF, TYPED
+from dafka_spark.formats.codecs import BYTES, FORMATS, PROTOBUF, TYPED, Codec
 from dafka_spark.kafka_options import translated
 from dafka_spark.metadata import KINDS
 from dafka_spark.option_types import AT_EARLIEST, AT_LATEST, OffsetRangeLimit, Position

@@ -1,4 +1,4 @@
-"""The columns of a topic, and which of them a query asked for."""
+"""The columns of a topic, and the check of the columns that a query names."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ COLUMNS: Final[Mapping[str, types.DataType]] = {
         )
     ),
 }
-"""Those of Spark's Kafka connector, but that a partition is a producer, by its name."""
+"""The columns of Spark's Kafka connector, except that a partition is the name of a producer."""
 
 HEADERS: Final = "headers"
-"""The column that is there with option ``includeHeaders`` only."""
+"""The column that only option ``includeHeaders`` adds."""
 
 ERROR: Final = "_error"
 CORRUPT: Final = "_corrupt_record"
 ERRORS: Final = (ERROR, CORRUPT)
-"""Columns that are there with option ``mode`` = ``PERMISSIVE`` only: why a value is bad, and the
-value itself; null beside good ones."""
+"""The columns that only option ``mode`` = ``PERMISSIVE`` adds: why a value is bad, and the value.
+Both are null for good values."""
 
 NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
 TABLE_OPTIONS: Final = "dafka.options"
 """Metadata of column ``value``: a SQL table's options.
 
-Spark 4.3 keeps the options of ``CREATE TABLE ... USING dafka OPTIONS (...)`` but does not hand
-them to a Python source that reads the table; the schema is all it hands over.
+Spark 4.3 stores the options of ``CREATE TABLE ... USING dafka OPTIONS (...)`` but gives a Python
+source that reads the table only its schema.
 """
 
 
@@ -55,9 +55,10 @@ def full(
     value: types.DataType = COLUMNS["value"],
     errors: bool = False,
 ) -> types.StructType:
-    """Every column, those with headers and with errors if they are asked for.
+    """Return the schema of a topic, with the columns of headers and of errors on request.
 
-    ``table`` has the options to keep with a SQL table, and ``value`` is the type of that column.
+    ``table`` has the options to store in a SQL table's schema, and ``value`` is the type of that
+    column.
     """
     fields = [types.StructField(name, kind) for name, kind in COLUMNS.items()]
     schema = types.StructType([each for each in fields if headers or each.name != HEADERS])
@@ -70,16 +71,34 @@ def full(
 
 
 def table_options(schema: types.StructType) -> dict[str, str]:
-    """The options kept with the SQL table that ``schema`` comes from, if any."""
+    """Return the options that the schema of a SQL table has, if any."""
     kept = [field.metadata[TABLE_OPTIONS] for field in schema if TABLE_OPTIONS in field.metadata]
     return kept[0] if kept else {}
 
 
 def is_table(schema: types.StructType) -> bool:
-    """Whether rows with this schema are inserted into a SQL table: Spark gives them its schema."""
+    """Return whether rows with this schema are inserted into a SQL table, which Spark gives it."""
     names = [name for name in schema.names if name not in ERRORS]
-    known = (full().names, full(headers=True).names)
-    return names in known and bool(table_options(schema))
+    return names in (full().names, full(headers=True).names) and bool(table_options(schema))
+
+
+def plain_strings(kind: types.DataType) -> types.DataType:
+    """Return the type with ``STRING`` for each ``CHAR(n)``, ``VARCHAR(n)`` and collated string.
+
+    Spark passes each of these as plain strings.
+    """
+    match kind:
+        case types.StringType() | types.CharType() | types.VarcharType():
+            return types.StringType()
+        case types.ArrayType():
+            return types.ArrayType(plain_strings(kind.elementType), kind.containsNull)
+        case types.MapType():
+            key, value = plain_strings(kind.keyType), plain_strings(kind.valueType)
+            return types.MapType(key, value, kind.valueContainsNull)
+        case types.StructType():
+            plain = [(each.name, plain_strings(each.dataType), each.nullable) for each in kind]
+            return types.StructType([types.StructField(*each) for each in plain])
+    return kind
 
 
 def check(
@@ -90,31 +109,31 @@ def check(
     value: types.DataType = COLUMNS["value"],
     errors: bool = False,
 ) -> None:
-    """Sees that a query's columns are some of ours, in any case, with their types.
+    """Check that the columns of a query are a topic's, in any case, with their types.
 
-    ``headers`` and ``errors`` say whether those are asked for, ``opens`` whether envelopes are
-    opened, and ``value`` is the type of that column.
+    ``headers`` and ``errors`` are true if options add these columns, and ``opens`` if the query
+    opens envelopes; ``value`` is the type of that column.
 
     Raises:
-        ColumnError: a column is unknown, or of another type, or cannot be ``NOT NULL``.
+        ColumnError: a column is unknown, has another type, or is ``NOT NULL`` but has nulls.
     """
     whole = full(headers=True, value=value, errors=True)
     known = {field.name: field.dataType for field in whole}
     for field in schema:
         name = name_of(field, known)
         if name in ERRORS and not errors:
-            raise ColumnError(field.name, "is there with option mode = PERMISSIVE only")
+            raise ColumnError(field.name, "exists with option mode = PERMISSIVE only")
         if name == HEADERS and not headers:
-            raise ColumnError(field.name, "is there with option includeHeaders = true only")
+            raise ColumnError(field.name, "exists with option includeHeaders = true only")
         if not field.nullable and name not in NEVER_NULL and (opens or errors or name != "value"):
             raise ColumnError(field.name, "has nulls, it cannot be NOT NULL")
 
 
 def name_of(field: types.StructField, columns: Mapping[str, types.DataType]) -> str:
-    """The column that a field is, whatever its case.
+    """Return the column that a field names, in any case.
 
     Raises:
-        ColumnError: none is called so, or it is of another type.
+        ColumnError: the column is unknown or has another type.
     """
     found = [name for name in columns if name.lower() == field.name.lower()]
     if not found:

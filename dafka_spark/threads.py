@@ -1,4 +1,4 @@
-"""Writing from threads of one's own, as some do in ``foreachBatch``."""
+"""Threads that write to Dafka, such as those of a pool in ``foreachBatch``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Result = TypeVar("Result")
 
 
 def in_session(session: SparkSession, function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function, such that it may write wherever it runs: ``pool.map(in_session(...), ...)``.
+    """Return the function so that it may write in any thread: ``pool.map(in_session(...), ...)``.
 
-    Spark looks for the format of a write in the session that is active in the thread, and PySpark
-    makes none active in a new one: a source in Python is ``DATA_SOURCE_NOT_FOUND`` there.  Sessions
-    of Spark Connect have no JVM to say it to: with one, this is the function itself.
+    Spark looks up the format of a write in the session that is active in the thread, and PySpark
+    activates none in a new thread: a Python source is ``DATA_SOURCE_NOT_FOUND`` there.  With Spark
+    Connect the function is returned unchanged.
     """
     if not hasattr(session, "_jsparkSession"):
         return function

@@ -1,8 +1,8 @@
-"""Which Python Spark runs a data source with: this one, unless somebody chose another.
+"""The Python that Spark runs data sources with: this one, unless the user chose another.
 
-Spark looks for a format, and reads and writes, in processes of their own.  It starts them with what
-``PYSPARK_PYTHON`` names, otherwise with the first ``python3`` on the path, whichever Python the
-driver is; its JVM knows the variable as it was when that started.
+Spark plans, reads and writes in Python processes of its own.  It starts them with the value of
+``PYSPARK_PYTHON``, by default the first ``python3`` on the path, whichever Python the driver runs.
+The JVM knows the variable as it was when the JVM started.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pyspark import SparkContext
 
 VARIABLE: Final = "PYSPARK_PYTHON"
 
-_CHOSEN_BEFORE: Final = ("PYTHON_WORKER_FACTORY_", "PYSPARK_GATEWAY_PORT")
-"""Set in what Spark starts as a worker, and by spark-submit."""
+_STARTED_BY_SPARK: Final = ("PYTHON_WORKER_FACTORY_", "PYSPARK_GATEWAY_PORT")
+"""Prefixes of variables that workers and programs of spark-submit have."""
 
 _NEEDED: Final = ("dafka_spark", "zmq", "pyarrow", "lmdb")
 _MISSING: Final = f"""\
@@ -29,11 +29,11 @@ print(*(name for name in {_NEEDED} if not importlib.util.find_spec(name)))"""
 
 
 def use_this_python() -> None:
-    """Has Spark use this Python where nobody chose one; warns of one that lacks the package.
+    """Set ``PYSPARK_PYTHON`` if it is unset, and warn of a Python that lacks the packages.
 
-    Not in Spark's own Python processes, and not under spark-submit: that chose before.
+    Do nothing in Spark's own Python processes and under spark-submit, which has already chosen.
     """
-    if any(name.startswith(_CHOSEN_BEFORE) for name in os.environ):
+    if any(name.startswith(_STARTED_BY_SPARK) for name in os.environ):
         return
     if SparkContext._gateway is None:  # noqa: SLF001
         used = {os.environ.setdefault(VARIABLE, sys.executable)}
@@ -43,15 +43,15 @@ def use_this_python() -> None:
         if why := _unfit(name):
             warnings.warn(
                 f"Spark runs Python as {name!r}, {why}: format 'dafka' does not work there. Before "
-                f"the first session is made, set {VARIABLE} to {sys.executable!r} (what 'import "
-                "dafka_spark' does where nobody has); where there is a session, start again",
+                f"the first session starts, set {VARIABLE} to {sys.executable!r} or 'import "
+                "dafka_spark', which sets it if it is unset; if a session runs, restart Python",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
 
 def _used_by_spark() -> set[str]:
-    """What the JVM runs on this machine; executors of a cluster have Pythons of their own."""
+    """Return the Pythons that the JVM runs on this machine; a cluster's executors have theirs."""
     jvm, context = SparkContext._jvm, SparkContext._active_spark_context  # noqa: SLF001
     assert jvm is not None
     python = jvm.org.apache.spark.api.python
@@ -62,10 +62,10 @@ def _used_by_spark() -> set[str]:
 
 
 def _unfit(name: str) -> str:
-    """Why a Python cannot run the package; empty if it can."""
+    """Return why a Python cannot run the package; empty if it can."""
     path = shutil.which(name)
     if path is None:
-        return "which is not there"
+        return "which does not exist"
     if Path(path).parent == Path(sys.executable).parent:
         return ""  # python, python3 and python3.11 of one environment
     command, no_input = [path, "-c", _MISSING], subprocess.DEVNULL

@@ -1,9 +1,9 @@
-r"""Keeps topics as Parquet files, one for each topic and day (UTC), every record exactly once.
+r"""Keep topics as Parquet files, one for each topic and day (UTC), every record exactly once.
 
     dafka job compact_to_parquet --topic flights --output DIR --checkpoint DIR --available-now
 
-A record's timestamp says to which day it belongs, whenever it comes.  The files can be read at any
-time, by whatever reads Parquet, and hold the columns of an archive's files (docs/archive.md).
+A record belongs to the day of its timestamp, whenever the job reads it.  Any Parquet reader can
+read the files at any time; they have the columns of an archive's files (docs/archive.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from dafka_spark.job_support import (
     add_topic_arguments,
     build_session,
     check_options,
-    directory,
     duration_ms,
     grouped,
     print_json,
@@ -44,7 +43,7 @@ from dafka_spark.job_support import (
     run_query,
 )
 
-# Whatever the session's time zone.
+# Independent of the session's time zone.
 _DAY = "date_from_unix_date(cast(floor(unix_micros(timestamp) / 86400000000) as int))"
 
 _DONE_SCHEMA = "topic string, day date, records bigint"
@@ -58,16 +57,16 @@ _KNOWN: Final = ["partition", "offset", "timestamp"]
 
 ROW_GROUP_RECORDS: Final = 1 << 17
 ROW_GROUP_BYTES: Final = 64 << 20
-"""So much is in memory at a time, twice."""
+"""Two row groups are in memory at a time."""
 
 
 class DayFile:
     """The Parquet file of one topic and day, open for one task; other tasks and processes wait.
 
-    The file is written anew beside the old one, and then takes its name: a reader sees one or the
-    other.  It says in itself up to which offset of each partition it has the records (``_ENDS``),
-    so what is added again is known, whoever adds it: a task that is tried again, a query that
-    repeats its batch after a crash, or one that begins with another checkpoint.
+    A new file replaces the old one atomically: a reader sees one of them.  The file contains the
+    end offset of its records for each partition (``_ENDS``), so records that are added again are
+    recognized: by a retried task, by a query that repeats a batch after a crash, or by a query with
+    another checkpoint.
     """
 
     def __init__(self, directory: Path, topic: str, day: str | None) -> None:
@@ -89,7 +88,7 @@ class DayFile:
         try:
             with translated(self._directory):
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
-                for left in self._day.glob(_TEMPORARY.format("*")):  # by who was killed
+                for left in self._day.glob(_TEMPORARY.format("*")):  # of killed tasks
                     left.unlink()
             self._ends = self._read_ends()
         except BaseException:
@@ -99,13 +98,13 @@ class DayFile:
 
     def __exit__(self, *error: object) -> None:
         if self._writer is not None:
-            self._writer.is_open = False  # or its end would be written, and the disk may be full
+            self._writer.is_open = False  # else it would write its footer, and the disk may be full
         with contextlib.suppress(OSError):
             self._temporary.unlink(missing_ok=True)
         os.close(self._lock)
 
     def add(self, records: pa.RecordBatch) -> None:
-        """Takes records, those of each partition in the order of their offsets.
+        """Add records; those of each partition are in the order of their offsets.
 
         Raises:
             ArchiveError: the disk fails, or the file is damaged.
@@ -126,10 +125,10 @@ class DayFile:
         self._ends |= {each["partition"]: each["offset_max"] + 1 for each in last}
 
     def finish(self) -> int:
-        """Has the file hold what was added; returns how much of it is new.
+        """Write the added records to the file; return the number of new ones.
 
         Raises:
-            ArchiveError: the disk fails, or what was there already is not what was added.
+            ArchiveError: the disk fails, or the file has other records at the same offsets.
         """
         self._check_known()
         if self._writer is None:
@@ -149,7 +148,7 @@ class DayFile:
         except FileNotFoundError:
             return {}
         if _ENDS not in told:
-            why = f"{self._path} was not written by this job: name another directory"
+            why = f"{self._path} was not written by this job: use another directory"
             raise ArchiveError(self._directory, why)
         return dict(json.loads(told[_ENDS]))
 
@@ -180,7 +179,7 @@ class DayFile:
         self._waiting = []
 
     def _check_known(self) -> None:
-        """Sees that what the file has already is the same: a topic may have been made anew."""
+        """Check that the file has the same records: the topic may have been created again."""
         known = pa.concat_tables(self._known) if self._known else SCHEMA.empty_table()
         if not known.num_rows:
             return
@@ -191,8 +190,8 @@ class DayFile:
             partition, offset = other["partition"][0].as_py(), other["offset"][0].as_py()
             why = (
                 f"{self._path} has other records than partition {partition}, from offset {offset} "
-                "on: the topic was made anew, or the file begun at a later offset. Name another "
-                "directory, and another checkpoint"
+                "on: the topic was created again, or the file starts at a later offset. Use "
+                "another directory and another checkpoint"
             )
             raise ArchiveError(self._directory, why)
 
@@ -203,7 +202,7 @@ def _comparable(table: pa.Table) -> pa.Table:
 
 
 def merge_into(output: str) -> Callable[[DataFrame, int], None]:
-    """What to do with each micro-batch: one task adds to a day's file what is not there yet."""
+    """Return the function for each micro-batch: one task adds new records to a day's file."""
 
     def merge(records: DataFrame, batch: int) -> None:
         columns = [sf.expr(_DAY).alias("day"), "topic", *SCHEMA.names]
@@ -230,7 +229,7 @@ def _merger(output: str) -> Merge:
 
 
 def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
-    """The query, not started yet."""
+    """Return the query, before its start."""
     records = read_topic(session, arguments.topic, arguments, includeHeaders="true")
     writer = records.writeStream.queryName("compact-to-parquet")
     writer = writer.trigger(processingTime=f"{arguments.every} milliseconds")
@@ -238,7 +237,7 @@ def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataSt
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the job; prints a line of JSON for every batch."""
+    """Run the job; print a line of JSON for every batch."""
     arguments = parse(argv)
     check_options(arguments)
     session = build_session("compact-to-parquet")
@@ -246,11 +245,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     session.stop()
 
 
+def directory(text: str) -> Path:
+    """Parse the path of a directory, which may not exist yet."""
+    path = Path(text).absolute()
+    if not text or "://" in text or (path.exists() and not path.is_dir()):
+        raise argparse.ArgumentTypeError(f"must be a directory of this machine, not {text!r}")
+    return path
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The job's arguments.
+    """Parse the job's arguments.
 
     Raises:
-        ConfigError: no tower can have such a name.
+        ConfigError: the tower is invalid.
     """
     parser = JobParser(
         "Keep topics as Parquet files, one for each topic and day, every record exactly once."
@@ -261,15 +268,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         required=True,
         type=directory,
         metavar="DIR",
-        help="where the files go: a directory that the executors have in common",
+        help="the directory of the files, which all executors share",
     )
     parser.add_argument(
         "--every",
         type=duration_ms,
         default="10m",
         metavar="TIME",
-        help="how often files are written, each time those of the days that records came for "
-        "(default: %(default)s)",
+        help="interval of writes, of the files of days with new records (default: %(default)s)",
     )
     add_query_arguments(parser)
     return parser.parse(argv)

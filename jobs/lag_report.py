@@ -1,4 +1,4 @@
-r"""How far behind streaming queries are that report it, as a table and as files.
+r"""Report the lag of streaming queries, as a table and as files.
 
     dafka job lag_report --partitions --output DIR --format json
 

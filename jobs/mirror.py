@@ -1,10 +1,10 @@
-r"""Copies topics to another cluster, as they are, every record exactly once.
+r"""Copy topics to another cluster, every record exactly once.
 
     dafka job mirror --topic-pattern 'orders.*' --to-tower there.example --checkpoint DIR
 
-A partition keeps its name, and each record its offset, key, value, headers and timestamp, so that a
-reader's positions are right in both clusters.  The offsets also say what is there already: after a
-crash, and with another checkpoint, that is compared and not written again.
+A partition keeps its name, and each record its offset, key, value, headers and timestamp, so the
+offsets of a consumer are valid in both clusters.  After a crash, and with another checkpoint, the
+records that the copy already has are compared and not written again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dafka_spark.job_support import (
 )
 
 ANSWER_S = 20.0
-"""How long stores may take to be heard of."""
+"""The timeout for the discovery of stores."""
 
 _DONE = pa.schema([("topic", pa.string()), ("partition", pa.string()), ("records", pa.int64())])
 _DONE_SCHEMA = "topic string, partition string, records bigint"
@@ -56,11 +56,11 @@ TIMEOUT_S: Final = 120.0
 """For acknowledgements of stores on a busy machine, or on the other side of the world."""
 
 _OTHER: Final = (
-    "its copy has other records from offset {} on: somebody else has written it, or the topic was "
-    "made anew. Mirror it to a topic of another name"
+    "its copy has other records from offset {} on: another program has written it, or the topic "
+    "was created again. Mirror it to a topic of another name"
 )
 _UNKNOWN: Final = (
-    "its copy has {} records already, and no store there says so now. Mirror it when those run "
+    "its copy has {} records already, and no reachable store there has them. Start the stores "
     "that have them"
 )
 _ADDRESS: Final = re.compile("[0-9A-F]{32}")
@@ -69,13 +69,13 @@ _ADDRESS: Final = re.compile("[0-9A-F]{32}")
 class MirroredPartition:
     """A partition's copy in the other cluster, open for one task.
 
-    The offsets say what is there already.  What is added again is compared with it, not written.
+    Records that the copy already has are compared, not written.
 
     Args:
-        tower: the other cluster's.
-        tp: what the copy is called there.
-        acks: how many stores there must have a record.
-        keys: the options by which nodes are let in there; none where nobody asks for keys.
+        tower: the tower of the other cluster.
+        tp: the topic and partition of the copy.
+        acks: the number of stores there that must have a record.
+        keys: the options of the key for the other cluster; empty without keys.
 
     Raises:
         JobError: no producer can have the partition's name.
@@ -84,12 +84,12 @@ class MirroredPartition:
 
     def __init__(self, tower: str, tp: TopicPartition, acks: int, keys: Mapping[str, str]) -> None:
         if not _ADDRESS.fullmatch(tp.partition):
-            raise _refused(tp, "it is of a C producer, whose name no other producer can have")
+            raise _refused(tp, "a C producer writes it, and no other producer can use its name")
         self._cluster = {"tower": tower, **keys}
         self._tp = tp
-        # Contents are as they are to be: in envelopes those that need one.
+        # The contents already have their envelopes.
         options: dict[str, Any] = {**self._cluster, "acks": acks, "envelope": "none"}
-        # The topic has its name already.
+        # The name of the topic is already valid in the first cluster.
         options["allow_control_characters"] = True
         self._producer = Producer(tp.topic, address=tp.partition, **options)
         self._first = self._producer.next_offset
@@ -103,11 +103,11 @@ class MirroredPartition:
         self._producer.__exit__(*error)
 
     def add(self, records: pa.RecordBatch) -> None:
-        """Takes records in the order of their offsets, with the columns of ``SCHEMA``.
+        """Add records in the order of their offsets, with the columns of ``SCHEMA``.
 
         Raises:
-            JobError: the copy would have a hole, or has other records.
-            DafkaError: the other cluster does not take them.
+            JobError: the copy would have a gap, or has other records.
+            DafkaError: the other cluster refuses them.
         """
         table = pa.Table.from_batches([records]).select(SCHEMA.names).cast(SCHEMA)
         known = int(pc.sum(pc.less(table["offset"], self._first)).as_py() or 0)
@@ -118,15 +118,15 @@ class MirroredPartition:
             if start != self._producer.next_offset:
                 why = (
                     f"its next record is of offset {start}, and the copy ends at "
-                    f"{self._producer.next_offset}: it would have a hole, as the records between "
-                    "are gone, or not read. Mirror a topic before its first records are given up"
+                    f"{self._producer.next_offset}: it would have a gap, as the records between "
+                    "are deleted, or not read. Mirror a topic before its first records are deleted"
                 )
                 raise _refused(self._tp, why)
             self._producer.publish_many(_contents(run), timestamp=time)
             self.count += run.num_rows
 
     def finish(self) -> int:
-        """Waits until all is acknowledged; returns how much of it is new.
+        """Wait for all acknowledgements; return the number of new records.
 
         Raises:
             NotAcknowledgedError: stores did not answer.
@@ -165,8 +165,8 @@ def _refused(tp: TopicPartition, why: str) -> JobError:
 
 
 def copy_to(tower: str, topic: str | None, acks: int) -> Callable[[DataFrame, int], None]:
-    """What to do with each micro-batch: one task adds to a partition's copy what is not there."""
-    keys = keys_of_environment()  # the driver's: a task's may have none
+    """Return the function for each micro-batch, in which one task extends a partition's copy."""
+    keys = keys_of_environment()  # of the driver, as a task may have none
 
     def copy(records: DataFrame, batch: int) -> None:
         partitions = records.select("topic", *SCHEMA.names).repartition("topic", "partition")
@@ -191,7 +191,7 @@ def _copier(tower: str, target: str | None, acks: int, keys: Mapping[str, str]) 
 
 
 def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
-    """The query, not started yet."""
+    """Return the query, before its start."""
     records = read_topic(session, arguments.topic, arguments, includeHeaders="true")
     writer = records.writeStream.queryName("mirror")
     writer = writer.trigger(processingTime=f"{arguments.every} milliseconds")
@@ -199,7 +199,7 @@ def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataSt
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the job; prints a line of JSON for every batch."""
+    """Run the job; print a line of JSON for every batch."""
     arguments = parse(argv)
     check_options(arguments)
     _check_other_cluster(arguments)
@@ -209,10 +209,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The job's arguments.
+    """Parse the job's arguments.
 
     Raises:
-        ConfigError: no tower can have such a name.
+        ConfigError: the tower is invalid.
     """
     parser = JobParser("Copy topics to another cluster, as they are, every record exactly once.")
     add_topic_arguments(parser)
@@ -252,10 +252,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check_other_cluster(arguments: argparse.Namespace) -> None:
-    """Refuses to mirror a topic to itself, however its towers are named.
+    """Refuse to mirror a topic to itself, whatever the names of its towers.
 
     Raises:
-        ConfigError: that was asked for.
+        ConfigError: both towers are of one cluster.
         DafkaError: no tower or no store answers.
     """
     if arguments.to_topic not in (None, arguments.topic):
@@ -267,8 +267,8 @@ def _check_other_cluster(arguments: argparse.Namespace) -> None:
             found.append(reader.stores())
     if both := set.intersection(*map(set, found)):
         why = (
-            f"is the cluster that is read, as store {min(both)} is in both: name another one, or "
-            "another topic (--to-topic)"
+            f"is the cluster that is read, as store {min(both)} is in both: use another cluster "
+            "or another topic (--to-topic)"
         )
         raise ConfigError("to-tower", arguments.to_tower, why, "argument")
 

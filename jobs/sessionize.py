@@ -1,12 +1,11 @@
-r"""Sessions: what belongs to one key, with no pause of ``--gap``, as a record of another topic.
+r"""Write the sessions of each key, which a pause of ``--gap`` ends, to another topic.
 
     dafka job sessionize --topic clicks --to sessions --checkpoint DIR --gap 30m
 
-A record's key says whose it is, and its timestamp when it was; ``--key`` and ``--time`` take both
-from elsewhere, as Spark SQL over the source's columns and ``text``, the value as a string.  A
-session is written once, when the watermark has passed its last record by the gap.  A record that
-comes after the watermark is dropped, and counted (``late``); so is one that has no key or no time
-(``unusable``).
+The key and the time are those of the record, or those of ``--key`` and ``--time``, in Spark SQL
+over the source's columns and ``text``, the value as a string.  A session is written once, when the
+watermark has passed its last record by the gap.  Records behind the watermark are dropped and
+counted (``late``), and those without key or time, too (``unusable``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from dafka_spark.formats.codec import needed
+from dafka_spark.formats.extras import needed
 from dafka_spark.job_support import (
     JobError,
     JobParser,
@@ -38,15 +37,15 @@ from dafka_spark.job_support import (
 SESSION_SCHEMA = "session_key string, first_us bigint, last_us bigint, records bigint"
 STATE_SCHEMA = "first_us bigint, last_us bigint, records bigint"
 
-# transformWithState keeps its state nowhere else.
+# transformWithState supports no other state store.
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 Span = tuple[int, int, int]
-"""The times of the first and the last record, in microseconds, and how many there are."""
+"""The times of the first and the last record, in microseconds, and the number of records."""
 
 
 def merged(spans: Iterable[Span], gap_us: int) -> list[Span]:
-    """Sessions out of pieces of them, in any order: with less than the gap between two, one."""
+    """Merge spans, in any order, that are closer than the gap."""
     found: list[Span] = []
     for first, last, count in sorted(spans):
         if found and first - found[-1][1] < gap_us:
@@ -64,12 +63,12 @@ class Sessions(StatefulProcessor):
         self._gap_us = gap_us
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Spark says where the state is."""
+        """Open the state."""
         self._handle = handle
         self._open = handle.getListState("open", STATE_SCHEMA)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Adds records to sessions; none is finished by them."""
+        """Add records to sessions; timers end them."""
         before = self._spans()
         after = merged([*before, *((row.time_us, row.time_us, 1) for row in rows)], self._gap_us)
         self._open.put([*after])
@@ -83,7 +82,7 @@ class Sessions(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[Row]:
-        """Gives the sessions that nothing can be added to any more."""
+        """Return the sessions that have ended."""
         now_ms = expiredTimerInfo.getExpiryTimeInMs()
         left = []
         for span in self._spans():
@@ -99,7 +98,7 @@ class Sessions(StatefulProcessor):
             self._open.clear()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: Spark closes the state."""
 
     def _spans(self) -> list[Span]:
         if not self._open.exists():
@@ -111,7 +110,7 @@ class Sessions(StatefulProcessor):
 
 
 def timed(records: DataFrame, key: str, time: str) -> DataFrame:
-    """Columns ``session_key``, ``time`` and ``time_us``; null where an expression gives nothing.
+    """Add columns ``session_key``, ``time`` and ``time_us``, which may be null.
 
     Raises:
         AnalysisException: an expression that Spark cannot understand.
@@ -125,7 +124,7 @@ def timed(records: DataFrame, key: str, time: str) -> DataFrame:
 
 
 def sessions(records: DataFrame, *, gap_ms: int, delay_ms: int) -> DataFrame:
-    """The finished sessions of ``timed`` records: ``SESSION_SCHEMA``."""
+    """Return the ended sessions of ``timed`` records, as ``SESSION_SCHEMA``."""
     unusable = sf.count_if(sf.col("session_key").isNull() | sf.col("time").isNull())
     return (
         records.observe("sessionize", unusable.alias("unusable"))
@@ -137,7 +136,7 @@ def sessions(records: DataFrame, *, gap_ms: int, delay_ms: int) -> DataFrame:
 
 
 def to_records(found: DataFrame) -> DataFrame:
-    """Sessions as records: the key, and JSON with times in UTC."""
+    """Return sessions as records with a key, and JSON with times in UTC."""
     value = sf.struct(
         sf.col("session_key").alias("key"),
         sf.timestamp_micros("first_us").alias("start"),
@@ -151,7 +150,7 @@ def to_records(found: DataFrame) -> DataFrame:
 
 
 def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
-    """The query, not started yet."""
+    """Return the query, before its start."""
     session.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
     records = timed(read_topic(session, arguments.topic, arguments), arguments.key, arguments.time)
     found = sessions(records, gap_ms=arguments.gap, delay_ms=arguments.watermark)
@@ -160,7 +159,7 @@ def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataSt
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the job; prints a line of JSON for every batch."""
+    """Run the job; print a line of JSON for every batch."""
     arguments = parse(argv)
     check_options(arguments, tower=arguments.tower, topic=arguments.to)
     _check_packages()
@@ -170,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _check_packages() -> None:
-    """Raises ``JobError`` where that is missing which Spark keeps states with, beside Arrow."""
+    """Raise ``JobError`` if a package is missing that Spark's state needs."""
     try:
         needed("google.protobuf", extra="protobuf")
     except ImportError as error:
@@ -178,10 +177,10 @@ def _check_packages() -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The job's arguments.
+    """Parse the job's arguments.
 
     Raises:
-        ConfigError: no tower can have such a name.
+        ConfigError: the tower is invalid.
     """
     parser = JobParser("Write the sessions of each key to a topic, each once, when it has ended.")
     parser.add_argument(
@@ -193,23 +192,26 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         type=duration_ms,
         default="30m",
         metavar="TIME",
-        help="a pause of so long ends a session (default: %(default)s)",
+        help="the pause that ends a session (default: %(default)s)",
     )
     parser.add_argument(
         "--watermark",
         type=delay_ms,
         default="10m",
         metavar="TIME",
-        help="how much older than the newest one a record may be (default: %(default)s)",
+        help="maximum lateness of a record (default: %(default)s)",
     )
     parser.add_argument(
         "--key",
         default="cast(key as string)",
         metavar="SQL",
-        help="whose record it is (default: %(default)s)",
+        help="the key of a session (default: %(default)s)",
     )
     parser.add_argument(
-        "--time", default="timestamp", metavar="SQL", help="when it was (default: %(default)s)"
+        "--time",
+        default="timestamp",
+        metavar="SQL",
+        help="the time of a record (default: %(default)s)",
     )
     add_query_arguments(parser)
     return parser.parse(argv)

@@ -1,11 +1,11 @@
-r"""Keeps topics as parquet files, every record exactly once.
+r"""Keep topics as Parquet files, every record exactly once.
 
     dafka job topic_to_parquet \
         --topic flights --output DIR --checkpoint DIR --available-now
 
 The files hold the source's columns (key, value, topic, partition, offset, timestamp,
-timestampType) and lie in one directory per topic.  Read them with Spark: its log in the directory
-says which files count.
+timestampType), in one directory per topic.  Read them with Spark: its log in the directory lists
+the valid files.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dafka_spark.job_support import (
 
 
 def as_text(records: DataFrame) -> DataFrame:
-    """The same records with ``value`` as a string."""
+    """Return the records with ``value`` as a string."""
     return records.withColumn("value", sf.col("value").cast("string"))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the job; prints a line of JSON for every batch."""
+    """Run the job; print a line of JSON for every batch."""
     arguments = _parser().parse(argv)
     check_options(arguments)
     session = build_session("topic-to-parquet")

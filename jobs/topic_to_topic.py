@@ -1,11 +1,11 @@
-r"""Copies topics to another topic, all records or some, as they are or changed.
+r"""Copy topics to another topic, all records or some, unchanged or changed.
 
     dafka job topic_to_topic \
         --topic flights --to late --checkpoint DIR \
         --where "get_json_object(text, '$.dep_delay_min') > 60"
 
 ``--where`` and ``--value`` are Spark SQL over the source's columns and ``text``, the value as a
-string.  Each record is copied once, also when a crash has a batch repeated.
+string.  Each record is copied once, also if a batch is repeated after a crash.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dafka_spark.job_support import (
 
 
 def transform(records: DataFrame, where: str | None, value: str | None) -> DataFrame:
-    """The records that satisfy ``where``, with the outcome of ``value``: one column ``value``.
+    """Return the records that satisfy ``where``, as one column with the result of ``value``.
 
     Raises:
         AnalysisException: an expression that Spark cannot understand.
@@ -42,7 +42,7 @@ def transform(records: DataFrame, where: str | None, value: str | None) -> DataF
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the job; prints a line of JSON for every batch."""
+    """Run the job; print a line of JSON for every batch."""
     arguments = _parser().parse(argv)
     sink = {"tower": arguments.tower, "topic": arguments.to, "acks": arguments.acks}
     check_options(arguments, **sink)

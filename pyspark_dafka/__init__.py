@@ -1,8 +1,8 @@
-"""Where Spark finds format ``dafka`` by its name.
+"""The module by which Spark finds format ``dafka``.
 
 At the first use of a Python source Spark imports every top-level module called ``pyspark_*`` and
 registers its ``DefaultSource`` (SPARK-45917).  An exception here would break every other Python
-source of the session, so that a broken installation only leaves the name out, with a warning.
+source of the session, so a broken installation only warns.
 """
 
 from __future__ import annotations

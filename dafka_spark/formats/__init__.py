@@ -1,1 +1,1 @@
-"""Formats of values: how a typed column is made of records' values, and values of a column."""
+"""Formats of values: each has a codec, which decodes values into a column and encodes a column."""

@@ -1,7 +1,7 @@
-"""Values that are single Avro records, written with the one schema that the query names.
+"""Values that are single Avro records, written with the schema that the query names.
 
-Nothing in a record says where it ends or what comes next, and a column of them cannot be read at
-once: this is the one format that is decoded record by record, by fastavro, in a loop over a batch.
+A record does not contain its length or its types, so a column cannot be decoded at once: fastavro
+decodes record by record, in a loop over a batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.codec import needed
+from dafka_spark.formats.extras import needed
 
 _PLAIN: Final[Mapping[str, types.DataType]] = {
     "boolean": types.BooleanType(),
@@ -35,31 +35,31 @@ _LOGICAL: Final[Mapping[tuple[str, str], types.DataType]] = {
     ("long", "local-timestamp-millis"): types.TimestampNTZType(),
     ("long", "local-timestamp-micros"): types.TimestampNTZType(),
 }
-"""Logical types that are kept; of others the type below is, as Spark's ``from_avro`` has it."""
+"""The supported logical types; others are read as the type below, as ``from_avro`` reads them."""
 
 _MAX_PRECISION: Final = 38
 
 
 class AvroCodec:
-    """One record in each value, and a struct made of it."""
+    """One record in each value, decoded into a struct."""
 
     def __init__(self, schema: str) -> None:
-        """``schema`` is Avro's, as JSON.
+        """``schema`` is an Avro schema, as JSON.
 
         Raises:
             ImportError: fastavro is not installed here.
-            ValueError: the schema is none, or of no record, or has a type that Spark has not.
+            ValueError: the schema is invalid, or has a type that Spark has no type for.
         """
         fastavro = needed("fastavro", extra="avro")
         try:
-            self._schema = fastavro.parse_schema(_without_others(json.loads(schema)))
+            self._schema = fastavro.parse_schema(_supported(json.loads(schema)))
         except Exception as error:  # noqa: BLE001 -- of a dozen classes
             raise ValueError(f"must be an Avro schema as JSON, or FILE.avsc: {error}") from None
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
         try:
             self.kind: types.DataType = _Types().of(self._schema)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"has a type in a form that is not read here: {error}") from None
+            raise ValueError(f"has an invalid type: {error}") from None
         if not isinstance(self.kind, types.StructType):
             raise ValueError("must be the Avro schema of a record")
         self._arrow = to_arrow_type(self.kind, timezone="UTC")
@@ -76,12 +76,11 @@ class AvroCodec:
                 stream = io.BytesIO(value)
                 rows.append(read(stream, schema, None))
                 if stream.tell() != len(value):
-                    raise ValueError("there are octets behind the record")
+                    raise ValueError("it has bytes after the record")
             return pa.array(rows, self._arrow)
-        except Exception as error:  # noqa: BLE001 -- fastavro raises what it meets
-            raise ValueError(
-                f"it is no such Avro record: {str(error) or type(error).__name__}"
-            ) from None
+        except Exception as error:  # noqa: BLE001 -- fastavro raises errors of many classes
+            why = str(error) or type(error).__name__
+            raise ValueError(f"it is not a record of this Avro schema: {why}") from None
 
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``."""
@@ -94,17 +93,17 @@ class AvroCodec:
             stream = io.BytesIO()
             try:
                 self._write(stream, self._schema, row)
-            except Exception as error:  # noqa: BLE001 -- fastavro raises what it meets
-                raise ValueError(f"a row is not of the schema: {error}") from None
+            except Exception as error:  # noqa: BLE001 -- fastavro raises errors of many classes
+                raise ValueError(f"a row does not fit the schema: {error}") from None
             values.append(stream.getvalue())
         return pa.array(values, pa.binary())
 
 
 def _check_nulls(column: pa.Array, schema: Any) -> None:
-    """Raises ValueError where a boolean is null that must not be: fastavro writes false then."""
+    """Raise ValueError for a null boolean that the schema forbids: fastavro would write false."""
     branches = schema if isinstance(schema, list) else [schema]
     if column.null_count and "null" not in branches and "boolean" in map(_name, branches):
-        raise ValueError("a row is not of the schema: null on boolean")
+        raise ValueError("a row does not fit the schema: null on boolean")
     (kind,) = [each for each in branches if each != "null"] or [None]
     column = column.filter(column.is_valid())
     if _name(kind) == "record" and pa.types.is_struct(column.type):
@@ -121,13 +120,14 @@ def _name(schema: Any) -> str:
     return str(schema["type"] if isinstance(schema, dict) else schema)
 
 
-def _without_others(schema: Any) -> Any:
+def _supported(schema: Any) -> Any:
+    """Return the schema without the logical types that are read as the type below."""
     if isinstance(schema, list):
-        return [_without_others(each) for each in schema]
+        return [_supported(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     made = {
-        name: _without_others(each) if name in ("type", "items", "values", "fields") else each
+        name: _supported(each) if name in ("type", "items", "values", "fields") else each
         for name, each in schema.items()
     }
     kind, logical = made.get("type"), made.get("logicalType")
@@ -137,16 +137,16 @@ def _without_others(schema: Any) -> Any:
 
 
 class _Types:
-    """Spark's types of one schema's."""
+    """Spark's types of the types of one schema."""
 
     def __init__(self) -> None:
         self._named: dict[str, types.DataType | None] = {}
 
     def of(self, schema: Any) -> types.DataType:
-        """The type of a part of the schema.
+        """Return the type of a part of the schema.
 
         Raises:
-            ValueError: Spark has none.
+            ValueError: Spark has no such type.
         """
         if isinstance(schema, list):
             others = [each for each in schema if each != "null"]
@@ -158,7 +158,7 @@ class _Types:
         name = schema["type"]
         if name in self._named:
             if (found := self._named[name]) is None:
-                raise ValueError(f"has {name!r} within itself, for which Spark has no type")
+                raise ValueError(f"has the recursive type {name!r}, for which Spark has no type")
             return found
         if "name" in schema:
             self._named[schema["name"]] = None
@@ -181,6 +181,8 @@ class _Types:
                 return types.ArrayType(self.of(schema["items"]))
             case "map":
                 return types.MapType(types.StringType(), self.of(schema["values"]))
+            case "fixed" if not schema["size"]:  # five bytes may state an array of 2**31 of them
+                pass
             case "bytes" | "fixed" if logical == "decimal":
                 if schema["precision"] <= _MAX_PRECISION:
                     return types.DecimalType(schema["precision"], schema.get("scale", 0))

@@ -1,9 +1,9 @@
 """Values that are JSON objects, decoded and encoded by column.
 
-Arrow reads many objects at once and says nothing of which value each of them came from.  So every
-value is put into an object and an array of its own, ``{"v":[VALUE]}``: then none is passed over,
-none begins in one value and ends in another, and as many arrays as values, each of one element,
-mean that each value is one row.
+Arrow reads many objects at once and does not report which value each object came from.  So each
+value is wrapped in an object and an array, ``{"v":[VALUE]}``.  Then no value is skipped, no object
+begins in one value and ends in another, and each value is one row if the arrays are as many as the
+values, each with one element.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _NUMBERS: Final = (
     types.DecimalType,
 )
 _TEXTS: Final = (types.DateType, types.TimestampType, types.TimestampNTZType, types.StringType)
-"""What is a string in JSON; Arrow reads the times in it."""
+"""Types that are strings in JSON; Arrow parses the times."""
 
 _ENDS_EARLY: Final = r"[}l]\s*\]\s*,"
-"""In an object or a null that may end the array around it, and go on with a member beside ours.
+"""The end of an object or a null that may close the array around it, and add a member beside ours.
 
-Such are read again in two arrays: what fits into one does not fit into both."""
+Such values are read again in two arrays: text that closes one array does not close both."""
 
 _CONTROLS: Final = "[\\x00-\\x1f]"
 
 
 class JsonCodec:
-    """One JSON object in each value, and a struct made of it."""
+    """One JSON object in each value, decoded into a struct."""
 
     def __init__(self, kind: types.DataType) -> None:
         """``kind`` is the struct.
 
         Raises:
-            ValueError: it has a type that has no form in JSON here.
+            ValueError: a type in it is not supported in JSON.
         """
         if not isinstance(kind, types.StructType):
             raise ValueError(f"is {kind.simpleString()}, a JSON object is made of a struct")
@@ -56,7 +56,7 @@ class JsonCodec:
         self._kind = _read_as(kind)
 
     def decode(self, values: pa.Array) -> pa.Array:
-        """See ``Codec``; fields that the schema does not have are passed over."""
+        """See ``Codec``; fields that the schema lacks are ignored."""
         if not len(values):
             return pa.array([], self._arrow)
         try:
@@ -69,23 +69,24 @@ class JsonCodec:
         if pc.any(ends_early).as_py():
             self._read(whole.filter(ends_early), 2)
         if _has_infinity(decoded):
-            raise ValueError("it has a number that is too large")
+            raise ValueError("a number is too large")
         return decoded
 
     def _read(self, values: pa.Array, depth: int) -> pa.Array:
-        """What Arrow reads in values that lie in so many arrays, each in the one before it."""
+        """Read values that are wrapped in ``depth`` nested arrays."""
         kind = self._kind
         for _ in range(depth):
             kind = pa.list_(kind)
         before, after = b'{"v":' + b"[" * depth, b"]" * depth + b"}\n"
-        lines = pc.binary_join_element_wise(_octets(before), values, _octets(after), _octets(b""))
+        lines = pc.binary_join_element_wise(_binary(before), values, _binary(after), _binary(b""))
         _, text = Values.from_arrow(lines).columns()
-        # All in one block: else Arrow cuts at the first line feed, which may be within a value.
+        # One block: else Arrow cuts at a line feed, which may be within a value.
         reading = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         parsing = pa.json.ParseOptions(pa.schema([("v", kind)]), unexpected_field_behavior="ignore")
         try:
             read = pa.json.read_json(pa.BufferReader(text), reading, parsing)
-        except pa.ArrowInvalid as error:  # which shall not name what only we have added
+        except pa.ArrowInvalid as error:
+            # The message names the column, without the arrays around it.
             why = str(error).replace("Column(/v" + "/[]" * depth, "Column(", 1)
             raise ValueError(why) from None
         column = pa.concat_arrays(read.column(0).chunks)
@@ -98,12 +99,12 @@ class JsonCodec:
 
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``; fields that are null are left out, as ``to_json`` leaves them out."""
-        # Spark's own types may be others: large ones, and times in the session's zone.
+        # Spark may use other types: large strings, and timestamps in the session's time zone.
         return _text(column.cast(self._arrow))
 
 
-def _octets(octets: bytes) -> pa.Scalar:
-    return pa.scalar(octets, pa.binary())
+def _binary(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.binary())
 
 
 def _has_infinity(column: pa.Array) -> bool:
@@ -125,10 +126,10 @@ def _read_as(kind: types.DataType) -> pa.DataType:
         return pa.utf8()
     if isinstance(kind, (*_NUMBERS, types.BooleanType)):
         return to_arrow_type(kind)
-    cure = {"binary": "STRING, and unbase64(...)", "map": "a STRUCT with the keys that you need"}
-    name = kind.typeName()
-    why = f"; take {cure[name]}" if name in cure else ""
-    raise ValueError(f"has {kind.simpleString()}, which has no form in JSON here{why}")
+    cures = {"binary": "STRING and unbase64(...)", "map": "a STRUCT with the keys that you need"}
+    cure = cures.get(kind.typeName(), "")
+    cure = f"; use {cure}" if cure else ""
+    raise ValueError(f"has {kind.simpleString()}, which has no form in JSON{cure}")
 
 
 def _text(column: pa.Array) -> pa.Array:
@@ -144,7 +145,7 @@ def _text(column: pa.Array) -> pa.Array:
     if pa.types.is_date(kind):
         return _quoted(column.cast(pa.utf8()))
     texts = column.cast(pa.utf8())
-    if pa.types.is_floating(kind):  # JSON has no such numbers
+    if pa.types.is_floating(kind):  # JSON has no NaN and no infinity
         texts = pc.if_else(pc.is_finite(column), texts, pa.scalar(None, pa.utf8()))
     return texts
 
@@ -156,7 +157,7 @@ def _objects(column: pa.StructArray) -> pa.Array:
         (quoted,) = _quoted(_escaped(pa.array([name], pa.utf8()))).to_pylist()
         member = pc.binary_join_element_wise(f",{quoted}:", _text(values), "")
         members = pc.binary_join_element_wise(members, member.fill_null(""), "")
-    # In the place of the first comma, if there is one.
+    # The brace replaces the first comma, if any.
     texts = pc.binary_join_element_wise(pc.utf8_replace_slice(members, 0, 1, "{"), "}", "")
     return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.utf8()))
 
@@ -175,7 +176,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
-    """Strings as they are between quotes."""
+    """Escape strings for JSON."""
     for mark in ("\\", '"'):
         texts = pc.replace_substring(texts, mark, f"\\{mark}")
     if pc.any(pc.match_substring_regex(texts, _CONTROLS)).as_py():

@@ -1,7 +1,6 @@
 """Values that are single messages of Protocol Buffers, of one type that the query names.
 
-The library decodes message by message, and gives fields one by one: after Avro this is the other
-format with a loop over the records of a batch, in ``decode``.  Columns are made field by field.
+The library decodes message by message, in a loop over a batch; columns are built field by field.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.codec import needed
+from dafka_spark.formats.extras import needed
 
 EXTRA: Final = "protobuf"
 
@@ -38,8 +37,8 @@ _PLAIN: Final[Mapping[int, tuple[types.DataType, pa.DataType]]] = {
     9: (types.StringType(), pa.utf8()),
     12: (types.BinaryType(), pa.binary()),
 }
-"""By a type's number in descriptor.proto: Spark's type, as ``from_protobuf`` has it by default, and
-what the library gives."""
+"""By a type's number in descriptor.proto: Spark's type, as in ``from_protobuf`` by default, and the
+type of the library's values."""
 
 _TIMES: Final[Mapping[str, types.DataType]] = {
     "Timestamp": types.TimestampType(),
@@ -49,14 +48,14 @@ _TIME_FIELDS: Final = ["seconds", "nanos"]
 
 
 class ProtobufCodec:
-    """One message in each value, and a struct made of it."""
+    """One message in each value, decoded into a struct."""
 
     def __init__(self, schema: str, message_name: str) -> None:
         """``schema`` is a descriptor set in base64, and ``message_name`` names a message in it.
 
         Raises:
             ImportError: the package protobuf is not installed here.
-            ValueError: the schema is none, has no such message, or a type that Spark has not.
+            ValueError: the schema is invalid, lacks the message, or has a type that Spark lacks.
         """
         factory = needed("google.protobuf.message_factory", extra=EXTRA)
         descriptor = _message_of(schema, message_name)
@@ -78,16 +77,16 @@ class ProtobufCodec:
                 for message, is_there in zip(messages, valid, strict=True):
                     if is_there and not message.IsInitialized():
                         lacks = ", ".join(message.FindInitializationErrors())
-                        raise ValueError(f"it lacks what is required: {lacks}")
+                        raise ValueError(f"required fields are missing: {lacks}")
             return _masked(self._fields.structs(messages), valid).cast(self._arrow)
-        except Exception as error:  # noqa: BLE001 -- the library's own, and those of odd numbers
-            why = f"it is no such message: {str(error) or type(error).__name__}"
+        except Exception as error:  # noqa: BLE001 -- of the library, and overflows
+            why = f"it is not such a message: {str(error) or type(error).__name__}"
             raise ValueError(why) from None
 
     def encode(self, column: pa.Array) -> pa.Array:
-        """See ``Codec``; a null is a field that is left out, where a message can do without it."""
+        """See ``Codec``; a null is a field that is left out, if it has presence."""
         whole = column.cast(self._arrow).take(pa.array(range(len(column)), pa.int32()))
-        rows = self._fields.given(whole).to_pylist(maps_as_pydicts="strict")
+        rows = self._fields.arguments(whole).to_pylist(maps_as_pydicts="strict")
         made = self._class
         try:
             values = [
@@ -95,15 +94,15 @@ class ProtobufCodec:
                 for row in rows
             ]
         except Exception as error:  # noqa: BLE001 -- of several classes
-            raise ValueError(f"a row is not of the schema: {error}") from None
+            raise ValueError(f"a row does not fit the schema: {error}") from None
         return pa.array(values, pa.binary())
 
 
 def _message_of(schema: str, name: str) -> Any:
-    """The descriptor of a message in a descriptor set.
+    """Return the descriptor of a message in a descriptor set.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the set is invalid, or the name matches no message or several.
     """
     form = "must be a descriptor set, FILE.desc as 'protoc --include_imports' writes it, or base64"
     pool = needed("google.protobuf.descriptor_pool", extra=EXTRA).DescriptorPool()
@@ -116,7 +115,7 @@ def _message_of(schema: str, name: str) -> Any:
     except Exception as error:  # noqa: BLE001 -- of several classes
         raise ValueError(f"{form}: {str(error) or type(error).__name__}") from None
     messages = [each for file in found for each in file.message_types_by_name.values()]
-    for each in messages:  # which grows
+    for each in messages:  # the list grows
         messages += each.nested_types
     named = [each for each in messages if name in (each.full_name, each.name)]
     named = [each for each in named if each.full_name == name] or named
@@ -128,7 +127,7 @@ def _message_of(schema: str, name: str) -> Any:
 
 
 def _has_required(descriptor: Any, seen: set[str]) -> bool:
-    """Whether a message has a required field anywhere, as of proto2 it may."""
+    """Return whether a message has a required field at any depth, as proto2 allows."""
     if descriptor.full_name in seen:
         return False
     seen.add(descriptor.full_name)
@@ -139,14 +138,14 @@ def _has_required(descriptor: Any, seen: set[str]) -> bool:
 
 
 class _Fields:
-    """The fields of a message: structs of messages, and what messages are made of."""
+    """The fields of a message type, and conversions of messages to structs and back."""
 
     def __init__(self, descriptor: Any, within: tuple[str, ...]) -> None:
         name = descriptor.full_name
         if name in within:
-            raise ValueError(f"has {name!r} within itself, for which Spark has no type")
+            raise ValueError(f"has the recursive type {name!r}, for which Spark has no type")
         fields = [_Field(each, (*within, name)) for each in descriptor.fields]
-        # Messages without fields: Spark has no such structs, and leaves the column out.
+        # As ``from_protobuf``, without messages that have no fields: Spark has no empty structs.
         self._fields = [each for each in fields if each.kind is not None]
         self._oneofs = [{each.name for each in one.fields} for one in descriptor.oneofs]
         self.kind: types.StructType = types.StructType(
@@ -157,12 +156,11 @@ class _Fields:
         columns = [field.column(messages) for field in self._fields]
         return pa.StructArray.from_arrays(columns, self.kind.names)
 
-    def given(self, structs: pa.StructArray) -> pa.StructArray:
-        """What the library makes messages of.
+    def arguments(self, structs: pa.StructArray) -> pa.StructArray:
+        """Convert structs to the arguments of the library's messages.
 
         Raises:
-            ValueError: a field is null that a message cannot do without, or several of a oneof
-                are there.
+            ValueError: a field without presence is null, or several of a oneof are set.
         """
         there = structs.is_valid()
         columns = structs.flatten()
@@ -170,25 +168,27 @@ class _Fields:
             named = zip(self.kind.names, columns, strict=True)
             counted = [each.is_valid().cast(pa.int32()) for name, each in named if name in oneof]
             if counted and pc.any(pc.greater(reduce(pc.add, counted), 1)).as_py():
-                raise ValueError(f"a row is not of the schema: only one of {sorted(oneof)} may be")
+                raise ValueError(
+                    f"a row does not fit the schema: only one of {sorted(oneof)} may be set"
+                )
         given = []
         for field, column in zip(self._fields, columns, strict=True):
             if not field.is_optional and pc.any(pc.and_(column.is_null(), there)).as_py():
                 raise ValueError(_NULL.format(field.name))
-            given.append(field.given(column))
+            given.append(field.arguments(column))
         mask = pc.invert(there) if structs.null_count else None
         return pa.StructArray.from_arrays(given, self.kind.names, mask=mask)
 
 
-_NULL: Final = "a row is not of the schema: null in field {!r}, which always has a value"
+_NULL: Final = "a row does not fit the schema: null in field {!r}, which always has a value"
 
 
 class _Field:
-    """One field: its column from messages, and what messages take of its column.
+    """One field: conversions of its values in messages to a column and back.
 
     Attributes:
-        kind: its type in Spark; None: it has none, and is left out.
-        is_optional: whether it is null in Spark where a message does without it.
+        kind: its type in Spark; None for a message without fields, which is left out.
+        is_optional: whether a missing field is null in Spark.
     """
 
     def __init__(self, descriptor: Any, within: tuple[str, ...]) -> None:
@@ -233,7 +233,7 @@ class _Field:
                 return made
             return _masked(made, [each.HasField(self.name) for each in messages])
         ends = pa.array(np.append(0, np.cumsum(list(map(len, found)), dtype=np.int64)), pa.int32())
-        each_one = list(chain.from_iterable(found))  # of a map its keys
+        each_one = list(chain.from_iterable(found))  # the keys of a map
         if self._entry is None:
             return pa.ListArray.from_arrays(ends, self.elements(each_one))
         key, value = self._entry
@@ -241,7 +241,7 @@ class _Field:
         return pa.MapArray.from_arrays(ends, key.elements(each_one), value.elements(items))
 
     def elements(self, found: Sequence[Any]) -> pa.Array:
-        """The column of values of this field, one of each row."""
+        """Return the column of values of this field, one for each row."""
         if self._fields is not None:
             return self._fields.structs(found)
         if self._time is not None:
@@ -257,30 +257,30 @@ class _Field:
             made = pa.array(found, self._plain)
         return made if made.type == self._arrow else made.view(self._arrow)
 
-    def given(self, column: pa.Array) -> pa.Array:
-        """What messages take of this field's column."""
+    def arguments(self, column: pa.Array) -> pa.Array:
+        """Convert this field's column to the arguments of the library's messages."""
         if not self._is_list:
             return self._taken(column)
         if self._entry is None:
-            return pa.ListArray.from_arrays(column.offsets, self.given_elements(column.values))
+            return pa.ListArray.from_arrays(column.offsets, self.element_arguments(column.values))
         key, value = self._entry
-        keys, items = key.given_elements(column.keys), value.given_elements(column.items)
+        keys, items = key.element_arguments(column.keys), value.element_arguments(column.items)
         return pa.MapArray.from_arrays(column.offsets, keys, items)
 
-    def given_elements(self, column: pa.Array) -> pa.Array:
-        """``_taken`` of elements of lists and maps, none of which may be null."""
+    def element_arguments(self, column: pa.Array) -> pa.Array:
+        """Convert the elements of lists and maps, none of which may be null."""
         if column.null_count:
             raise ValueError(_NULL.format(self.name))
         return self._taken(column)
 
     def _taken(self, column: pa.Array) -> pa.Array:
         if self._fields is not None:
-            return self._fields.given(column)
+            return self._fields.arguments(column)
         if self._time is not None:
             micros = column.view(pa.int64())
             seconds = pc.divide(micros, _MICROS)
             rest = pc.subtract(micros, pc.multiply(seconds, _MICROS))
-            if isinstance(self._time, types.TimestampType):  # whose nanoseconds are never negative
+            if isinstance(self._time, types.TimestampType):  # its nanoseconds are never negative
                 earlier = pc.less(rest, 0)
                 seconds = pc.subtract(seconds, earlier.cast(pa.int64()))
                 rest = pc.if_else(earlier, pc.add(rest, _MICROS), rest)

@@ -20,10 +20,9 @@ from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
-from dafka_spark.formats.codec import Codec
-from dafka_spark.formats.codecs import BYTES, STRING, codec_of
+from dafka_spark.formats.codecs import BYTES, STRING, Codec, codec_of
 from dafka_spark.options import SinkOptions
-from dafka_spark.schema import COLUMNS, is_table
+from dafka_spark.schema import COLUMNS, is_table, plain_strings
 from dafka_spark.sink.staging import StagingWriter, WrittenRange
 
 WRITTEN: Final = frozenset({"value", "topic", "key", "headers"})
@@ -51,6 +50,7 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
     Raises:
         ColumnError: the options don't allow a column of this type.
     """
+    kind = plain_strings(kind)
     found = kind.simpleString()
     if options.value_format == BYTES:
         if not isinstance(kind, (BinaryType, StringType)):
@@ -98,7 +98,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     """
     names = [name.lower() for name in schema.fieldNames()]
     for field, name in zip(schema.fields, names, strict=True):
-        kind = field.dataType
+        kind = plain_strings(field.dataType)
         if names.count(name) > 1:
             raise ColumnError(field.name, "exists more than once, in this or another case")
         if name in ("key", "headers") and not options.opens and not is_table(schema):

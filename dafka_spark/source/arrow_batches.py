@@ -18,7 +18,7 @@ from dafka_core.model.records import UNKNOWN_US
 from dafka_core.model.values import Longs, Values
 from dafka_core.model.where import KeptRecords, Records
 from dafka_spark.errors import BadValueError, IncompleteBatchError
-from dafka_spark.formats.codec import Codec, Part, apart, joined
+from dafka_spark.formats.codecs import Codec, Part, apart, joined
 from dafka_spark.options import DROPMALFORMED, FAILFAST, SourceOptions
 from dafka_spark.schema import CORRUPT, ERROR
 

@@ -26,6 +26,7 @@ from dafka_spark.source.offset_ranges import OffsetRange, plan_tasks
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from dafka_spark.source.partition_reader import RangeReader
 from dafka_spark.source.progress_publisher import described
+from dafka_spark.tracebacks import hide_frames
 
 Spans = Mapping[TopicPartition, tuple[int, int]]
 """The offsets to read of each partition: the first one, and the end (exclusive)."""
@@ -120,6 +121,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
         warn_if_reused(self._planned_ns, described(self._options))
         return super().read(partition)
 
+    @hide_frames
     def partitions(self) -> list[InputPartition]:
         """Return the tasks with their ranges; none for an empty batch.
 

@@ -28,6 +28,7 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from dafka_spark.source.partition_reader import QueryReader
 from dafka_spark.source.progress_publisher import described
+from dafka_spark.tracebacks import hide_frames
 
 Columns = Mapping[str, pa.Array]
 
@@ -197,6 +198,7 @@ class MetadataRows(InputPartition):
 class MetadataReader(QueryReader, DataSourceReader):
     """Makes the table when the query is planned."""
 
+    @hide_frames
     def partitions(self) -> list[InputPartition]:
         """Return one task with all rows, in the columns of the query.
 

@@ -37,6 +37,7 @@ from dafka_spark.source.offset_reader import (
 from dafka_spark.source.partition_reader import RangeReader
 from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
 from dafka_spark.source.read_limit import BatchLimit, Sizes, Waiting
+from dafka_spark.tracebacks import hide_frames
 
 SPARK_POLLING_S: Final = 0.01
 """Spark's sleep between two questions (default of ``spark.sql.streaming.pollingDelay``)."""
@@ -184,6 +185,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _progress(self) -> ProgressPublisher:
         return ProgressPublisher(self._options, self._connect)
 
+    @hide_frames
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a query without a checkpoint (``startingOffsets``).
 
@@ -214,6 +216,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         """Fix the partitions and their ends: the query reads up to them and stops."""
         self._frozen = self._refresh(thorough=True)
 
+    @hide_frames
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch; ``start`` itself without new records.
 
@@ -238,6 +241,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         self._progress.moved(start, is_last=end is start and self._frozen is not None)
         return end
 
+    @hide_frames
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[DafkaInputPartition]:
         """Return the tasks of a batch; none if it is empty.
 
@@ -429,6 +433,7 @@ class RefusedStream(DataSourceStreamReader):
     def __init__(self, error: DafkaError) -> None:
         self._error = error
 
+    @hide_frames
     def initialOffset(self, *given: Any, **named: Any) -> NoReturn:
         """Raise the error."""
         raise self._error

@@ -1,4 +1,4 @@
-"""What went in against what came out: every difference as a sentence, none if all is equal."""
+"""Compare the input with the output: a sentence for every difference."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-# A broken run differs everywhere; the first few places tell as much as all of them.
+# A broken run differs everywhere; the first few differences are enough.
 EXAMPLES = 3
 
 Row = Mapping[str, object]
 
 
 class PartitionSum(NamedTuple):
-    """What one partition holds: offsets 0 to ``records`` - 1, and ``_flights.checksum`` of all."""
+    """The records of one partition: offsets 0 to ``records`` - 1, and their checksum."""
 
     partition: str
     records: int
@@ -55,7 +55,7 @@ def sums_of(records: DataFrame) -> dict[str, PartitionSum]:
 def partition_differences(
     fed: Iterable[PartitionSum], read: Mapping[str, PartitionSum]
 ) -> list[str]:
-    """Where the partitions of a topic are not what was fed to it."""
+    """Yield the differences between the partitions of a topic and its input."""
     expected = {entry.partition: entry for entry in fed}
     differences = []
     for partition in sorted(expected.keys() | read.keys()):
@@ -77,7 +77,7 @@ def partition_differences(
 def row_differences(
     name: str, key: Sequence[str], expected: Iterable[Row], actual: Iterable[Row]
 ) -> list[str]:
-    """Where the rows called ``name`` are not the expected ones; ``key`` names a row."""
+    """Yield the differences between rows and the expected ones; ``key`` identifies a row."""
     wanted = {_key(row, key): row for row in expected}
     found: dict[tuple[object, ...], Row] = {}
     kinds = ("twice", "unexpected", "different", "missing")

@@ -56,7 +56,7 @@ RESULTS_TOPIC = "delays"
 FEED_TIME_S = 25
 LEAST_RATE = 1000
 
-# The query reads the year in so many batches at least, whatever the number of flights: the crash
+# The query reads the year in at least this number of batches, for any number of flights: the crash
 # then falls between two of them or into one.
 BATCHES = 10
 
@@ -86,7 +86,7 @@ class StalledError(Exception):
 
 @dataclass(slots=True)
 class Observed:
-    """What the jobs have said so far."""
+    """The output of the jobs up to now."""
 
     fed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ORIGINS, 0))
     partitions: list[PartitionSum] = field(default_factory=list)
@@ -166,7 +166,7 @@ class Demo:
         return _scheduled(self._flights.values[reached - 1]), wrong
 
     def compare(self) -> Outcome:
-        """What went in against what came out, with Spark batch reads of both topics."""
+        """Compare the input with the output, by Spark batch reads of both topics."""
         with _stderr_to(self._directory / "comparison.log"):
             session = build_session("demo")
             try:

@@ -30,7 +30,7 @@ from dafka_spark.job_support import (
 
 QUERY = "flight-delays"
 
-# What replay_flights.py writes; "scheduled" is the wall clock at the airport, read as UTC.
+# The schema of replay_flights.py; "scheduled" is the wall clock at the airport, read as UTC.
 FLIGHT_SCHEMA = (
     "scheduled timestamp, origin string, dest string, carrier string, flight int, tailnum string, "
     "dep_delay_min int, arr_delay_min int, distance_mi int"
@@ -114,7 +114,7 @@ def from_records(records: DataFrame) -> DataFrame:
 
 
 def write_both(tower: str, topic: str, path: str) -> Callable[[DataFrame, int], None]:
-    """What to do with each micro-batch's results: write them to the topic and to parquet."""
+    """Return the function that writes each micro-batch to the topic and to Parquet."""
 
     def write(results: DataFrame, batch: int) -> None:
         # One task writes all: a few hundred rows, one more partition of the topic, one file.

@@ -1,10 +1,10 @@
-"""A pipeline to look at while it runs, and while a store is killed: ``make demo-live``.
+"""A live pipeline, one of whose stores is killed: ``make demo-live``.
 
-Starts a tower, two stores and the console, and says where the console is.  ``replay_flights.py``
-feeds flights at the speed that was asked for, ``flight_delays.py`` counts them by day and carrier,
-and a consumer reads all that both write.  A store is killed (SIGKILL) and comes back.  It stops by
-itself, leaves pictures, and compares what went in with what each of the others has: anything lost,
-doubled or changed makes the exit status 1.
+It starts a tower, two stores and the console, and prints its address.  ``replay_flights.py`` feeds
+flights at the given rate, ``flight_delays.py`` counts them by day and carrier, and a consumer
+reads both topics.  A store is killed (SIGKILL) and restarted.  The run stops by itself, leaves
+pictures, and compares the input with each output: a missing, doubled or changed record makes the
+exit code 1.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def _run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         from dafka_console.server import Console
     except ModuleNotFoundError as error:
         raise ConfigError("console", error.name, NO_CONSOLE) from None
-    ConsoleOptions.build({"listen": arguments.listen})  # what cannot be is said before work begins
+    ConsoleOptions.build(
+        {"listen": arguments.listen}
+    )  # invalid arguments are reported before work begins
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGUMENTS)
     directory, plan = arguments.output, Plan(arguments.rate, arguments.seconds)
     _prepare(directory)
@@ -120,13 +122,13 @@ def _prepare(directory: Path) -> None:
 
 
 def _pictures(directory: Path) -> list[Path]:
-    """Those of a run that are there; others' are nobody's business."""
+    """The existing files of a run."""
     return [directory / name for name in PICTURES if (directory / name).exists()]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="A pipeline to look at while it runs, and while a store is killed.",
+        description="A live pipeline, one of whose stores is killed.",
         epilog="Exit codes: 0 nothing was lost or doubled; 1 something was, or it failed; 2 an "
         "option is wrong; 130 or 143 stopped.",
     )
@@ -142,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         type=positive,
         default=60,
         metavar="N",
-        help="for how long flights are fed; all of it takes half a minute longer "
+        help="time of feeding; the run takes half a minute longer "
         f"(default: %(default)s, or until all {FLIGHTS_OF_2013:,} are fed)",
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The pipeline of ``demo.live``: who feeds, who counts, who reads, and the store that is killed."""
+"""The pipeline of ``demo.live``: feeder, query, consumer, and the store that is killed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from demo.timeline import Outage, Sample
 KILLED_AT = 0.4
 AWAY = 0.25
 
-# The query reads at most what comes in so many seconds at once, also of what has waited for it.
+# A batch of the query has at most the records of this number of seconds, backlog included.
 BATCH_S = 5
 
 POLL_INTERVAL_S = 0.2
 
-# How long stores and the reader may take for what is on its way when all is fed.
+# The timeout of stores and reader for the last records.
 SETTLE_S = 60.0
 
 ASK_TIMEOUT_S = 10.0
@@ -48,19 +48,19 @@ Draw = Callable[[dict[str, Page]], Future[None]]
 
 
 class Plan(NamedTuple):
-    """How fast flights are fed, in flights a second, and for how long."""
+    """The rate of the feed, in flights per second, and its duration."""
 
     rate: int
     seconds: int
 
     @property
     def flights(self) -> int:
-        """How many are fed in all."""
+        """The total number of flights."""
         return min(FLIGHTS_OF_2013, self.rate * self.seconds)
 
     @property
     def kill_at_s(self) -> float:
-        """When a store is killed, in seconds since feeding began; later, if Spark is not there."""
+        """When a store is killed, in seconds after the start of the feed, or later with Spark."""
         return KILLED_AT * self.flights / self.rate
 
     @property
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
 @dataclass(slots=True)
 class Noticed:
-    """What the reader noticed of it that a store was away.
+    """The longest pause of the reader while a store was down.
 
     Attributes:
         flights: how many it got meanwhile.
@@ -148,7 +148,7 @@ class Live:
             return self._settle(reader, show)
 
     def _settle(self, reader: Reading, show: Callable[[], None]) -> list[str]:
-        """What differs when all has come that was on its way."""
+        """Return the differences after the last record."""
         expected = expected_results(load_flights(self._plan.flights).values)
         deadline = time.monotonic() + SETTLE_S
         while True:

@@ -1,4 +1,4 @@
-"""Pictures of the console, if there is a Chromium to draw them."""
+"""Pictures of the console, drawn by Chromium if it is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-# Lines of the console's charts have a shape after so many seconds.
+# Seconds after which the charts of the console have lines.
 SETTLE_S = 2.5
 
 NONE = "none"
@@ -19,7 +19,7 @@ MISSING = (
     "name one with --browser; {timeline} shows the run"
 )
 
-# Pages of the console, and what is there when one has come.
+# Pages of the console, and an element that marks a loaded page.
 MAP = ("", ".map .node.store")
 QUERIES = ("queries", ".query")
 
@@ -27,7 +27,7 @@ Page = tuple[str, str]
 
 
 def browser_named(text: str) -> str:
-    """An argument that names a Chromium, or that there is to be none."""
+    """Parse the path of a Chromium, or ``none``."""
     if text != NONE and shutil.which(text) is None:
         raise argparse.ArgumentTypeError(
             f"there is no program {text!r}; name a Chromium, or {NONE} for no pictures of the "
@@ -37,7 +37,7 @@ def browser_named(text: str) -> str:
 
 
 def find_browser(named: str | None) -> str | None:
-    """The Chromium that is named, or one that there is."""
+    """Return the path of the named Chromium, or of an installed one."""
     names = PROGRAMS if named is None else (named,)
     return next(filter(None, map(shutil.which, names)), None)
 

@@ -23,7 +23,7 @@ DAYS_SHOWN_SINGLY = 90
 
 MOST_DAYS_NAMED = 12
 
-# Beyond an hour the colour says no more; the few worse weeks would pale all others.
+# The scale ends at an hour, as a few worse weeks would make all others pale.
 COLOR_CAP_MIN = 60
 
 # Carriers with fewer of an airport's flights leave more holes than cells.

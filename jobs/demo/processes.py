@@ -60,7 +60,7 @@ class Job:
         self._reading.start()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What the job has printed since the last call.
+        """Return the output of the job since the last call.
 
         Raises:
             JobFailedError: it has ended with an error; raised when all it printed has been given.
@@ -75,7 +75,7 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
     def stop(self) -> None:

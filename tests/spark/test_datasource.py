@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core import EmbeddedCluster
 from dafka_spark import DafkaDataSource
-from tests.spark.topics import batch, produce
+from tests.pages import example
+from tests.spark.topics import batch, finish, produce
 
 
 def run(code: str) -> str:
@@ -72,3 +79,72 @@ def test_a_registered_source(spark: SparkSession, cluster: EmbeddedCluster, topi
     spark.dataSource.register(DafkaDataSource)
     produce(cluster, topic, range(3))
     assert batch(spark, cluster, subscribe=topic).count() == 3
+
+
+def read(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+    return spark.read.format("dafka").option("subscribes", "t").load()
+
+
+def read_column(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+    reader = spark.read.format("dafka").schema("subscribes int")
+    return reader.option("subscribe", "t").load().collect()
+
+
+def write(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+    frame.write.format("dafka").mode("append").option("subscribes", "t").save()
+
+
+def read_stream(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+    reader = spark.readStream.format("dafka").schema("value binary").option("subscribes", "t")
+    finish(reader.load().writeStream.format("noop"), directory)
+
+
+def write_stream(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    values = rows.selectExpr("cast(value as string) as value")
+    finish(values.writeStream.format("dafka").option("subscribes", "t"), directory)
+
+
+@pytest.mark.parametrize("query", [read, read_column, write, read_stream, write_stream])
+def test_an_error_of_the_user_shows_no_frames_of_this_package(
+    spark: SparkSession, tmp_path: Path, query: Callable[[SparkSession, DataFrame, Path], Any]
+) -> None:
+    frame = spark.range(1).selectExpr("cast(id as string) as value")
+    with pytest.raises(PySparkException, match="'subscribes'") as error:
+        query(spark, frame, tmp_path)
+    assert re.findall(r"dafka_(?:spark|core)/\S+", str(error.value)) == []
+
+
+PLAIN = {"value": "'v'", "topic": "'{topic}'", "key": "'k'", "header": "'h'"}
+
+
+@pytest.mark.parametrize("column", PLAIN)
+@pytest.mark.parametrize(
+    "text", ["{} COLLATE UTF8_LCASE", "CAST({} AS VARCHAR(99))", "CAST({} AS CHAR({length}))"]
+)
+def test_strings_with_a_collation_or_a_length_are_text(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, column: str, text: str
+) -> None:
+    given = {name: each.format(topic=topic) for name, each in PLAIN.items()}
+    given[column] = text.format(given[column], length=len(given[column]) - 2)
+    query = (
+        "SELECT {value} AS value, {topic} AS topic, {key} AS key, "
+        "array(struct({header} AS key, X'62' AS value)) AS headers"
+    )
+    spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
+    try:
+        frame = spark.sql(query.format(**given))
+        assert re.search(r"collate|char\(", frame.schema.simpleString())
+        frame.write.format("dafka").mode("append").option("tower", cluster.tower).save()
+    finally:
+        spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
+    (row,) = batch(spark, cluster, subscribe=topic, includeHeaders="true").collect()
+    assert (bytes(row.value), bytes(row.key), row.headers[0].key) == (b"v", b"k", "h")
+
+
+def test_the_example_of_typed_values(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = example("docs/typed_values.md", "Typed values").replace('"trades"', repr(topic))
+    exec(text, {"spark": spark, "tower": cluster.tower})
+    assert re.search(r"\|\s*1\|\s*ada\|", capfd.readouterr().out)

@@ -1,4 +1,4 @@
-"""A Python that is not activated: Spark's workers run it, or one sentence says what they run."""
+"""The Python of Spark's workers without an activated environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SESSION = """
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody who activated nothing: the first Python has no packages."""
+    """An environment in which the first Python on the path has no packages."""
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
@@ -75,7 +75,7 @@ def test_an_import_after_the_session_says_that_it_is_too_late(elsewhere: dict[st
 
 @pytest.mark.parametrize(
     ("chosen", "why"),
-    [("python3", "which lacks zmq, pyarrow, lmdb"), ("python-4", "which is not there")],
+    [("python3", "which lacks zmq, pyarrow, lmdb"), ("python-4", "which does not exist")],
 )
 def test_another_python_that_somebody_chose(
     elsewhere: dict[str, str], chosen: str, why: str

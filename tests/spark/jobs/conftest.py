@@ -35,7 +35,7 @@ def session() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """A cluster whose topic ``flights`` holds the first flights, fed in two goes."""
+    """A cluster whose topic ``flights`` holds the first flights, fed in two runs."""
     with EmbeddedCluster() as cluster:
         for limit in (1000, FLIGHTS):
             feed = ("--resume", f"--tower={cluster.tower}", f"--limit={limit}")

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core import EmbeddedCluster, Reader
-from dafka_spark.job_support import _summary
+from dafka_spark.job_support import batch_facts
 
 ROOT = Path(__file__).parents[3]
 JOBS = ROOT / "jobs"
@@ -56,7 +56,7 @@ def values_of(records: DataFrame) -> list[bytes]:
 
 
 def count(reader: Reader, topic: str) -> int:
-    """How many records a topic has."""
+    """Return the number of records of a topic."""
     return sum(each.end for each in reader.partitions([topic], timeout_s=30))
 
 
@@ -65,4 +65,4 @@ def until_done(writer: DataStreamWriter, arguments: argparse.Namespace) -> list[
     writer = writer.option("checkpointLocation", arguments.checkpoint)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    return [_summary(each) for each in query.recentProgress if "addBatch" in each.durationMs]
+    return [batch_facts(each) for each in query.recentProgress if "addBatch" in each.durationMs]

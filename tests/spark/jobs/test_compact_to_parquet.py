@@ -1,4 +1,4 @@
-"""Topics as one file for each day: each record once, whoever adds it, and whenever that ends."""
+"""Topics as one file for each day: each record once, for any task and any crash."""
 
 from __future__ import annotations
 

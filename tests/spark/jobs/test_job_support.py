@@ -1,4 +1,4 @@
-"""What jobs share: their arguments, what their queries print, and how they end."""
+"""Arguments, output and exit codes of jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dafka_core.cli.job_commands import jobs
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
-from dafka_spark.job_support import _told, ends, grouped, run_job
+from dafka_spark.job_support import describe_error, ends, grouped, run_job
 from tests.spark.jobs.programs import (
     JOB_TIMEOUT_S,
     JOBS,
@@ -84,11 +84,11 @@ COPY = ("topic_to_topic", "--checkpoint=unused", "--to=y")
         (("demo.replay_flights", "--rate", "nan"), "argument --rate: must be a number, 0 or more"),
         (("lag_report", "--tower", "a:b"), "option 'tower' = 'a:b': must be HOST"),
         (("lag_report", "--rates", "5", "--frm"), "unrecognized arguments: "),
-        ((*COPY, "--topic=x,y"), "--to y: the job would read what it writes"),
+        ((*COPY, "--topic=x,y"), "--to y: the job would read its own output"),
         ((*COPY, "--topic="), "option 'subscribe' = '': a topic must have 1 to 255 bytes"),
         ((*COPY, "--topic=x", "--acks=none"), "option 'acks' = 'none': must be a whole number"),
         ((*COPY, "--topic=x", "--starting-offsets=never"), "option 'startingOffsets' = 'never'"),
-        ((*SESSIONS, "--gap=0s"), "argument --gap: must be longer than nothing, not '0s'"),
+        ((*SESSIONS, "--gap=0s"), "argument --gap: must be longer than 0, not '0s'"),
         ((*SESSIONS, "--watermark=soon"), "argument --watermark: must be a time like 500ms, 30s,"),
         (
             (*FILES, "--topic=x", "--output=s3://a"),
@@ -146,7 +146,7 @@ def test_rows_of_one_value_are_together() -> None:
 
 
 RUNS_TWICE = re.compile("query runs twice at once|[Cc]oncurrent")
-"""What the sink says, or Spark."""
+"""The message of the sink, or of Spark."""
 
 
 def test_a_tower_that_is_not_there_is_one_sentence() -> None:
@@ -162,18 +162,18 @@ def test_an_error_of_java_is_told_by_its_cause() -> None:
     said = (
         "An error occurred while calling o1.start.\n: java.io.IOException: mkdir failed\n\tat a.B"
     )
-    assert _told(kind(said)) == ("Py4JJavaError", "java.io.IOException: mkdir failed")
-    assert _told(kind(f"{said}\nCaused by: x.Y: full")) == ("Py4JJavaError", "x.Y: full")
+    assert describe_error(kind(said)) == ("Py4JJavaError", "java.io.IOException: mkdir failed")
+    assert describe_error(kind(f"{said}\nCaused by: x.Y: full")) == ("Py4JJavaError", "x.Y: full")
     twice = ": x.Exists: Failed to rename file:/a/metadata as destination already exists."
-    assert RUNS_TWICE.search(_told(kind(twice))[1])
+    assert RUNS_TWICE.search(describe_error(kind(twice))[1])
     written = (
         "[A_CONDITION] The checkpoint location /a/c/offsets should be empty on batch 0\nPlease"
     )
-    assert RUNS_TWICE.search(_told(kind(written))[1])
-    assert "checkpoint /a/c is part" in _told(kind(written))[1]
+    assert RUNS_TWICE.search(describe_error(kind(written))[1])
+    assert "checkpoint /a/c is part of a copy" in describe_error(kind(written))[1]
     between = "Traceback\ndafka_core.errors.FencedError: topic 't': another attempt\n\nat b.C"
-    assert RUNS_TWICE.search(_told(kind(between))[1])
-    assert _told(ValueError("a defect")) == ("ValueError", "")
+    assert RUNS_TWICE.search(describe_error(kind(between))[1])
+    assert describe_error(ValueError("a defect")) == ("ValueError", "")
 
 
 def test_a_misspelt_topic_is_one_sentence(cluster: EmbeddedCluster, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_misspelt_topic_is_one_sentence(cluster: EmbeddedCluster, tmp_path: Pa
 
 
 def test_of_two_runs_of_one_job_one_goes_on(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """Both write the same batch, which is there once; who comes too late is told."""
+    """Both write the same batch, which is written once; the later one reports the other."""
     command = [
         *(sys.executable, str(JOBS / "topic_to_topic.py"), f"--tower={cluster.tower}"),
         *("--topic=twice-in", "--to=twice-out", f"--checkpoint={tmp_path / 'checkpoint'}"),

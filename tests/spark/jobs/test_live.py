@@ -1,4 +1,4 @@
-"""The demo to look at: it ends well through a store's death, and badly on whatever is wrong."""
+"""The live demo: it survives the death of a store, and fails on any difference."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _runs(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # An orphan that has ended may wait as a zombie for whoever adopted it.
+    # An orphan that has ended may be a zombie until its new parent reaps it.
     status = Path(f"/proc/{pid}/stat")
     return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 

@@ -1,4 +1,4 @@
-"""Flights: all of them, in order, the same bytes every time; fed again, and stopped."""
+"""The replay of flights: complete, in order, repeatable, resumed, and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic as another one."""
+"""A topic copied to another topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks run as they stand, and give what is kept of them.
+"""The notebooks run, and their outputs are those stored in them.
 
 Here they run in the Python of the tests, with its Spark and with nodes that are forked: a kernel, a
 JVM and three interpreters for each take many times as long.  ``scripts/notebooks.py``, which makes
@@ -31,7 +31,7 @@ from tests.forked import ForkedCluster
 # As kernels have it.
 _INLINE = "module://matplotlib_inline.backend_inline"
 
-# Files of a machine, which nobody else has; a wheel is to stay small.
+# Paths of one machine; and a wheel stays small.
 _PATHS = re.compile(r"/(home|root|tmp|Users|work|var)/")
 _MOST_OCTETS = 250_000
 
@@ -40,7 +40,7 @@ _QUICK = ("explore_topic", "windows_and_late_data")
 
 
 class _Shown(DisplayHook):
-    """The value of a cell's last line is shown like all that it displays."""
+    """The value of a cell's last line is an output like the others."""
 
     def __call__(self, result: object = None) -> None:
         if result is not None and self.shell is not None:
@@ -54,7 +54,7 @@ class _Shell(InteractiveShell):
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
-    """What runs the cells of notebooks in a kernel, too."""
+    """The shell that kernels run cells in."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         patched.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

@@ -12,7 +12,7 @@ MESSAGE, BYTES, UINT32, ENUM = 11, 12, 13, 14
 
 
 class File:
-    """One file of definitions, of proto3 unless said otherwise."""
+    """One file of definitions, of proto3 by default."""
 
     def __init__(self, name: str = "a", syntax: str = "proto3") -> None:
         self.made = descriptor_pb2.FileDescriptorProto(

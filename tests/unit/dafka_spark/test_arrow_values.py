@@ -1,36 +1,32 @@
-"""Arrow's streams as values."""
+"""Arrow streams as values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
-from dafka_spark.formats.arrow_values import MAX_ROWS, ArrowCodec
-from dafka_spark.formats.codec import apart, joined
-from dafka_spark.formats.codecs import parse_ddl
+from dafka_spark.errors import BatchTooLargeError
+from dafka_spark.formats.arrow_values import MAX_BATCH, MAX_OPENED, ArrowCodec
+from dafka_spark.formats.codecs import apart, joined
+from dafka_spark.formats.ddl import parse_ddl
 
-KIND = parse_ddl("id BIGINT, name STRING, at STRUCT<t: TIMESTAMP>")
-CODEC = ArrowCodec(KIND)
-ARROW = pa.list_(
-    pa.struct(
-        [
-            ("id", pa.int64()),
-            ("name", pa.utf8()),
-            ("at", pa.struct([("t", pa.timestamp("us", "UTC"))])),
-        ]
-    )
-)
+CODEC = ArrowCodec(parse_ddl("id BIGINT, name STRING, at STRUCT<t: TIMESTAMP>"))
+ROW = {"id": pa.int64(), "name": pa.utf8(), "at": pa.struct([("t", pa.timestamp("us", "UTC"))])}
+ARROW = pa.list_(pa.struct(list(ROW.items())))
 
 
-def stream(table: pa.Table) -> bytes:
+def stream(table: pa.Table, compression: str | None = None) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=2)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=1 << 20 if compression else 2)
     found: bytes = sink.getvalue().to_pybytes()
     return found
 
@@ -55,40 +51,41 @@ ROWS = st.lists(
 
 
 @given(st.lists(st.none() | ROWS, min_size=1, max_size=4), st.integers(0, 2))
-def test_what_is_encoded_is_decoded(rows: list[Any], start: int) -> None:
+def test_encoded_rows_are_decoded(rows: list[Any], start: int) -> None:
     column = pa.array(rows, ARROW).slice(start)
     values = CODEC.encode(column)
     assert values.null_count == column.null_count
     assert CODEC.decode(values).to_pylist() == column.to_pylist()
 
 
-def test_a_schema_that_has_changed() -> None:
+def test_streams_of_several_schemas_and_layouts() -> None:
     names = pa.array(["a", "b", None], pa.large_utf8())
-    table = pa.table({"more": [[1], None, []], "name": names})
-    viewed = pa.table({"name": names.cast(pa.string_view())})
     stamps = pa.array([{"t": 7_000}], pa.struct([("t", pa.timestamp("ns", "Europe/Paris"))]))
-    rows, bad = decoded(
-        stream(table), None, stream(pa.table({"at": stamps, "id": [1]})), stream(viewed)
-    )
+    plain = pa.table({"more": [[1], None, []], "name": names})
+    others = names.cast(pa.string_view()), names.cast(pa.utf8()).dictionary_encode()
+    layouts = [stream(pa.table({"name": column})) for column in others]
+    values = [stream(plain), None, stream(pa.table({"at": stamps, "id": [1]}))]
+    rows, bad = decoded(*values, *layouts, stream(plain, "zstd"), stream(plain, "lz4"))
     assert not bad
-    assert [row["name"] for row in rows[0]] == ["a", "b", None]
-    assert {(row["id"], row["at"]) for row in rows[0]} == {(None, None)}
-    assert rows[3] == rows[0]
+    assert rows[0] == [{"id": None, "name": name, "at": None} for name in ("a", "b", None)]
     assert rows[1] is None
     assert rows[2][0]["at"]["t"].microsecond == 7
+    assert [row == rows[0] for row in rows[3:]] == [True] * 4
+
+
+NOT_ONE = "not an Arrow stream"
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (b"", "no stream of Arrow's"),
-        (stream(pa.table({"x": pa.nulls(MAX_ROWS + 1)})), "it has 1000001 rows, at most"),
-        (b"\xff" * 100, "no stream of Arrow's"),
-        (stream(pa.table({"id": [1, 2, 3]}))[:-200], "no stream of Arrow's"),
+        (b"", NOT_ONE),
+        (b"\xff" * 100, NOT_ONE),
+        (stream(pa.table({"id": [1, 2, 3]}))[:-200], NOT_ONE),
+        (stream(pa.table({"name": pa.array([b"\xff"]).view(pa.utf8())})), NOT_ONE),
         (stream(pa.table({"id": ["1"]})), "column 'id' is string, not bigint"),
         (stream(pa.table({"id": pa.array([1], pa.int32())})), "column 'id' is int32, not bigint"),
-        (stream(pa.table([[1], [2]], names=["id", "id"])), "column 'id' is there twice"),
-        (stream(pa.table({"name": pa.array([b"\xff"]).view(pa.utf8())})), "no stream of Arrow's"),
+        (stream(pa.table([[1], [2]], names=["id", "id"])), "duplicate column 'id'"),
     ],
 )
 def test_a_bad_value_spoils_no_other(value: bytes, why: str) -> None:
@@ -99,7 +96,69 @@ def test_a_bad_value_spoils_no_other(value: bytes, why: str) -> None:
     assert why in bad[1]
 
 
-def test_what_is_no_list_of_structs_is_refused() -> None:
+@given(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=8))
+def test_a_damaged_stream_is_a_bad_value_or_a_table(at: int, damage: bytes) -> None:
+    whole = stream(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}), "zstd")
+    at %= len(whole)
+    rows, _ = decoded((whole[:at] + damage + whole)[: len(whole)])
+    assert len(rows) == 1
+
+
+LONG = "x" * (MAX_OPENED // 4)
+SHORT = b"x" * 1000
+
+
+def shared() -> pa.Array:
+    """A dictionary of one text, which 70,000 rows share."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(70_000, np.int8)), [SHORT.decode()])
+
+
+def viewed() -> pa.Array:
+    """Views of one text, which 70,000 rows share."""
+    view = np.array([len(SHORT), int.from_bytes(SHORT[:4], "little"), 0, 0], np.int32)
+    buffers = [None, pa.py_buffer(np.tile(view, 70_000)), pa.py_buffer(SHORT)]
+    return pa.Array.from_buffers(pa.string_view(), 70_000, buffers)
+
+
+@pytest.mark.parametrize(
+    ("column", "made"),
+    [
+        ("name", lambda: pa.array([LONG] * 5)),
+        ("unknown", lambda: pa.array([[LONG] * 5])),
+        ("unknown", lambda: pa.nulls(2_000_000)),
+        ("name", shared),
+        ("name", viewed),
+        ("at", lambda: pa.StructArray.from_arrays([shared()], ["name"])),
+        ("names", lambda: pa.ListArray.from_arrays([0, 70_000], shared())),
+    ],
+)
+def test_a_value_that_opens_to_too_much_is_bad_before_it_takes_memory(
+    column: str, made: Callable[[], pa.Array]
+) -> None:
+    codec = ArrowCodec(parse_ddl("name STRING, at STRUCT<name: STRING>, names ARRAY<STRING>"))
+    values = pa.array([stream(pa.table({column: made()}), "zstd")], pa.binary())
+    assert len(values[0].as_buffer()) < MAX_OPENED // 1000
+    default = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(pool)  # its peak counts from here
+    try:
+        with pytest.raises(ValueError, match="opens to more than 64 MiB; write fewer rows"):
+            codec.decode(values)
+    finally:
+        pa.set_memory_pool(default)
+    assert pool.max_memory() < MAX_OPENED // 4
+
+
+def test_values_that_open_to_too_much_together_fail_the_query() -> None:
+    """Each of them is good: none of them may be null in a result, or left out."""
+    value = stream(pa.table({"more": pa.nulls(500_000)}), "zstd")
+    values = pa.array([value] * 30, pa.binary())
+    why = rf"the 30 values .* open to \d+ bytes, more than {MAX_BATCH}\. .*maxRecordsPerBatch"
+    with pytest.raises(BatchTooLargeError, match=why):
+        list(apart(values, CODEC.decode))
+
+
+def test_only_a_list_of_structs_has_a_codec() -> None:
     for kind in types.LongType(), types.ArrayType(types.LongType()):
         with pytest.raises(ValueError, match=r"a list of structs"):
             ArrowCodec(kind)

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dafka_spark.formats.avro_values import AvroCodec
-from dafka_spark.formats.codec import apart, joined
+from dafka_spark.formats.codecs import apart, joined
 
 SCHEMA = {
     "type": "record",
@@ -83,12 +83,12 @@ def test_a_bad_value_spoils_no_other(value: bytes) -> None:
     assert column.to_pylist() == [{"id": 1}, None, None, {"id": 2}]
     ((row, why),) = [(part.start, part.why) for part in parts if part.why]
     assert row == 1
-    assert why.startswith("it is no such Avro record: ")
+    assert why.startswith("it is not a record of this Avro schema: ")
 
 
 def test_a_null_that_the_schema_has_not_is_refused() -> None:
     codec = AvroCodec(SMALL)
-    with pytest.raises(ValueError, match="a row is not of the schema"):
+    with pytest.raises(ValueError, match="a row does not fit the schema"):
         codec.encode(pa.array([{"id": None}], to_arrow_type(codec.kind)))
 
 
@@ -104,7 +104,7 @@ def test_a_null_that_the_schema_has_not_is_refused() -> None:
 def test_a_null_boolean_is_refused_too(kind: Any, value: Any) -> None:
     codec = AvroCodec(record(kind))
     rows = pa.array([{"a": value}, None], to_arrow_type(codec.kind))
-    with pytest.raises(ValueError, match="a row is not of the schema: null on boolean"):
+    with pytest.raises(ValueError, match="a row does not fit the schema: null on boolean"):
         codec.encode(rows)
 
 
@@ -125,8 +125,9 @@ def record(kind: Any) -> str:
         ('{"type":"record","name":"R","fields":[{"name":"a","type":"what"}]}', "what"),
         ('"long"', "must be the Avro schema of a record"),
         (record(["int", "string"]), "a union of several types"),
-        (record(["null", "R"]), "has 'R' within itself"),
+        (record(["null", "R"]), "has the recursive type 'R'"),
         (record("null"), "for which Spark has no type"),
+        (record({"type": "fixed", "name": "F", "size": 0}), "for which Spark has no type"),
         (record({"type": "record", "name": "E", "fields": []}), "for which Spark has no type"),
         (
             record({"type": "bytes", "logicalType": "decimal", "precision": 50}),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.codec import apart, joined
-from dafka_spark.formats.codecs import parse_ddl
+from dafka_spark.formats.codecs import apart, joined
+from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.formats.json_values import JsonCodec
 
 SMALL = parse_ddl("id BIGINT, name STRING")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.codec import apart, joined
+from dafka_spark.formats.codecs import apart, joined
 from dafka_spark.formats.protobuf_values import ProtobufCodec
 from tests.unit.dafka_spark.descriptors import (
     BOOL,
@@ -104,7 +104,7 @@ def arrow(codec: ProtobufCodec) -> pa.DataType:
     return to_arrow_type(codec.kind, timezone="UTC")
 
 
-def test_what_is_encoded_is_decoded_with_the_types_of_from_protobuf() -> None:
+def test_encoded_rows_are_decoded_with_the_types_of_from_protobuf() -> None:
     codec = ProtobufCodec(trade().text, "Trade")
     assert codec.kind.simpleString() == (
         "struct<id:bigint,name:string,small:int,large:bigint,at:timestamp,"
@@ -121,7 +121,7 @@ def test_what_is_encoded_is_decoded_with_the_types_of_from_protobuf() -> None:
         assert decoded.type == column.type
 
 
-def test_the_octets_are_those_of_the_format() -> None:
+def test_the_bytes_are_those_of_the_format() -> None:
     codec = small(id=INT32, name=STRING, side=SIDE)
     octets = b"\x08\x96\x01\x12\x02hi\x18\x01"
     row = {"id": 150, "name": "hi", "side": "BUY"}
@@ -143,16 +143,16 @@ def test_a_bad_value_spoils_no_other(value: bytes) -> None:
     assert column.to_pylist() == [{"id": 1, "name": ""}, None, None, {"id": 0, "name": ""}]
     ((row, why),) = [(part.start, part.why) for part in parts if part.why]
     assert row == 1
-    assert why.startswith("it is no such message: ")
+    assert why.startswith("it is not such a message: ")
 
 
 def test_a_time_that_no_timestamp_holds_is_bad() -> None:
     codec = small(at=TIME)
-    with pytest.raises(ValueError, match=r"it is no such message: .*overflow"):
+    with pytest.raises(ValueError, match=r"it is not such a message: .*overflow"):
         codec.decode(pa.array([b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f"], pa.binary()))
 
 
-def test_what_proto2_requires_must_be_there() -> None:
+def test_required_fields_of_proto2() -> None:
     file = File(syntax="proto2")
     needed = {"type": INT32, "label": 2}
     file.message("Old", id=needed, with_default={"type": INT32, "default_value": "5"}, other=INT32)
@@ -160,11 +160,11 @@ def test_what_proto2_requires_must_be_there() -> None:
     values = pa.array([b"\x08\x01", None], pa.binary())
     row = {"id": 1, "with_default": 5, "other": None}
     assert codec.decode(values).to_pylist() == [row, None]
-    with pytest.raises(ValueError, match="lacks what is required: id"):
+    with pytest.raises(ValueError, match="required fields are missing: id"):
         codec.decode(pa.array([b""], pa.binary()))
     with pytest.raises(ValueError, match="null in field 'with_default'"):
         codec.encode(pa.array([{**row, "with_default": None}], arrow(codec)))
-    with pytest.raises(ValueError, match="a row is not of the schema"):
+    with pytest.raises(ValueError, match="a row does not fit the schema"):
         codec.encode(pa.array([{**row, "id": None}], arrow(codec)))
 
 
@@ -176,11 +176,11 @@ def test_what_proto2_requires_must_be_there() -> None:
         ({"tags": ["a", None]}, "null in field 'tags'"),
         ({"sub": {"x": None, "s": ""}}, "null in field 'x'"),
         ({"by_name": [("a", None)]}, "null in field 'value'"),
-        ({"one": 1}, r"only one of \['one', 'two'\] may be"),
+        ({"one": 1}, r"only one of \['one', 'two'\] may be set"),
         ({"side": "HOLD"}, "field 'side' has no symbol 'HOLD'"),
     ],
 )
-def test_rows_that_are_no_message_are_refused(given: dict[str, Any], why: str) -> None:
+def test_rows_that_do_not_fit_are_refused(given: dict[str, Any], why: str) -> None:
     codec = ProtobufCodec(trade().text, "a.Trade")
     with pytest.raises(ValueError, match=f"{why}"):
         codec.encode(pa.array([None, {**ROW, **given}], arrow(codec)))
@@ -198,7 +198,7 @@ def test_schemas_that_cannot_be_read_are_refused() -> None:
     refused(file, "Trad", r"has no message 'Trad'; there are a\.Nothing, a\.Sub, a\.Trade")
     refused(file, "Nothing", "has no fields in message 'Nothing'")
     file.message("Self", inner={"type": MESSAGE, "type_name": ".a.Self"})
-    refused(file, "Self", r"has 'a\.Self' within itself")
+    refused(file, "Self", r"has the recursive type 'a\.Self'")
     file.message("Sub", file.made.message_type[-1], x=INT32)
     refused(file, "Sub", r"has more than one message 'Sub'; there are a\.Self\.Sub, a\.Sub")
     assert ProtobufCodec(file.text, "a.Sub").kind.simpleString() == "struct<x:double,s:string>"

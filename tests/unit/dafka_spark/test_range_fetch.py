@@ -157,7 +157,7 @@ def test_sources_that_stay_away_are_an_error() -> None:
 
 
 def test_no_source_is_an_error() -> None:
-    with pytest.raises(FetchError, match=r"no store that can be read so has them"):
+    with pytest.raises(FetchError, match=r"no store that can be read with it has the records"):
         offsets(0, 30, [])
 
 

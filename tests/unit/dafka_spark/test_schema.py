@@ -37,7 +37,7 @@ def test_any_subset_in_any_order() -> None:
         (StructField("topic", LongType()), "column 'topic': is string, not bigint"),
         (StructField("key", full()["key"].dataType, nullable=False), "cannot be NOT NULL"),
         (StructField("value", full()["key"].dataType, nullable=False), "cannot be NOT NULL"),
-        (full(headers=True)["headers"], "'headers': is there with option includeHeaders = true"),
+        (full(headers=True)["headers"], "'headers': exists with option includeHeaders = true"),
         (StructField("TIMESTAMPTYPE", LongType()), "'TIMESTAMPTYPE': is int, not bigint"),
     ],
 )

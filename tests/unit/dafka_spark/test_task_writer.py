@@ -19,7 +19,7 @@ from dafka_core.model.values import Values
 from dafka_core.security.permissions import Permissions
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
-from dafka_spark.formats.codecs import parse_ddl
+from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.options import SinkOptions
 from dafka_spark.schema import full
 from dafka_spark.sink import rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types
 
-from dafka_spark.formats.codecs import parse_ddl
+from dafka_spark.formats.ddl import parse_ddl
 
 
 def test_every_type_of_sparks_ddl() -> None:
@@ -36,18 +36,18 @@ def test_not_null_is_ignored() -> None:
     ("text", "why"),
     [
         ("", "it is empty"),
-        ("id", "a type is missing at its end"),
-        ("id FOO", "there is no type 'FOO'"),
-        ("id INT,", "the name of a column is missing before ''"),
+        ("id", "the last column has no type"),
+        ("id FOO", "unknown type 'FOO'"),
+        ("id INT,", "a column name is missing before ''"),
         ("id INT name STRING", "',' is missing before 'name'"),
-        ("a ARRAY<INT", "'>' is missing before its end"),
+        ("a ARRAY<INT", "'>' is missing before the end"),
         ("a ARRAY INT", "'<' is missing before 'INT'"),
         ("a DECIMAL(39, 1)", "DECIMAL has 1 to 38 digits"),
-        ("a DECIMAL(x)", "'x' is no number"),
-        ("a INT, A INT", "column 'A' is there twice"),
-        ("a INT; b INT", "'; b INT' has no meaning there"),
+        ("a DECIMAL(x)", "'x' is not a number"),
+        ("a INT, A INT", "duplicate column 'A'"),
+        ("a INT; b INT", "unexpected '; b INT'"),
         ("a INT)", "',' is missing before '\\)'"),
-        ("a " + "ARRAY<" * 200, "there is no type 'ARRAY'"),
+        ("a " + "ARRAY<" * 200, "unknown type 'ARRAY'"),
     ],
 )
 def test_invalid_schemas(text: str, why: str) -> None:

@@ -71,6 +71,9 @@ TRIED = {
     "docs/testing.md | A store that is killed | python": (
         f"{README}example_of_a_store_that_is_killed"
     ),
+    "docs/typed_values.md | Typed values | python": (
+        "tests/spark/test_datasource.py::test_the_example_of_typed_values"
+    ),
     "docs/wire.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
     "* | sh": SHELL,
 }

@@ -1,0 +1,20 @@
+"""Packages that only some formats use, installed by an extra of dafka-spark."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def needed(module: str, *, extra: str) -> Any:
+    """Import a module of a package that ``extra`` installs.
+
+    Raises:
+        ImportError: the package is not installed here.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        cure = f"pip install 'dafka-spark[{extra}]'"
+        raise ImportError(f"needs {package} on the driver and the executors: {cure}") from None
