@@ -19,6 +19,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -28,7 +29,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.queries.source_offset import BatchRange, SourceOffset
-from dafka_core.system.files import make_directory, move
+from dafka_core.system.files import make_directory, move, sync
 
 METADATA: Final = "metadata"
 OFFSETS: Final = "offsets"
@@ -262,6 +263,39 @@ def _offset(text: str) -> SourceOffset | None:
     if "version" not in tree or not ({"topics", "start"} <= tree.keys() or "packed" in tree):
         return None
     return SourceOffset.parse(tree)
+
+
+def sync_checkpoint(location: str, batch: int) -> None:
+    """Put all files of a checkpoint that are newer than the plan of the previous batch on disk.
+
+    The sink calls this before it commits a batch.  Spark does not sync them: after a power cut it
+    would give a batch that the sink has committed other offsets, or miss the state before it.  A
+    checkpoint that this machine's file system does not have is left alone.
+
+    Raises OSError if the disk fails.
+    """
+    try:
+        directory = local_path(location).absolute()
+    except ConfigError:
+        return
+    if not (directory / OFFSETS / str(batch)).exists():
+        return
+    since_ns = _mtime_ns(directory / OFFSETS / str(batch - 1))
+    paths = [f"{folder}/{name}" for folder, _, names in os.walk(directory) for name in ("", *names)]
+    if not since_ns:  # Spark may have made the directories above
+        paths += [str(parent) for parent in directory.parents if os.access(parent, os.R_OK)]
+    for path in paths:
+        if _mtime_ns(path) >= since_ns:
+            with suppress(FileNotFoundError):  # Spark deletes old files at any time
+                sync(Path(path))
+
+
+def _mtime_ns(path: str | Path) -> int:
+    """Return when a file was last modified; 0 if it does not exist."""
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 -- of thousands of files: no Path for each
+    except FileNotFoundError:
+        return 0
 
 
 # Changes to the checkpoint of a query: rewind, reset and copy, after a backup.

@@ -31,7 +31,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.names import AUDIT_TOPIC
 from dafka_core.model.records import TopicPartition
-from dafka_core.queries.checkpoint import Checkpoint
+from dafka_core.queries.checkpoint import Checkpoint, sync_checkpoint
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.known_stores import remember, remembered
 from dafka_spark.cluster.timing import Deadline
@@ -296,6 +296,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         tasks = [each for each in messages if isinstance(each, TaskCommit)]
         if picked.store:
             application = Application.of_query(self._options, tasks[0].query, batchId)
+            sync_checkpoint(self._checkpoint, batchId)
             ranges = commit_coordinator.commit(
                 self._options, picked, _ranges(messages), application
             )
