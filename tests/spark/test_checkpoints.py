@@ -61,7 +61,7 @@ def test_a_sink_takes_no_other_rows_from_a_query_that_was_rewound(
 def test_a_commit_that_a_power_cut_has_torn(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    """The sink has synced all that comes before it."""
+    """The sink has synced all earlier files."""
     frame = stream(spark, cluster, subscribe=topic).select("value")
     for rows in (range(4), range(4, 8)):
         produce(cluster, topic, rows)

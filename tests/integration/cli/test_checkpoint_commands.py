@@ -90,7 +90,7 @@ def test_a_rewound_query_and_one_that_is_reset(tmp_path: Path) -> None:
         ("show", "Missing argument 'PATH'"),
         ("rewind {c}", "for '--to-batch': must be given, or --to-time"),
         ("rewind {c} --to-time 2026-11-23T18:00:00", "must be a time with a zone"),
-        ("frok {c}", "there is no command 'frok'; did you mean fork?"),
+        ("frok {c}", "did you mean fork?"),
         ("verify {c} --query no.such:f", "for '--query': must be MODULE:FUNCTION"),
         ("verify {c} --query os:no", "for '--query': must be MODULE:FUNCTION"),
         ("verify {c} --query a:b --pass-through", "excludes --pass-through"),

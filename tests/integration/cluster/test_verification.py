@@ -140,6 +140,13 @@ def repartitioned(query: AuditedQuery) -> AuditedQuery:
     return query
 
 
+def forget(query: AuditedQuery, end: int) -> None:
+    """Delete the offsets of the batches before ``end``."""
+    for number in range(end):
+        (query.checkpoint.path / "offsets" / str(number)).unlink()
+    query.reread()
+
+
 def test_a_batch_that_repartitions_state_has_no_record(
     repartitioned: AuditedQuery, store: Served
 ) -> None:
@@ -147,12 +154,30 @@ def test_a_batch_that_repartitions_state_has_no_record(
     found = verify(repartitioned, store)
     assert states(found) == [PROVED, PROVED, REPARTITIONED, PROVED]
     assert [each.source for each in found] == [SAME] * 4
-    for number in range(3):
-        (repartitioned.checkpoint.path / "offsets" / str(number)).unlink()
-    repartitioned.reread()
+
+
+@pytest.mark.parametrize("deleted", [2, 3])
+def test_an_old_batch_without_a_record_is_unknown(
+    repartitioned: AuditedQuery, store: Served, deleted: int
+) -> None:
+    repartitioned.audit()
+    forget(repartitioned, deleted)
     found = verify(repartitioned, store)
     assert states(found) == [PROVED, PROVED, UNKNOWN, PROVED]
     assert found[2].why.startswith("batches 2 to 2 have no record, and Spark has deleted their off")
+
+
+def test_a_batch_whose_offsets_exist_needs_a_record(
+    repartitioned: AuditedQuery, store: Served
+) -> None:
+    write(repartitioned.checkpoint.path / "offsets" / "4", offsets(ENDS[2], 4))
+    repartitioned.records[2] = replace(repartitioned.records[2], batch=4)
+    repartitioned.audit()
+    forget(repartitioned, 2)
+    *_, unknown, wrong = verify(repartitioned, store)
+    assert (unknown.batch, unknown.state) == (2, UNKNOWN)
+    why = "its record is where that of batch 3 is expected"
+    assert (wrong.batch, wrong.state, wrong.why) == (4, WRONG, why)
 
 
 def test_a_query_may_end_with_a_batch_that_repartitions_state(
