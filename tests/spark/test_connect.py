@@ -15,6 +15,11 @@ JOB = Path(__file__).with_name("connect_job.py")
 COUNT = 100
 
 
+def environment() -> dict[str, str]:
+    """Return variables for a server at a port that the system chooses."""
+    return {**os.environ, "SPARK_TESTING": "1"}
+
+
 def test_a_client_reads_and_writes_batches_and_streams(
     cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -26,7 +31,7 @@ def test_a_client_reads_and_writes_batches_and_streams(
         check=False,
         timeout=200,
         cwd=tmp_path,
-        env={**os.environ, "SPARK_TESTING": "1"},  # a server at a port that the system chooses
+        env=environment(),
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
