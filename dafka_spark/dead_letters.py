@@ -1,52 +1,43 @@
-"""Bad values to a topic of their own, beside the rows that are good."""
+"""Dead letters: records with invalid values, to be written to another topic."""
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 -- as all of Spark's users call it
+from pyspark.sql import functions as F  # noqa: N812 -- the usual name
 
 from dafka_spark.errors import ColumnError
 from dafka_spark.schema import CORRUPT, ERROR, ERRORS, HEADERS
 
-PREFIX: Final = "dafka.error."
-"""Of the headers that a dead letter has more: ``topic``, ``partition``, ``offset`` and ``why``."""
-
 
 def split_dead_letters(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The good rows, and the others as dead letters that format ``dafka`` writes.
+    """Return the valid rows, and the invalid ones as rows that format ``dafka`` writes.
 
-    Write both in ``foreachBatch``, with ``txnAppId`` and ``txnVersion``: then each of them is in
-    its topic once.  A source cannot write dead letters itself: Spark reads a batch as often as it
-    likes.
+    Write both in ``foreachBatch``, with ``txnAppId`` and ``txnVersion``, so that a repeated batch
+    writes none twice.  The invalid rows have columns ``key``, ``value`` and ``headers`` of their
+    records, with headers ``dafka.error.topic``, ``.partition``, ``.offset`` and ``.why``.
 
     Args:
         rows: of format ``dafka``, read with option ``mode`` = ``PERMISSIVE``.
 
-    Returns:
-        The good rows, without the columns of bad ones; and columns ``key``, ``value`` and
-        ``headers`` of the bad ones, as they were, with headers that say where they come from.
-
     Raises:
-        ColumnError: the rows have no such columns.
+        ColumnError: a column is missing.
     """
-    names = rows.columns
-    for name in (*ERRORS, "topic", "partition", "offset"):
-        if name not in names:
+    position = ("topic", "partition", "offset")
+    for name in (*ERRORS, *position):
+        if name not in rows.columns:
             raise ColumnError(name, "is missing; read with option mode = PERMISSIVE")
-    why = {**{name: F.col(name) for name in ("topic", "partition", "offset")}, "why": F.col(ERROR)}
-    added = F.array(
+    facts = {**{name: F.col(name).cast("string") for name in position}, "why": F.col(ERROR)}
+    headers = F.array(
         *(
             F.struct(
-                F.lit(PREFIX + name).alias("key"),
-                F.encode(column.cast("string"), "UTF-8").alias("value"),
+                F.lit(f"dafka.error.{name}").alias("key"), F.encode(text, "UTF-8").alias("value")
             )
-            for name, column in why.items()
+            for name, text in facts.items()
         )
     )
-    headers = F.concat(F.coalesce(HEADERS, F.array()), added) if HEADERS in names else added
-    key = F.col("key") if "key" in names else F.lit(None).cast("binary")
-    bad = rows.where(F.col(ERROR).isNotNull())
-    letters = bad.select(key.alias("key"), F.col(CORRUPT).alias("value"), headers.alias(HEADERS))
-    return rows.where(F.col(ERROR).isNull()).drop(*ERRORS), letters
+    if HEADERS in rows.columns:
+        headers = F.concat(F.coalesce(HEADERS, F.array()), headers)
+    key = F.col("key") if "key" in rows.columns else F.lit(None).cast("binary")
+    letters = rows.where(F.col(ERROR).isNotNull())
+    columns = (key.alias("key"), F.col(CORRUPT).alias("value"), headers.alias(HEADERS))
+    return rows.where(F.col(ERROR).isNull()).drop(*ERRORS), letters.select(*columns)

@@ -210,8 +210,9 @@ class TransactionChangedError(DafkaError):
     sentence = (
         "batch {batch} of this query is repeated with other rows: {why}. Nothing was written, as "
         "rows would be missing or doubled. If another query runs from a copy of this checkpoint, "
-        "give each query its own checkpoint. If the query produces other rows each time (rand() in "
-        "a filter, a table that changes), make it repeatable (docs/delivery.md)"
+        "give each query its own checkpoint. If the checkpoint's newest files were lost (an older "
+        "copy, a power cut), see docs/checkpoints.md. If the query produces other rows each time "
+        "(rand() in a filter, a table that changes), make it repeatable (docs/delivery.md)"
     )
     batch: int
     why: str

@@ -1,4 +1,4 @@
-"""One call to read topics, and one to write them: the same code as batch or as stream."""
+"""Functions that read and write topics in one call, as batches or streams."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ if TYPE_CHECKING:
 def read_dafka(
     spark: SparkSession, *topics: str, stream: bool = False, **options: Any
 ) -> DataFrame:
-    """The records of topics, or what options ``subscribePattern``, ``assign`` or ``metadata`` say.
+    """Read topics as a batch or a stream.
 
     Args:
         spark: the session.
-        topics: their names, as they are: nothing in them is escaped.
-        stream: whether to follow them; else a batch of what there is.
-        options: as docs/options.md has them, or with underscores (``starting_offsets``); what is
-            JSON or a list with commas there may be a dict or a list.
-
-    Raises what ``load`` raises for wrong options.
+        topics: their names, not escaped; none with option ``subscribePattern``, ``assign`` or
+            ``metadata``.
+        stream: read a stream instead of a batch.
+        options: those of docs/options.md, also with underscores (``starting_offsets``).  Dicts and
+            lists are converted to JSON and to lists with commas.
     """
-    given = option_texts(options)
-    if topics:
-        given["subscribe"] = _names(topics)
     reader = spark.readStream if stream else spark.read
-    return reader.format("dafka").options(**given).load()
+    texts = option_texts({**options, "subscribe": topics or options.get("subscribe")})
+    return reader.format("dafka").options(**texts).load()
 
 
 def write_dafka(
@@ -41,28 +38,23 @@ def write_dafka(
     query_name: str | None = None,
     **options: Any,
 ) -> StreamingQuery | None:
-    """Appends the rows of a DataFrame to a topic, or to those that its column ``topic`` names.
-
-    A streaming one becomes a query, which is started and returned; a batch is written when this
-    returns None.
+    """Append a DataFrame to a topic: write a batch, or start and return a stream's query.
 
     Args:
-        frame: with the columns that docs/spark.md says.
-        topic: its name, as it is.
-        checkpoint: for a stream, ``checkpointLocation``.
-        trigger: for a stream, what ``DataStreamWriter.trigger`` takes: ``{"availableNow": True}``.
-        query_name: for a stream, its name in Spark.
-        options: as those of ``read_dafka``.
+        frame: with the columns of docs/spark.md.
+        topic: its name, not escaped; None if column ``topic`` has it.
+        checkpoint: a stream's ``checkpointLocation``.
+        trigger: arguments of a stream's ``trigger``, as ``{"availableNow": True}``.
+        query_name: a stream's name in Spark.
+        options: as for ``read_dafka``.
     """
-    given = option_texts(options)
-    if topic is not None:
-        given["topic"] = _names([topic])
+    texts = option_texts({**options, "topic": None if topic is None else [topic]})
     if not frame.isStreaming:
-        frame.write.format("dafka").mode("append").options(**given).save()
+        frame.write.format("dafka").mode("append").options(**texts).save()
         return None
+    writer = frame.writeStream.format("dafka").options(**texts)
     if checkpoint is not None:
-        given["checkpointLocation"] = checkpoint
-    writer = frame.writeStream.format("dafka").options(**given)
+        writer = writer.option("checkpointLocation", checkpoint)
     if query_name is not None:
         writer = writer.queryName(query_name)
     if trigger:
@@ -71,32 +63,29 @@ def write_dafka(
 
 
 def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as Spark takes them; those that are None are left out.
+    """Return options as Spark takes them, without those that are None.
 
     Raises ConfigError if none names a cluster, and Spark's ``DAFKA_TOWER`` is not Python's.
     """
-    from dafka_core.config.node_options import towers_of_environment  # noqa: PLC0415 -- as below
-    from dafka_spark.options import camel  # noqa: PLC0415 -- sessions import this module
+    # Imported here as every session imports this module.
+    from dafka_core.config.node_options import towers_of_environment  # noqa: PLC0415
+    from dafka_spark.options import camel  # noqa: PLC0415
 
-    given = {camel(name): _text(value) for name, value in options.items() if value is not None}
-    if not given.keys() & {"tower", "stores"}:
+    texts = {camel(name): _text(value) for name, value in options.items() if value is not None}
+    if not texts.keys() & {"tower", "stores"}:
         towers_of_environment()
-    return given
+    return texts
 
 
 def _text(value: Any) -> str:
+    from dafka_core.model.names import escape  # noqa: PLC0415
+
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
         return json.dumps(value)
-    if hasattr(value, "simpleString"):  # a type of Spark's, as a schema
+    if hasattr(value, "simpleString"):  # a schema
         return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in value)
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return _names(value)
+        return ",".join(escape(name).replace(",", r"\x2c") for name in value)
     return str(value)
-
-
-def _names(names: Iterable[str]) -> str:
-    from dafka_core.model.names import escape  # noqa: PLC0415 -- the same
-
-    return ",".join(escape(name).replace(",", r"\x2c") for name in names)

@@ -1,11 +1,9 @@
-"""Makes the rows of a query's micro-batches anew, each as a batch over exactly its source offsets.
-
-``dafka checkpoint verify --query`` compares them with what the sink has.
-"""
+"""Recomputes the rows of micro-batches, for ``dafka checkpoint verify --query``."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -23,9 +21,6 @@ from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.rows import by_topic, check_columns, encoded, row_codec
 
-_ANY_TOPIC = {"topic": "-"}
-"""Where rows go is not compared."""
-
 
 def recomputed(
     spark: SparkSession,
@@ -34,22 +29,22 @@ def recomputed(
     source: Mapping[str, str],
     sink: Mapping[str, str],
 ) -> Recompute:
-    """Makes the rows of a query with one source, which keeps no state.
+    """Return a function that recomputes a batch of a stateless query with one source.
+
+    It runs a Spark job for each batch, and raises DafkaError if that fails.
 
     Args:
-        spark: runs a job for each batch.
+        spark: the session.
         checkpoint: the query's.
-        query: what is made of the source's rows.
-        source: options of its source, but for those that say what is read.
-        sink: options of its sink that say how rows are written.
-
-    What is returned raises ``DafkaError`` for a batch that Spark cannot make.
+        query: makes the DataFrame that is written from the source's.
+        source: options of the source, without those that choose records.
+        sink: options of the sink that encode rows.
     """
-    options = SinkOptions.of({**_ANY_TOPIC, **sink})
+    options = SinkOptions.of({"topic": "-", **sink})  # rows of all topics are compared together
 
     def recompute(batch: int) -> RowDigest:
         try:
-            frame = _source_rows(spark, checkpoint, batch, source)
+            frame = _read(spark, checkpoint, batch, source)
             if frame is None:
                 return RowDigest()
             rows = query(frame)
@@ -59,32 +54,30 @@ def recomputed(
             found = rows.mapInArrow(digests, "digest string").collect()
         except PySparkException as error:
             why = str(error).splitlines()[0]
-            raise DafkaError(f"the rows of batch {batch} cannot be made anew: {why}") from error
+            raise DafkaError(f"the rows of batch {batch} cannot be recomputed: {why}") from error
         return sum((RowDigest.parse(row["digest"]) for row in found), RowDigest())
 
     return recompute
 
 
-def _source_rows(
+def _read(
     spark: SparkSession, checkpoint: Checkpoint, batch: int, source: Mapping[str, str]
 ) -> DataFrame | None:
     if len(checkpoint.batch(batch).ends) > 1:
-        raise checkpoint.refused("is of a query with several sources: its rows cannot be made anew")
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
+        raise checkpoint.refused("is of a query with several sources: rows cannot be recomputed")
+    starts: dict[str, dict[str, int]] = defaultdict(dict)
+    ends: dict[str, dict[str, int]] = defaultdict(dict)
     for _, each in checkpoint.ranges(batch):
         if each.end > each.start:
-            starts.setdefault(escape(each.topic), {})[escape(each.partition)] = each.start
-            ends.setdefault(escape(each.topic), {})[escape(each.partition)] = each.end
-    if not ends:
-        return None
-    given = {
-        **source,
-        "assign": json.dumps({topic: [*partitions] for topic, partitions in ends.items()}),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
+            starts[escape(each.topic)][escape(each.partition)] = each.start
+            ends[escape(each.topic)][escape(each.partition)] = each.end
+    offsets = {
+        "assign": {topic: [*partitions] for topic, partitions in ends.items()},
+        "startingOffsets": starts,
+        "endingOffsets": ends,
     }
-    return spark.read.format("dafka").options(**given).load()
+    texts = {name: json.dumps(value) for name, value in offsets.items()}
+    return spark.read.format("dafka").options(**{**source, **texts}).load() if ends else None
 
 
 def _digests(

@@ -1,7 +1,7 @@
-"""Proves that a sink has what a query has written, batch by batch, or says which batch is wrong.
+"""Verification that the stores have what a query has written, batch by batch.
 
-Nothing is changed.  What the sink noted of each batch (``audit_record``) is compared with what
-stores have now, with the checkpoint, and, where somebody makes the rows anew, with these.
+Nothing is changed.  The record that the sink wrote for each batch (``audit_record``) is compared
+with the rows that the stores have now, with the checkpoint and, on request, with recomputed rows.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ from dafka_core.queries.checkpoint import Checkpoint
 
 PROVED: Final = "proved"
 TRIMMED: Final = "trimmed"
-"""Stores have given up some of its rows."""
+"""The stores have deleted some of its rows."""
+REPARTITIONED: Final = "repartitioned"
+"""Spark only cut the query's state into other partitions, and called no sink."""
 WRONG: Final = "wrong"
 
 SAME: Final = "same"
 GONE: Final = "gone"
 """Spark has deleted the batch's offsets."""
 UNKNOWN: Final = "unknown"
-"""The sink was not told where the checkpoint is."""
+"""As a source: the sink did not know the checkpoint.  As a state: see ``_Chain.skip``."""
 
 Recompute = Callable[[int], RowDigest]
-"""Makes the rows of a batch anew, from the source's records at its offsets."""
+"""Computes the rows of a batch again, from the source's records at its offsets."""
 
 
 class VerifiedBatch(NamedTuple):
-    """What is found of a batch.
+    """The result for a batch.
 
-    ``source`` says whether the checkpoint has the offsets that the sink has noted, ``recomputed``
-    whether the rows were made anew, and ``why`` what is wrong.
+    ``source`` compares the source offsets in the checkpoint with those in the sink's record,
+    ``recomputed`` is true if the rows were computed again, and ``why`` is empty if all is well.
     """
 
     batch: int
@@ -56,11 +58,11 @@ class VerifiedBatch(NamedTuple):
 
 
 class _Wrong(Exception):  # noqa: N818 -- it is caught here
-    """What is wrong with a batch."""
+    """The first difference found in a batch."""
 
 
 class _Trimmed(Exception):  # noqa: N818
-    """Nobody can say any more."""
+    """Rows of a batch that no store has any more."""
 
 
 def verified(
@@ -71,50 +73,65 @@ def verified(
     from_batch: int = 0,
     timeout_s: float,
 ) -> Iterator[VerifiedBatch]:
-    """Each batch of a query that the sink has noted, in order, up to the first one that is wrong.
+    """Verify the batches of a query in order, up to the first one that is wrong.
 
     Args:
         clients: the stores.
         checkpoint: the query's.
-        recompute: makes rows anew, if wanted.
-        from_batch: rows of earlier ones are not read.
-        timeout_s: how long a store may not answer.
+        recompute: computes rows again, to compare them.
+        from_batch: rows of earlier batches are not read.
+        timeout_s: how long a store may take to answer.
 
     Raises:
-        DafkaError: there is no record of the query at all, or rows cannot be made anew.
+        DafkaError: the stores have no record of the query, or rows cannot be recomputed.
         StoreUnreachableError: a store does not answer.
     """
     stores = _Stores(clients, timeout_s)
     chain = _Chain(checkpoint, stores)
+    for each in _verified(stores, chain, checkpoint, recompute, from_batch):
+        if each.state == WRONG or each.batch >= from_batch:
+            yield each
+        if each.state == WRONG:
+            return
+
+
+def _verified(
+    stores: _Stores,
+    chain: _Chain,
+    checkpoint: Checkpoint,
+    recompute: Recompute | None,
+    from_batch: int,
+) -> Iterator[VerifiedBatch]:
     for content in stores.contents(partition_of(checkpoint.query_id), checkpoint.query_id):
-        record, source, is_made, state, why = parsed(content), UNKNOWN, False, PROVED, ""
+        record = parsed(content)
+        rows, source, is_recomputed, state, why = 0, UNKNOWN, False, PROVED, ""
         try:
-            chain.follow(content, record)
-            assert record is not None  # it would be wrong
+            if record is None:
+                raise _Wrong("the record written for it is invalid")
+            rows = record.rows
+            yield from chain.append(content, record)
             if record.batch >= from_batch:
                 source = _source(checkpoint, record)
                 found = _rows(stores, record)
                 if recompute and source != GONE:
-                    _compare(recompute(record.batch), found, "made anew from the source it has")
-                    is_made = True
+                    _compare(recompute(record.batch), found, "recomputed from its source are")
+                    is_recomputed = True
         except _Trimmed as trimmed:
             state, why = TRIMMED, str(trimmed)
         except _Wrong as wrong:
             state, why = WRONG, str(wrong)
-        if state == WRONG or (record is not None and record.batch >= from_batch):
-            batch, rows = (record.batch, record.rows) if record else (chain.next_batch, 0)
-            yield VerifiedBatch(batch, state, rows, source, is_made, why)
-        if state == WRONG:
-            return
-    for batch, why in chain.missing():
-        yield VerifiedBatch(batch, WRONG, 0, UNKNOWN, False, why)
-        return
+        batch = chain.next_batch if record is None else record.batch
+        yield VerifiedBatch(batch, state, rows, source, is_recomputed, why)
+    try:
+        yield from chain.end()
+    except _Wrong as wrong:
+        yield VerifiedBatch(chain.next_batch, WRONG, 0, UNKNOWN, False, str(wrong))
 
 
 def passed_through(
     clients: Sequence[StoreClient], checkpoint: Checkpoint, *, timeout_s: float
 ) -> Recompute:
-    """Makes the rows of a query that writes what it reads, as it is: the contents of the source."""
+    """Return what recomputes the rows of a query that writes its source's records unchanged."""
     stores = _Stores(clients, timeout_s)
 
     def recompute(batch: int) -> RowDigest:
@@ -126,7 +143,7 @@ def passed_through(
 
 
 class _Stores:
-    """What stores have, asked as it is needed."""
+    """The records and digests of several stores; each topic's partitions are read once."""
 
     def __init__(self, clients: Sequence[StoreClient], timeout_s: float) -> None:
         self._clients = clients
@@ -134,25 +151,25 @@ class _Stores:
         self._heads: dict[str, dict[TopicPartition, list[tuple[StoreClient, PartitionInfo]]]] = {}
 
     def contents(self, tp: TopicPartition, query_id: str) -> Iterator[bytes]:
-        """The records that the sink has made of a query."""
-        found = [(info.end, number) for number, (_, info) in enumerate(self._held(tp))]
-        if not found:
-            why = "no store has a record of what it has written; it makes them with option"
-            raise DafkaError(f"query {query_id} cannot be verified: {why} audit = true of its sink")
-        client, info = self._held(tp)[max(found)[1]]
+        """Return the records that the sink has written for a query."""
+        held = self._held(tp)
+        if not held:
+            why = "no store has a record of its batches; its sink writes them with option"
+            raise DafkaError(f"query {query_id} cannot be verified: {why} audit = true")
+        client, info = max(held, key=lambda each: each[1].end)
         if info.earliest:
             raise DafkaError(f"query {query_id} cannot be verified: its first records are trimmed")
         return read_contents(client, tp, 0, info.end, timeout_s=self._timeout_s)
 
     def end(self, tp: TopicPartition) -> int:
+        """Return the end offset of a partition."""
         return max((info.end for _, info in self._held(tp)), default=0)
 
     def digest(self, tp: TopicPartition, start: int, end: int) -> RowDigest:
-        """That of some rows, at all stores that have them."""
-        held = self._held(tp)
-        if max((info.end for _, info in held), default=0) < end:
+        """Return the digest of some rows, which is the same at each store that has them all."""
+        if self.end(tp) < end:
             self._heads.pop(tp.topic)
-            held = self._held(tp)
+        held = self._held(tp)
         where = _where(tp)
         has_all = [client for client, info in held if info.earliest <= start and end <= info.end]
         found: list[RowDigest] = []
@@ -164,7 +181,7 @@ class _Stores:
                 raise _Trimmed(f"{where}: offsets {start} to {end} are trimmed in part")
             raise _Wrong(f"{where}: no store has offsets {start} to {end}")
         if any(each != found[0] for each in found):
-            raise _Wrong(f"{where}: stores have other rows at offsets {start} to {end}")
+            raise _Wrong(f"{where}: stores have different rows at offsets {start} to {end}")
         return found[0]
 
     def _held(self, tp: TopicPartition) -> list[tuple[StoreClient, PartitionInfo]]:
@@ -177,50 +194,69 @@ class _Stores:
 
 
 class _Chain:
-    """Follows a query's records: none is missing, doubled or another's, and no row is in none."""
+    """A query's records, each of which must follow the one before without a gap."""
 
     def __init__(self, checkpoint: Checkpoint, stores: _Stores) -> None:
+        self.next_batch = 0
         self._checkpoint = checkpoint
         self._stores = stores
         self._content = b""
-        self._last: AuditRecord | None = None
-        self._is_from_first = False
+        self._first: int | None = None
         self._ends: dict[TopicPartition, int] = {}
 
-    @property
-    def next_batch(self) -> int:
-        return self._last.batch + 1 if self._last else 0
-
-    def follow(self, content: bytes, record: AuditRecord | None) -> None:
-        """Takes the next record; raises ``_Wrong``."""
-        if record is None:
-            raise _Wrong("what is noted of it is no audit record")
+    def append(self, content: bytes, record: AuditRecord) -> Iterator[VerifiedBatch]:
+        """Take the next record; yields the batches before it that need none, or raises _Wrong."""
         if record.query != self._checkpoint.query_id:
             raise _Wrong(f"the record is of query {record.query}")
         if record.previous != chained(self._content):
-            raise _Wrong("its record does not follow the one before: one is missing, or changed")
-        if self._last and record.batch != self.next_batch:
-            raise _Wrong(f"its record comes where that of batch {self.next_batch} was to come")
-        if self._last is None:
-            self._is_from_first = record.batch == 0
+            raise _Wrong("its record does not follow the previous one: one is missing or changed")
+        if self._first is None:
+            self._first = self.next_batch = record.batch
+        yield from self.skip(record.batch)
+        if record.batch != self.next_batch:
+            raise _Wrong(f"its record is where that of batch {self.next_batch} is expected")
         for each in record.ranges:
-            before = self._ends.get(each.tp, 0 if self._is_from_first else each.start)
-            if before != each.start:
-                raise _Wrong(f"{_where(each)} begins at {each.start}, and not at {before}")
+            end = self._ends.get(each.tp, each.start if self._first else 0)
+            if end != each.start:
+                raise _Wrong(f"{_where(each)} begins at {each.start}, and not at {end}")
             self._ends[each.tp] = each.end
-        self._content, self._last = content, record
+        self._content, self.next_batch = content, record.batch + 1
 
-    def missing(self) -> Iterator[tuple[int, str]]:
-        """Batches that are done and not noted, and rows that are behind those of all batches."""
-        for number in sorted(self._checkpoint.committed):
-            if number >= self.next_batch:
-                yield number, "it is committed, and the sink has no record of it"
+    def skip(self, end: int) -> Iterator[VerifiedBatch]:
+        """Advance towards batch ``end`` over batches without a record, as far as they need none.
+
+        Spark calls no sink for a batch that repartitions state.  It deletes the offsets of old
+        batches, so of these it is unknown; the chain proves that no record was removed.
+        """
+        planned = self._checkpoint.planned
+        if planned and self.next_batch <= planned[0] and self.next_batch < end:
+            last = min(end - 1, planned[0])
+            why = (
+                f"batches {self.next_batch} to {last} have no record, and Spark has deleted their "
+                "offsets: they repartitioned state, or ran without option audit"
+            )
+            yield VerifiedBatch(last, UNKNOWN, 0, GONE, False, why)
+            self.next_batch = last + 1
+        yield from self._repartitions(end)
+
+    def _repartitions(self, end: int) -> Iterator[VerifiedBatch]:
+        while self.next_batch < end and self._checkpoint.is_repartition(self.next_batch):
+            yield VerifiedBatch(self.next_batch, REPARTITIONED, 0, SAME, False, "")
+            self.next_batch += 1
+
+    def end(self) -> Iterator[VerifiedBatch]:
+        """Check that no committed batch, and no row, follows the last record's."""
+        committed = self._checkpoint.committed
+        yield from self._repartitions(max(committed, default=-1) + 1)
+        if later := [number for number in committed if number >= self.next_batch]:
+            self.next_batch = min(later)
+            raise _Wrong("it is committed, and the sink has no record of it")
         now = Checkpoint.read(str(self._checkpoint.path))
         if now.is_unfinished or now.planned != self._checkpoint.planned:
-            return  # some tasks of a batch may be done, or the query runs
+            return  # the query runs, or some tasks of its last batch are done
         for tp, end in self._ends.items():
             if self._stores.end(tp) > end:
-                yield self.next_batch, f"{_where(tp)}: rows from offset {end} on are of no batch"
+                raise _Wrong(f"{_where(tp)}: rows from offset {end} on are of no batch")
 
 
 def _where(each: AuditedRange | TopicPartition) -> str:
@@ -228,7 +264,7 @@ def _where(each: AuditedRange | TopicPartition) -> str:
 
 
 def _source(checkpoint: Checkpoint, record: AuditRecord) -> str:
-    """Whether the batch's source offsets are those of the checkpoint; raises ``_Wrong``."""
+    """Compare a batch's source offsets with the checkpoint's; raises _Wrong."""
     number = record.batch
     if number not in checkpoint.planned or (number and number - 1 not in checkpoint.planned):
         return GONE
@@ -240,15 +276,15 @@ def _source(checkpoint: Checkpoint, record: AuditRecord) -> str:
 
 
 def _rows(stores: _Stores, record: AuditRecord) -> RowDigest:
-    """The digest of all rows of a batch that stores have; raises ``_Wrong``."""
+    """Return the digest of a batch's rows at the stores; raises _Wrong."""
     found = RowDigest()
     for each in record.ranges:
         try:
-            noted = RowDigest.parse(each.digest)
+            recorded = RowDigest.parse(each.digest)
         except ValueError:
-            raise _Wrong(f"{_where(each)}: the digest that is noted is none") from None
+            raise _Wrong(f"{_where(each)}: the recorded digest is invalid") from None
         digest = stores.digest(each.tp, each.start, each.end)
-        _compare(noted, digest, f"{_where(each)}, offsets {each.start} to {each.end}: noted are")
+        _compare(recorded, digest, f"{_where(each)}, offsets {each.start} to {each.end}: recorded")
         found += digest
     if found.count != record.rows:
         raise _Wrong(f"it has {found.count} rows, and {record.rows} were written")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 Path = Annotated[str, typer.Argument(metavar="PATH", show_default=False)]
 """The query's checkpointLocation."""
 Target = Annotated[str, typer.Argument(metavar="TO", show_default=False)]
-"""A directory that is not there yet."""
+"""A new directory."""
 BatchNumber = Annotated[
     int | None, typer.Option("--batch", metavar="N", min=0, help="A batch.", show_default=False)
 ]
 
 Stopped = Annotated[
-    bool, typer.Option("--stopped", help="The query does not run: its checkpoint is just new.")
+    bool, typer.Option("--stopped", help="The query does not run, though its checkpoint is new.")
 ]
 
 _BATCH_COLUMNS: tuple[str, ...] = ("batch", "state", "planned", "partitions", "records")
@@ -39,10 +40,10 @@ _DIFF_COLUMNS = ("source", "topic", "partition", "a", "b", "difference")
 
 
 def show(path: Path, *, batch: BatchNumber = None, as_json: AsJson = False) -> None:
-    """List a checkpoint's batches, or what one of them has of each partition.
+    """List a checkpoint's batches, or the range of each partition in one of them.
 
-    A batch is committed, or unfinished: the query runs it again, with the same offsets, when it is
-    started.
+    A batch is committed or unfinished: the query repeats an unfinished one, with the same offsets,
+    when it starts.
     """
     from dafka_core.queries.checkpoint import Checkpoint
 
@@ -53,7 +54,7 @@ def show(path: Path, *, batch: BatchNumber = None, as_json: AsJson = False) -> N
     else:
         columns, state = _RANGE_COLUMNS, _state(found.batch(batch))
         rows = [(batch, state, source, *each[:4]) for source, each in found.ranges(batch)]
-    output.say(_told(found))
+    output.say(_text(found))
     output.table(columns, rows, as_json=as_json)
 
 
@@ -62,7 +63,7 @@ def diff(
     other: Annotated[
         str | None,
         typer.Argument(
-            metavar="[OTHER]", show_default=False, help="Another checkpoint; without it the same."
+            metavar="[OTHER]", show_default=False, help="Another checkpoint; default: the same."
         ),
     ] = None,
     *,
@@ -77,8 +78,7 @@ def diff(
 ) -> None:
     """List the partitions where two checkpoints, or two batches of one, end at other offsets.
 
-    Without --batch and --other-batch the newest batches of two checkpoints, or the last two batches
-    of one, are compared.
+    The default is the newest batches of two checkpoints, or the last two batches of one.
     """
     from dafka_core.queries.checkpoint import Checkpoint
 
@@ -102,31 +102,33 @@ def diff(
 
 
 def copy(path: Path, to: Target, *, as_json: WithResult = False) -> None:
-    """Copy a checkpoint as it is: the copy is the same query's, to be kept, or moved.
+    """Copy a checkpoint as it is, with the id of its query: a backup, or a move.
 
-    Only one of the two may go on: a sink of format dafka refuses what the other one writes under
-    the same numbers. 'fork' makes a query of its own.
+    Run the query from one of the two only: a sink of format dafka refuses other rows under the same
+    batch number. 'fork' makes another query.
     """
     from dafka_core.queries.checkpoint import Checkpoint, copied
 
     made = copied(Checkpoint.read(path), to)
-    output.say("let only one of the two go on; 'dafka checkpoint fork' makes another query")
+    output.say(
+        "run the query from one of the two only; 'dafka checkpoint fork' makes another query"
+    )
     _done(made, as_json=as_json)
 
 
 def fork(path: Path, to: Target, *, as_json: WithResult = False) -> None:
-    """Copy a checkpoint for a query of its own, which goes on from there beside the first.
+    """Copy a checkpoint for another query, which continues from the same offsets.
 
-    A sink of format dafka writes its rows to partitions of its own: let it write to another topic,
-    or rows are there twice.
+    A sink of format dafka writes its rows to partitions of its own. Write to another topic, or the
+    topic has rows of both queries.
     """
     from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
 
     found = Checkpoint.read(path)
     made = checkpoint.fork(found, to)
-    what = f"what it writes is written by the first query, {found.query_id}, too"
-    output.say(f"{what}: from batch {made.next_batch} on; let it write to another topic")
+    what = f"the first query, {found.query_id}, writes these rows, too"
+    output.say(f"{what}, from batch {made.next_batch} on; write to another topic")
     _done(made, as_json=as_json)
 
 
@@ -151,10 +153,10 @@ def rewind(
     stopped: Stopped = False,
     as_json: WithResult = False,
 ) -> None:
-    """Have a query go on behind an earlier batch; a backup of the checkpoint is made first.
+    """Make an earlier batch the last one of a query, after a backup of the checkpoint.
 
-    What the query has written since stays where it is. A sink of format dafka takes no other rows
-    under the numbers of batches it has: for that, rewind a fork.
+    Rows that the query has written since stay where they are. A sink of format dafka refuses other
+    rows under the numbers of these batches: rewind a fork.
     """
     from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
@@ -167,25 +169,25 @@ def rewind(
     assert to_batch is not None
     last = found.last.number
     backup = checkpoint.rewind(found, to_batch, is_stopped=stopped)
-    output.say(f"it went on to batch {last} before: all of that is in {backup}")
+    output.say(f"the batches up to {last} are in the backup, {backup}")
     output.say(
         "a sink of format dafka refuses other rows under the numbers of batches that it has: "
-        "for one, rewind a fork of the checkpoint instead, which writes to partitions of its own"
+        "for such a query rewind a fork, which writes to partitions of its own"
     )
     _done(Checkpoint.read(path), as_json=as_json, backup=str(backup))
 
 
 def reset(path: Path, *, stopped: Stopped = False, as_json: WithResult = False) -> None:
-    """Have a query begin again, from its option startingOffsets, as a new one.
+    """Start a query again, from its option startingOffsets, as a new one.
 
-    All there was is moved to a backup. What the query has written stays where it is.
+    The checkpoint is moved to a backup. Rows that the query has written stay where they are.
     """
     from dafka_core.queries import checkpoint
     from dafka_core.queries.checkpoint import Checkpoint
 
     backup = checkpoint.reset(Checkpoint.read(path), is_stopped=stopped)
-    said = f"{path} is empty: a query begins anew there, under a new id; before: {backup}"
-    output.done(said, as_json=as_json, checkpoint=str(path), backup=str(backup))
+    text = f"{path} is empty: a new query starts there, with a new id. The backup is {backup}"
+    output.done(text, as_json=as_json, checkpoint=str(path), backup=str(backup))
 
 
 def _time_ms(text: str) -> float:
@@ -198,18 +200,18 @@ def _time_ms(text: str) -> float:
 def _done(made: Checkpoint, *, as_json: bool, **facts: Any) -> None:
     facts = {"checkpoint": str(made.path), "query": made.query_id, **facts}
     facts["next_batch"] = made.next_batch
-    output.done(f"{made.path}: {_told(made)}", as_json=as_json, **facts)
+    output.done(f"{made.path}: {_text(made)}", as_json=as_json, **facts)
 
 
-def _told(found: Checkpoint) -> str:
+def _text(found: Checkpoint) -> str:
     if not found.planned:
         return f"query {found.query_id}: no batch yet"
-    there = f"batches {found.planned[0]} to {found.planned[-1]}"
+    batches = f"batches {found.planned[0]} to {found.planned[-1]}"
     if found.is_unfinished:
-        then = f"batch {found.next_batch} is unfinished, and run again with the same offsets"
+        then = f"batch {found.next_batch} is unfinished, and will be repeated with the same offsets"
     else:
         then = f"the next one is {found.next_batch}"
-    return f"query {found.query_id}: {there}; {then}"
+    return f"query {found.query_id}: {batches}; {then}"
 
 
 def _state(batch: Batch) -> str:
@@ -240,7 +242,7 @@ _COLUMNS = ("batch", "state", "rows", "source", "recomputed", "why")
 PassThrough = Annotated[
     bool,
     typer.Option(
-        "--pass-through", help="The query writes what it reads: compare with its source, too."
+        "--pass-through", help="The query writes what it reads: compare its rows with its source."
     ),
 ]
 Query = Annotated[
@@ -248,8 +250,8 @@ Query = Annotated[
     typer.Option(
         "--query",
         metavar="MODULE:FUNCTION",
-        help="What makes the query's rows of its source's, both DataFrames: Spark makes them anew, "
-        "and they are compared, too.",
+        help="The function that makes the query's DataFrame of its source's: compare the rows with "
+        "those that Spark makes now.",
         show_default=False,
     ),
 ]
@@ -279,7 +281,7 @@ def verify(
     uris: Uris = "",
     **options: Any,
 ) -> None:
-    """Prove that stores have what a query has written, batch by batch, or say where not.
+    """Prove that stores have what a query has written, or name the first batch that is wrong.
 
     The query's sink has format dafka and option audit. Nothing is changed.
     """
@@ -288,12 +290,12 @@ def verify(
 
     found = Checkpoint.read(path)
     if pass_through and query:
-        raise typer.BadParameter("is given with --pass-through", param_hint="'--query'")
+        raise typer.BadParameter("excludes --pass-through", param_hint="'--query'")
     recompute = None
     if query:
-        at = {name: str(each) for name, each in options.items() if name in ("tower", "host")}
-        source = at | ({"stores": uris} if uris else {}) | _named(source_option)
-        recompute = _made_by(query, found, source, _named(sink_option))
+        cluster = {name: str(each) for name, each in options.items() if name in ("tower", "host")}
+        source = cluster | ({"stores": uris} if uris else {}) | _named(source_option)
+        recompute = _recompute_by(query, found, source, _named(sink_option))
     with store_clients.opened(timeout_s, uris, options) as clients:
         if pass_through:
             recompute = passed_through(clients, found, timeout_s=timeout_s)
@@ -309,21 +311,21 @@ def verify(
 
 
 def _verification_text(found: Checkpoint, rows: Sequence[VerifiedBatch], from_batch: int) -> str:
-    """What is proved; raises ``DafkaError`` where something is wrong, or nothing was found."""
-    from dafka_core.audit.verification import TRIMMED, WRONG
+    """Return a summary; raises DafkaError if a batch is wrong or none was found."""
+    from dafka_core.audit.verification import PROVED, WRONG
 
     if not rows:
         raise DafkaError(f"query {found.query_id} has written no batch from {from_batch} on")
     if rows[-1].state == WRONG:
         batch, *_, why = rows[-1]
         raise DafkaError(f"batch {batch} of query {found.query_id} is wrong: {why}")
-    trimmed = sum(each.state == TRIMMED for each in rows)
-    total = sum(each.rows for each in rows if each.state != TRIMMED)
-    text = f"{total} rows of {len(rows) - trimmed} batches are as they were written"
-    return f"{text}, {trimmed} batches are trimmed" if trimmed else text
+    states = Counter(each.state for each in rows)
+    total = sum(each.rows for each in rows if each.state == PROVED)
+    proved = f"{total} rows of {states.pop(PROVED, 0)} batches are as they were written"
+    return ", ".join([proved, *(f"{count} {state}" for state, count in sorted(states.items()))])
 
 
-def _made_by(
+def _recompute_by(
     query: str, found: Checkpoint, source: Mapping[str, str], sink: Mapping[str, str]
 ) -> Recompute:
     sys.path.insert(0, str(pathlib.Path.cwd()))
@@ -331,7 +333,7 @@ def _made_by(
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        why = f"must be MODULE:FUNCTION, where Python finds it from here: {error}"
+        why = f"must be MODULE:FUNCTION, which Python can import from here: {error}"
         raise typer.BadParameter(why, param_hint="'--query'") from None
     try:
         spark = importlib.import_module("pyspark.sql").SparkSession.builder.getOrCreate()
@@ -339,7 +341,7 @@ def _made_by(
             spark, found, function, source, sink
         )
     except ImportError as error:
-        why = f"Spark makes the rows anew, and cannot be imported: {error}"
+        why = f"Spark, which recomputes the rows, cannot be imported: {error}"
         raise DafkaError(why) from None
     return made
 
@@ -347,5 +349,5 @@ def _made_by(
 def _named(given: Sequence[str] | None) -> dict[str, str]:
     for each in given or ():
         if "=" not in each:
-            raise typer.BadParameter(f"must be NAME=VALUE, and is {each!r}")
+            raise typer.BadParameter(f"must be NAME=VALUE, not {each!r}")
     return {name: value for name, _, value in (each.partition("=") for each in given or ())}

@@ -1,12 +1,12 @@
-"""The checkpoint of one of Spark's streaming queries, as the files that it consists of.
+"""The files of the checkpoint of a Spark streaming query.
 
     metadata     the query's id, as JSON
-    offsets/N    where batch N ends in each source; written before the batch runs
+    offsets/N    the plan of batch N: its end offset in each source; written before the batch runs
     commits/N    written when batch N is done
-    state/       what stateful operators know: version N + 1 is that behind batch N
-    sources/     what some sources keep for themselves; format dafka keeps nothing
+    state/       the state of stateful operators: version N + 1 is the state after batch N
+    sources/     files that some sources keep for themselves; format dafka keeps none
 
-Beside a file may lie another one with its checksum, ``.N.crc``.  Spark keeps some 100 batches.
+A file may have its checksum beside it, ``.N.crc``.  Spark keeps the last 100 batches or so.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ STATE: Final = "state"
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?=/))?")
 _LAST_MS: Final = 253_402_300_799_000
-"""The end of the year 9999: later times are none."""
+"""The end of the year 9999; later times are invalid."""
 
 _KEPT_BATCHES: Final = 3
-"""To be read once each, one after the other: offsets may be of very many partitions."""
+"""Batches kept in memory; the offsets of one may have thousands of partitions."""
 
 _VOID: Final = "-"
-"""In place of the offset of a source that has none yet."""
+"""Spark's offset of a source without an offset."""
 
 
 class Batch(NamedTuple):
-    """A batch that a query has begun.
+    """A batch that Spark has planned.
 
-    ``time_ms`` is when Spark planned it, in milliseconds since 1970 UTC.  ``ends`` are the offsets
-    where it ends, by source; None of a source that is not of format dafka.
+    ``time_ms`` is the time of the plan, in milliseconds since 1970 UTC.  ``ends`` are its end
+    offsets by source; None for a source of another format.
     """
 
     number: int
@@ -61,28 +61,28 @@ class Batch(NamedTuple):
 
     @property
     def own_ends(self) -> dict[str, SourceOffset]:
-        """Those of format dafka's sources."""
+        """The end offsets of sources of format dafka."""
         return {name: end for name, end in self.ends.items() if end is not None}
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What one says: the id of its query, and which batches it has."""
+    """The id and the batches of a query, read from its checkpoint."""
 
     path: Path
     query_id: str
     planned: tuple[int, ...]
-    """Numbers of the batches whose offsets are there, ascending."""
+    """Numbers of the batches that have offsets, ascending."""
     committed: frozenset[int]
     _read: dict[int, Batch] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """That of a directory; its batches are read when they are asked for.
+        """Read the checkpoint in a directory; its batches are read on first use.
 
         Raises:
-            ConfigError: it is no checkpoint, not on this machine, or none of a query that reads
-                with format dafka.
+            ConfigError: it is no checkpoint, not on this machine, or no source of the query has
+                format dafka.
         """
         directory = local_path(path)
         if not directory.is_dir():
@@ -91,42 +91,38 @@ class Checkpoint:
             raise refused(path, "is no checkpoint of Spark's: it has no file 'metadata'")
         query_id = _object(_read(directory / METADATA)).get("id")
         if not isinstance(query_id, str) or not query_id:
-            raise refused(path, "is no checkpoint: file 'metadata' does not say a query's id")
+            raise refused(path, "is no checkpoint: file 'metadata' has no query id")
         planned, committed = (_numbers(directory / name) for name in (OFFSETS, COMMITS))
         found = cls(directory, query_id, tuple(sorted(planned)), frozenset(committed))
         if planned and found.last.ends and not found.last.own_ends:
-            raise refused(path, "is of a query none of whose sources has format dafka")
+            raise refused(path, "is of a query without a source of format dafka")
         return found
 
     @property
     def next_batch(self) -> int:
-        """The number of the batch that the query begins, or runs again, when it is started."""
+        """The number of the batch that the query runs, or repeats, when it starts."""
         if not self.planned:
             return 0
         return self.planned[-1] + (self.planned[-1] in self.committed)
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the last batch is run again, with the offsets that are there."""
+        """True if the query repeats its last batch, with the planned offsets, when it starts."""
         return self.next_batch in self.planned
 
     @cached_property
     def last(self) -> Batch:
-        """The newest batch; raises ``ConfigError`` where there is none."""
+        """The newest batch; raises ConfigError if the checkpoint has none."""
         if not self.planned:
             raise self.refused("has no batch yet")
         return self.batch(self.planned[-1])
 
     def batch(self, number: int) -> Batch:
-        """One of its batches.
-
-        Raises:
-            ConfigError: it is not there, or not any more, or cannot be read.
-        """
+        """Return a batch; raises ConfigError if it is missing, deleted or cannot be read."""
         if number not in self.planned:
             first, last = (self.planned[0], self.planned[-1]) if self.planned else (0, -1)
-            there = f"batches {first} to {last}" if self.planned else "no batch"
-            raise self.refused(f"has no batch {number}, but {there}")
+            found = f"batches {first} to {last}" if self.planned else "no batch"
+            raise self.refused(f"has no batch {number}, but {found}")
         if number in self._read:
             return self._read[number]
         path = self.path / OFFSETS / str(number)
@@ -147,13 +143,13 @@ class Checkpoint:
         return self._read[number]
 
     def batches(self) -> Iterator[Batch]:
-        """All of them, in order."""
+        """Return all batches, in order."""
         return map(self.batch, self.planned)
 
     def before(self, number: int) -> Mapping[str, SourceOffset] | None:
-        """The offsets where a batch begins, by source; None where they are not there any more.
+        """Return a batch's start offsets by source; None if Spark has deleted them.
 
-        What a batch says itself of where it began counts more (``SourceOffset.since``).
+        The starts in the end offset of the batch itself take precedence (``SourceOffset.since``).
         """
         earlier = [each for each in self.planned if each < number]
         if earlier:
@@ -161,46 +157,55 @@ class Checkpoint:
         return {} if number == 0 else None
 
     def ranges(self, number: int) -> Iterator[tuple[str, BatchRange]]:
-        """What a batch has of each partition, by source.
+        """Return a batch's range of each partition, with its source.
 
         Raises:
-            ConfigError: the batch, or the one before it, is not there any more.
+            ConfigError: the batch or the one before it is missing.
         """
         begins = self.before(number)
         if begins is None:
-            raise self.refused(f"does not say any more where batch {number} began")
+            raise self.refused(f"no longer has the offsets where batch {number} began")
         for name, end in self.batch(number).own_ends.items():
             begin = begins.get(name, SourceOffset({}))
             yield from ((name, each) for each in end.since(begin))
 
     def source_digest(self, number: int) -> str:
-        """The SHA-256 of the texts that say where a batch begins and ends in all sources.
+        """Return the SHA-256 of the start and end offsets of a batch in all sources.
 
         Raises:
-            ConfigError: the batch, or the one before it, is not there (any more).
+            ConfigError: the batch or the one before it is missing.
         """
         if number and number - 1 not in self.planned:
-            raise self.refused(f"does not say any more where batch {number} began")
+            raise self.refused(f"no longer has the offsets where batch {number} began")
         numbers = [number - 1] * (number > 0) + [number]
         texts = [_sources(_read(self.path / OFFSETS / str(each))) for each in numbers]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
+    def is_repartition(self, number: int) -> bool:
+        """Return whether a batch only cut the query's state into other partitions.
+
+        Spark's offline repartitioning copies the previous plan, even its time, but for the setting
+        ``spark.sql.shuffle.partitions``; it reads no source and calls no sink.
+        """
+        if not {number - 1, number} <= {*self.planned}:
+            return False
+        texts = [_read(self.path / OFFSETS / str(each)) for each in (number - 1, number)]
+        before, plan = (_object(_parts(text)[1]) for text in texts)
+        has_other_settings = before.pop("conf", None) != plan.pop("conf", None)
+        return has_other_settings and (before, _sources(texts[0])) == (plan, _sources(texts[1]))
+
     def refused(self, why: str) -> ConfigError:
-        """The error for what cannot be done with it."""
+        """Return the error for a change that is impossible."""
         return refused(str(self.path), why)
 
 
 def refused(path: str, why: str) -> ConfigError:
-    """The error for a path that is no checkpoint, or cannot be used as it was asked for."""
+    """Return the error for a path that is no checkpoint, or a change that is impossible."""
     return ConfigError("checkpoint", path, why, kind="argument")
 
 
 def local_path(text: str) -> Path:
-    """The path on this machine, also of what Spark calls ``file:/...``.
-
-    Raises:
-        ConfigError: it is elsewhere.
-    """
+    """Return a path, also of ``file:/...``; raises ConfigError for other file systems."""
     if not text or "\0" in text:
         raise refused(text, "must name a directory")
     found = _SCHEME.match(text)
@@ -213,7 +218,7 @@ def local_path(text: str) -> Path:
 
 
 def _numbers(directory: Path) -> set[int]:
-    """Those that are names of files; others are temporary, or checksums."""
+    # Other names are temporary files and checksums.
     names = (each.name for each in directory.iterdir()) if directory.is_dir() else ()
     return {int(name) for name in names if re.fullmatch("[0-9]{1,18}", name)}
 
@@ -222,7 +227,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise refused(str(path.parent), f"has no {path.name} to be read: {error}") from None
+        raise refused(str(path.parent), f"has no readable {path.name}: {error}") from None
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -234,7 +239,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """What a file of offsets has: its version, what Spark adds, and a line for each source."""
+    """Split a file of offsets: version, Spark's metadata, and a line for each source."""
     version, _, rest = text.partition("\n")
     metadata, _, lines = rest.partition("\n")
     return version, metadata, lines
@@ -249,7 +254,7 @@ def _by_number(lines: str) -> Iterator[tuple[str, str]]:
 
 
 def _by_name(lines: str) -> Iterator[tuple[str, str]]:
-    """Of queries that name their sources: a line for each, or all in one object."""
+    # Queries with named sources have a line for each, or one object.
     if lines.startswith("{"):
         yield from ((name, str(text)) for name, text in _object(lines).items())
         return
@@ -298,29 +303,27 @@ def _mtime_ns(path: str | Path) -> int:
         return 0
 
 
-# Changes to the checkpoint of a query: rewind, reset and copy, after a backup.
-#
-# Spark keeps no lock, so whether the query runs cannot be known for sure: one whose checkpoint has
-# changed a short while ago may run.
+# Changes, each after a backup.  Spark keeps no lock: a query may run if its checkpoint has just
+# changed.
 
 
 TRIES: Final = 3
-"""To copy what a running query does not change meanwhile."""
+"""Attempts to copy a checkpoint that a running query changes."""
 
 
 def copied(checkpoint: Checkpoint, to: str, query_id: str = "") -> Checkpoint:
-    """A copy in a new directory, which appears as a whole; ``query_id`` is its own, if given.
+    """Copy a checkpoint to a new directory in one step, with another query id if one is given.
 
     Raises:
-        ConfigError: the directory cannot be taken.
-        DafkaError: the query goes on changing what is copied, or the disk refuses.
+        ConfigError: the directory cannot be used.
+        DafkaError: the query changes the checkpoint all the time, or the disk fails.
     """
     target = local_path(to)
     own = checkpoint.path.resolve()
     if target.resolve().is_relative_to(own):
-        raise refused(to, "is, or is in, the checkpoint that is to be copied")
+        raise refused(to, "is, or is in, the checkpoint that is copied")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise refused(to, "is there already; name a directory that is not")
+        raise refused(to, "exists; name a new directory")
     part = target.resolve().parent / f".{target.name}.{uuid.uuid4().hex}"
     try:
         make_directory(target.resolve().parent)
@@ -336,22 +339,22 @@ def copied(checkpoint: Checkpoint, to: str, query_id: str = "") -> Checkpoint:
 
 
 def fork(checkpoint: Checkpoint, to: str) -> Checkpoint:
-    """A copy with an id of its own: another query, which goes on from there; raises the same."""
+    """Copy a checkpoint for another query, with an id of its own; raises as ``copied``."""
     return copied(checkpoint, to, str(uuid.uuid4()))
 
 
 def write_id(directory: Path, query_id: str) -> None:
-    """Gives the query of a checkpoint another id."""
+    """Give the query of a checkpoint another id."""
     path = directory / METADATA
     content = json.loads(path.read_text(encoding="utf-8")) | {"id": query_id}
-    # A file whose checksum is another one's cannot be read; one without is read as it is.
+    # Spark refuses a file with a wrong checksum, and reads one without.
     for checksum in checksums(path):
         checksum.unlink(missing_ok=True)
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def checksums(path: Path) -> tuple[Path, ...]:
-    """Where the checksum of a file may lie: Hadoop's, or Spark's own."""
+    """Return the paths of a file's checksums: Hadoop's and Spark's own."""
     return path.with_name(f".{path.name}.crc"), path.with_name(f"{path.name}.crc")
 
 
@@ -368,7 +371,7 @@ def _copy(own: Path, part: Path) -> None:
                 return
         shutil.rmtree(part, ignore_errors=True)
     raise DafkaError(
-        f"checkpoint {own} changes while it is copied: its query runs; stop it first, or try again"
+        f"checkpoint {own} changes while it is copied: its query runs. Stop it first, or try again"
     )
 
 
@@ -385,7 +388,7 @@ def _files(directory: Path) -> set[tuple[Path, int, int]]:
 
 
 QUIET_S: Final = 60.0
-"""For so long the checkpoint of a query that has stopped has not changed."""
+"""A query counts as stopped if its checkpoint has not changed for this time."""
 
 _FULL: Final = ("snapshot", "zip")
 _VERSION: Final = re.compile(r"(\d{1,18})(_[^.]+)?\.(snapshot|zip|delta|changelog)")
@@ -393,7 +396,7 @@ _OPERATOR: Final = re.compile(r"\d{1,18}")
 
 
 class _StateFile(NamedTuple):
-    """What a state store has of a version: all of it, or what is new in it."""
+    """A version of a state store: the whole state (``is_full``), or the changes to it."""
 
     path: Path
     version: int
@@ -401,9 +404,7 @@ class _StateFile(NamedTuple):
 
 
 def rewind(checkpoint: Checkpoint, batch: int, *, is_stopped: bool = False) -> Path:
-    """Has a query go on behind a batch that is committed, as if it were the last one.
-
-    What is after that is in the backup only, whose path is returned.
+    """Make a committed batch the last one of its query; return the path of the backup.
 
     Args:
         checkpoint: the query's.
@@ -411,27 +412,26 @@ def rewind(checkpoint: Checkpoint, batch: int, *, is_stopped: bool = False) -> P
         is_stopped: the caller knows that the query does not run.
 
     Raises:
-        ConfigError: the query may run; the batch is not there, or not committed; another source's
-            offsets are there, or state that does not go back so far.
-        DafkaError: the disk refuses; then nothing has changed, or a part: the query would go on
-            behind a batch between the two, and this may be repeated.
+        ConfigError: the query may run; the batch is missing or not committed; the query has a
+            source of another format, or its state after that batch is deleted.
+        DafkaError: the disk fails.  A batch between the two may be the last one then; repeat it.
     """
     _check_quiet(checkpoint, is_stopped)
     target = checkpoint.batch(batch)
     if not target.is_committed:
-        raise checkpoint.refused(f"has no committed batch {batch}: it is unfinished, and run again")
+        raise checkpoint.refused(f"has no committed batch {batch}: the query will repeat it")
     if len(target.own_ends) < len(target.ends):
-        raise checkpoint.refused("is of a query with other sources, too, which cannot be rewound")
+        raise checkpoint.refused("is of a query with sources of other formats: not rewound")
     states = [*_state_files(checkpoint.path / STATE)]
     _check_state(checkpoint, states, batch)
     backup = _backup_path(checkpoint)
     copied(checkpoint, str(backup))
     try:
-        # A state without its batches is refused by Spark; one that is left would be taken later.
+        # Spark would take a later state for that of a new batch with its number.
         _remove(each.path for each in states if each.version > batch + 1)
         _remove(_operators_after(checkpoint.path / STATE, batch))
         for number in sorted({*checkpoint.planned, *checkpoint.committed}, reverse=True):
-            if number > batch:  # after each step it is the checkpoint of an earlier moment
+            if number > batch:  # each step leaves a valid checkpoint
                 _remove(checkpoint.path / name / str(number) for name in (COMMITS, OFFSETS))
     except OSError as error:
         raise DafkaError(f"{checkpoint.path} is rewound in part: {error}") from error
@@ -439,7 +439,7 @@ def rewind(checkpoint: Checkpoint, batch: int, *, is_stopped: bool = False) -> P
 
 
 def reset(checkpoint: Checkpoint, *, is_stopped: bool = False) -> Path:
-    """Has a query begin again, as a new one; all there was is in the backup, which is returned.
+    """Move a checkpoint to a backup, so that its query starts as a new one; return the backup.
 
     Raises:
         ConfigError: the query may run.
@@ -456,15 +456,15 @@ def reset(checkpoint: Checkpoint, *, is_stopped: bool = False) -> Path:
 
 
 def last_until(checkpoint: Checkpoint, time_ms: float) -> int:
-    """The last committed batch that Spark had planned at a time (milliseconds since 1970 UTC).
+    """Return the last committed batch planned until a time (milliseconds since 1970 UTC).
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no batch is that old.
     """
     found = (each for each in checkpoint.batches() if each.is_committed)
     earlier = [each.number for each in found if each.time_ms <= time_ms]
     if not earlier:
-        raise checkpoint.refused("has no committed batch from then or before")
+        raise checkpoint.refused("has no committed batch that old")
     return earlier[-1]
 
 
@@ -475,9 +475,9 @@ def _check_quiet(checkpoint: Checkpoint, is_stopped: bool) -> None:
     changed = [each.stat().st_mtime for each in folders if each.exists()]
     ago_s = time.time() - max(changed, default=0.0)
     if ago_s < QUIET_S:
-        why = f"has changed {max(ago_s, 0.0):.0f} s ago: its query may run, and would not notice"
-        cure = f"stop it, and wait for {QUIET_S:.0f} s, or say that it does not run (--stopped)"
-        raise checkpoint.refused(f"{why}; {cure}")
+        why = f"changed {max(ago_s, 0.0):.0f} s ago: its query may run, and would not notice"
+        cure = f"Stop it and wait for {QUIET_S:.0f} s, or add --stopped if it does not run"
+        raise checkpoint.refused(f"{why}. {cure}")
 
 
 def _backup_path(checkpoint: Checkpoint) -> Path:
@@ -513,8 +513,8 @@ def _check_state(checkpoint: Checkpoint, states: Iterable[_StateFile], batch: in
             version -= 1
         if version > 0 and version not in versions:
             first = min(versions) - 1
-            why = f"has no state any more as of batch {batch}, at {store}: the first is {first}"
-            raise checkpoint.refused(f"{why}; rewind to a later one, or reset it")
+            why = f"no longer has the state after batch {batch}, in {store}: the first is {first}"
+            raise checkpoint.refused(f"{why}. Rewind to a later batch, or reset it")
 
 
 def _remove(paths: Iterable[Path]) -> None:

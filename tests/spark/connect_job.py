@@ -1,4 +1,4 @@
-"""A client of Spark Connect: reads and writes topics in each way, and prints what came of it.
+"""A client of Spark Connect that reads and writes topics in each way, and prints the counts.
 
 Usage: connect_job.py TOWER TOPIC CHECKPOINT, with records in the topic
 """

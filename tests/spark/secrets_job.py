@@ -1,7 +1,7 @@
 """A query with a key in a session of its own: ``secrets_job.py DIR TOWER KEYS``.
 
-Its key is in ``MY_KEY`` of the environment.  It leaves in DIR what Spark shows and keeps: pages of
-its UI, its events; its log goes to standard error.
+Its key is in variable ``MY_KEY``.  DIR gets the pages of Spark's UI and its events; the log is on
+standard error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAGES = ("jobs/", "stages/", "environment/", "executors/", "SQL/", "SQL/executio
 
 
 def run(spark: SparkSession, tower: str, keys: str) -> None:
-    """Writes a topic, and fails to read one that is not there."""
+    """Write a topic, and fail to read a missing one."""
     how = {
         "tower": tower,
         "dafka.secret_key_file": "env:MY_KEY",
@@ -29,12 +29,12 @@ def run(spark: SparkSession, tower: str, keys: str) -> None:
     print(rows.count(), "rows")
     try:
         spark.read.format("dafka").options(**how, subscribe="showm").load().collect()
-    except Exception as error:  # noqa: BLE001 -- whatever it says is looked at
+    except Exception as error:  # noqa: BLE001 -- any error may show a secret
         print(error)
 
 
 def main() -> None:
-    """Runs it, and draws the pages."""
+    """Run the query, and save the pages."""
     directory, tower, keys = Path(sys.argv[1]), *sys.argv[2:]
     spark = (
         SparkSession.builder.master("local[1]")

@@ -1,18 +1,21 @@
-"""Typed values through a real Spark, and the bad ones among them to a topic of their own."""
+"""Typed values, and records with invalid ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dafka_core import EmbeddedCluster
+from dafka_spark import write_dafka
 from dafka_spark.dead_letters import split_dead_letters
 from dafka_spark.errors import ColumnError
-from tests.spark.topics import TIMEOUT_S, batch, produce, stream
+from tests.spark.topics import batch, finish, produce, stream, texts
 
 DDL = "id BIGINT, name STRING, tags ARRAY<STRING>, at STRUCT<x: DOUBLE, day: DATE, t TIMESTAMP>"
 
@@ -26,8 +29,7 @@ def test_structs_are_written_and_read_as_from_json_reads_them(
         "cast(id AS INT)) AS day, timestamp_millis(id * 86400001) AS t) AS at) AS value",
     )
     written = rows.union(rows.limit(1).selectExpr("null AS value"))
-    writer = written.write.format("dafka").mode("append")
-    writer.options(tower=cluster.tower, topic=topic, valueFormat="json").save()
+    write_dafka(written, topic, tower=cluster.tower, valueFormat="json")
     plain = batch(spark, cluster, subscribe=topic)
     typed = batch(spark, cluster, subscribe=topic, valueFormat="json", valueSchema=DDL)
     expected = plain.withColumn("value", F.from_json(plain["value"].cast("string"), DDL))
@@ -41,47 +43,37 @@ def test_dead_letters_are_written_once_as_the_rows_are(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     address = produce(cluster, topic, ['{"id":1}', "{", '{"id":2}', '{"id":"x"}'])
-    rows = stream(
-        spark,
-        cluster,
-        subscribe=topic,
-        valueFormat="json",
-        valueSchema="id BIGINT",
-        mode="PERMISSIVE",
-        maxOffsetsPerTrigger=2,
-    )
+    typed = {"valueFormat": "json", "valueSchema": "id BIGINT", "mode": "PERMISSIVE"}
+    rows = stream(spark, cluster, subscribe=topic, maxOffsetsPerTrigger=2, **typed)
     failed: list[int] = []
 
     def write(frame: DataFrame, version: int) -> None:
-        good, bad = split_dead_letters(frame)
-        for part, name in (good.select("value"), f"{topic}-good"), (bad, f"{topic}-bad"):
-            writer = part.write.format("dafka").mode("append").options(tower=cluster.tower)
-            writer.options(topic=name, valueFormat="json" if part is not bad else "bytes")
-            writer.options(txnAppId="letters", txnVersion=version).save()
-        if not failed:  # all is written, and Spark does not know of it
+        valid, letters = split_dead_letters(frame)
+        given: dict[str, Any] = {
+            "tower": cluster.tower,
+            "txnAppId": "letters",
+            "txnVersion": version,
+        }
+        write_dafka(valid.select("value"), f"{topic}-valid", valueFormat="json", **given)
+        write_dafka(letters, f"{topic}-letters", **given)
+        if not failed:  # before Spark commits the batch
             failed.append(version)
             raise RuntimeError("killed")
 
-    writing = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
-    writing = writing.option("checkpointLocation", str(tmp_path))
-    with pytest.raises(Exception, match="killed"):
-        writing.start().awaitTermination(TIMEOUT_S)
-    assert writing.start().awaitTermination(TIMEOUT_S)
-    good = batch(spark, cluster, subscribe=f"{topic}-good").collect()
-    assert sorted(bytes(row["value"]) for row in good) == [b'{"id":1}', b'{"id":2}']
-    bad = batch(spark, cluster, subscribe=f"{topic}-bad", includeHeaders="true").collect()
-    found = {
-        bytes(row["value"]): {each.key: bytes(each.value) for each in row["headers"]} for row in bad
-    }
-    assert len(bad) == 2
-    assert set(found) == {b"{", b'{"id":"x"}'}
-    headers = found[b'{"id":"x"}']
+    with pytest.raises(StreamingQueryException, match="killed"):
+        finish(rows.writeStream.foreachBatch(write), tmp_path)
+    finish(rows.writeStream.foreachBatch(write), tmp_path)
+    valid = batch(spark, cluster, subscribe=f"{topic}-valid").collect()
+    assert texts(valid) == ['{"id":1}', '{"id":2}']
+    letters = batch(spark, cluster, subscribe=f"{topic}-letters", includeHeaders="true").collect()
+    assert texts(letters) == ["{", '{"id":"x"}']
+    headers = {
+        bytes(row["value"]): {each.key: bytes(each.value) for each in row["headers"]}
+        for row in letters
+    }[b'{"id":"x"}']
     assert headers.pop("dafka.error.why").startswith(b"JSON parse error: Column(/id) changed")
-    assert headers == {
-        "dafka.error.topic": topic.encode(),
-        "dafka.error.partition": address.encode(),
-        "dafka.error.offset": b"3",
-    }
+    position = {"topic": topic.encode(), "partition": address.encode(), "offset": b"3"}
+    assert headers == {f"dafka.error.{name}": value for name, value in position.items()}
 
 
 def test_rows_without_errors_are_refused(spark: SparkSession) -> None:

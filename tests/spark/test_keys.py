@@ -1,4 +1,4 @@
-"""Spark in a cluster with keys: it reads and writes as without, and no secret goes through it."""
+"""Spark in a cluster with keys: it reads and writes as without, and its plans have no secret."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_topic_is_written_and_read(
     assert numbers(rows) == list(range(500))
 
 
-def test_stores_may_be_named(spark: SparkSession, locked: EmbeddedCluster, topic: str) -> None:
+def test_option_stores(spark: SparkSession, locked: EmbeddedCluster, topic: str) -> None:
     write(spark, locked, topic, 0, 20)
     stores = ",".join(locked.locations(index)[-1] for index in range(2))
     given = options(locked) | {"stores": stores, "subscribe": topic}
@@ -63,7 +63,7 @@ def test_stores_may_be_named(spark: SparkSession, locked: EmbeddedCluster, topic
     assert numbers(spark.read.format("dafka").options(**given).load()) == list(range(20))
 
 
-def test_a_query_goes_on_from_its_checkpoint_and_keeps_no_secret(
+def test_a_query_continues_from_its_checkpoint_and_keeps_no_secret(
     spark: SparkSession, locked: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     own = read_secret(locked.key()["secret_key_file"]).secret
@@ -94,8 +94,8 @@ def test_a_query_goes_on_from_its_checkpoint_and_keeps_no_secret(
         assert query.awaitTermination(120)
         shown.append(str(query.lastProgress))
 
-    for end in (100, 300):
-        write(spark, locked, topic, end - 100 if end == 100 else 100, end)
+    for start, end in ((0, 100), (100, 300)):
+        write(spark, locked, topic, start, end)
         copy()
     copied = spark.read.format("dafka").options(**options(locked), subscribe=f"{topic}-copy").load()
     assert numbers(copied) == list(range(300))
@@ -143,7 +143,7 @@ def test_a_key_reads_its_topics_only(
         reading.option("subscribe", topic).load().collect()
 
 
-def test_without_a_key_it_is_said_what_is_missing(
+def test_without_a_key_the_query_fails(
     spark: SparkSession, locked: EmbeddedCluster, topic: str
 ) -> None:
     given = {"stores": locked.locations()[-1], "fetchTimeoutMs": "2000"}
@@ -152,10 +152,9 @@ def test_without_a_key_it_is_said_what_is_missing(
         reading.load().collect()
 
 
-def test_a_false_store_is_told_nothing(
+def test_a_false_store_receives_no_key(
     spark: SparkSession, locked: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    """Its key is of no store that this query trusts, wherever the query was sent."""
     given = options(locked) | {"subscribe": topic, "fetchTimeoutMs": "2000"}
     for path in locked.keys.glob("*.key"):
         if not read_public(path).permissions.is_store:
@@ -169,10 +168,10 @@ def test_a_false_store_is_told_nothing(
     assert "lets in owners of keys only" not in str(refused.value)  # this one has a key
 
 
-def test_a_false_tower_is_told_nothing(
+def test_a_false_tower_receives_no_key(
     spark: SparkSession, locked: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    """It would let this query's key in, and has another key than the cluster's tower."""
+    """The false tower accepts this query's key, and has another key than the cluster's."""
     _, false = new_key(tmp_path, "tower", ("tower",))
     shutil.copy(locked.keys / "client.key", tmp_path)
     with Tower(

@@ -1,4 +1,4 @@
-"""The README and the pages: their examples run as they stand, and what they name is there."""
+"""Examples of the pages run, and their links and targets exist."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from dafka_core import EmbeddedCluster, Producer, Reader
+from dafka_core import EmbeddedCluster, Reader
 from dafka_spark import read_dafka, write_dafka
 from scripts import options
 from tests.integration.archive.records import A, archived
 from tests.pages import PAGES, ROOT, example
-from tests.spark.topics import produce, stream, texts
+from tests.spark.topics import finish, produce, stream, texts
 
 PROGRAM = ("README.md", "One program")
-CLUSTER = ("docs/cluster.md", "From Python")
-KEYS = ("docs/cluster.md", "Keys and headers")
-COROUTINE = ("docs/cluster.md", "In a coroutine")
-DELIVERY = ("docs/delivery.md", "What the sink guarantees")
-READING = ("docs/spark.md", "Reading")
-WRITING = ("docs/spark.md", "Writing")
-THREADS = ("docs/spark.md", "From threads")
-SQL = ("docs/spark.md", "SQL")
 PIPELINE = ("docs/spark.md", "Declarative pipelines")
-FLIGHT = ("docs/flight.md", "A client in ten lines")
-TEST = ("docs/testing.md", "A test")
-METRICS = ("docs/metrics.md", "Switching it on")
-ARCHIVE = ("docs/archive.md", "Both as one topic")
-KILLED = ("docs/testing.md", "A store that is killed")
+
+Names = dict[str, Any]
+"""The globals of an example."""
+
+
+@pytest.fixture
+def names(spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path) -> Names:
+    return {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
+
+
+def count(cluster: EmbeddedCluster, *topics: str) -> dict[str, int]:
+    """Return the number of records of topics."""
+    with Reader(tower=cluster.tower) as reader:
+        held = reader.partitions([*topics], timeout_s=20)
+    return {topic: sum(info.end for info in held if info.topic == topic) for topic in topics}
 
 
 @pytest.mark.parametrize("page", options.PAGES)
@@ -56,7 +58,7 @@ def test_the_program_prints_what_the_readme_says_and_leaves_nothing(tmp_path: Pa
     program = tmp_path / "program.py"
     program.write_text(example(*PROGRAM))
     environment = os.environ | {"TMPDIR": str(temporary)}
-    del environment["PYSPARK_PYTHON"]  # the program names it itself
+    del environment["PYSPARK_PYTHON"]  # the program sets it
     done = subprocess.run(
         [sys.executable, program],
         cwd=here,
@@ -68,24 +70,20 @@ def test_the_program_prints_what_the_readme_says_and_leaves_nothing(tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == example(*PROGRAM, language="").split()
-    # What stays is a note of where the stores were, for queries that go on without a tower.
-    notes = temporary / f"dafka-{os.getuid()}"
-    assert [*here.iterdir(), *temporary.iterdir()] == [notes]
-    assert {path.suffix for path in notes.iterdir()} == {".json"}
+    # The addresses of stores remain, for queries that start without a tower.
+    addresses = temporary / f"dafka-{os.getuid()}"
+    assert [*here.iterdir(), *temporary.iterdir()] == [addresses]
+    assert {path.suffix for path in addresses.iterdir()} == {".json"}
 
 
 def test_the_example_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example(*CLUSTER), {})
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[2:] for line in printed] == [
-        ["0", "b'hello'"],
-        ["1", "b'brokerless'"],
-        ["2", "b'world'"],
-    ]
+    exec(example("docs/cluster.md", "From Python"), {})
+    printed = [line.split()[2:] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [["0", "b'hello'"], ["1", "b'brokerless'"], ["2", "b'world'"]]
 
 
 def test_the_example_of_keys_and_headers(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example(*KEYS), {})
+    exec(example("docs/cluster.md", "Keys and headers"), {})
     first, last = capsys.readouterr().out.splitlines()
     headers = "(('source', b'web'), ('trace', None))"
     assert first.startswith(f"b'ada' b'ada@example.org' {headers} 20")
@@ -93,27 +91,22 @@ def test_the_example_of_keys_and_headers(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_example_of_a_coroutine(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example(*COROUTINE), {})
+    exec(example("docs/cluster.md", "In a coroutine"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed == ["0 b'hello'", "1 b'asyncio'", "no more for now"]
 
 
 def test_the_example_of_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example(*METRICS), {})
+    exec(example("docs/metrics.md", "Switching it on"), {})
     assert capsys.readouterr().out.splitlines() == ["ready"]
 
 
-def test_the_example_of_reading(
-    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
-    with Producer("flights", tower=cluster.tower) as producer:
-        producer.publish_many([b"one", b"two"])
-        producer.flush(20)
-    names = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
-    exec(example(*READING), names)
-    names["query"].awaitTermination()  # type: ignore[attr-defined]
-    counted = {row["partition"]: row["count"] for row in spark.table("counts").collect()}
-    assert counted[producer.address] == 2
+def test_the_example_of_reading(names: Names, cluster: EmbeddedCluster) -> None:
+    address = produce(cluster, "flights", range(2))
+    exec(example("docs/spark.md", "Reading"), names)
+    names["query"].awaitTermination()
+    counts = {row["partition"]: row["count"] for row in names["spark"].table("counts").collect()}
+    assert counts[address] == 2
 
 
 def test_the_example_of_the_source(
@@ -130,56 +123,44 @@ def test_the_example_of_the_source(
     assert [(row["partition"], row["offset"]) for row in rows] == [(address, n) for n in range(3)]
 
 
-def test_the_example_of_one_load(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
+def test_the_example_of_one_load(names: Names, cluster: EmbeddedCluster, topic: str) -> None:
     text = example("docs/spark.md", "One `load()` for each query").replace('"flights"', repr(topic))
-    keyed = "string(id) AS key, string(id) AS value"
-    rows = spark.range(4).selectExpr(*keyed.split(", "))
+    rows = names["spark"].range(4).selectExpr("string(id) AS key", "string(id) AS value")
     write_dafka(rows, topic, tower=cluster.tower)
-    names: dict[str, Any] = {"spark": spark, "tower": cluster.tower}
     exec(text, names)
     assert names["before"] == names["after"] == 4
     write_dafka(rows, topic, tower=cluster.tower)
     assert names["flights"]().count() == 8
     names["join"](rows, 0)
-    assert read_dafka(spark, "joined", tower=cluster.tower).count() == 8
+    assert count(cluster, "joined") == {"joined": 8}
 
 
-def test_the_example_of_output_modes(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
-) -> None:
+def test_the_example_of_output_modes(names: Names, cluster: EmbeddedCluster, topic: str) -> None:
     address = produce(cluster, topic, range(3))
-    counts = stream(spark, cluster, subscribe=topic).groupBy("partition").count()
-    names = {"tower": cluster.tower, "counts": counts, "checkpoint": str(tmp_path)}
+    frame = stream(names["spark"], cluster, subscribe=topic)
+    names["counts"] = frame.groupBy("partition").count()
     exec(example("docs/spark.md", "Output modes"), names)
-    names["query"].awaitTermination()  # type: ignore[attr-defined]
-    (row,) = read_dafka(spark, "counts", tower=cluster.tower).select("key", "value").collect()
+    names["query"].awaitTermination()
+    (row,) = read_dafka(names["spark"], "counts", tower=cluster.tower).collect()
     assert (bytes(row["key"]), bytes(row["value"])) == (address.encode(), b"3")
 
 
-def test_the_example_of_an_archive(
-    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
+def test_the_example_of_an_archive(names: Names, tmp_path: Path) -> None:
     archived(tmp_path, A, 30)
-    counted = example("docs/archive.md", "What is in the directory", "sql")
+    statement = example("docs/archive.md", "What is in the directory", "sql")
     with duckdb.connect() as database:
-        days = database.execute(counted.replace("/data/archive", str(tmp_path))).fetchall()
-    assert sum(count for _, count in days) == 30
-    names: dict[str, Any] = {"spark": spark, "tower": cluster.tower, "archive": str(tmp_path)}
-    exec(example(*ARCHIVE), names)
+        days = database.execute(statement.replace("/data/archive", str(tmp_path))).fetchall()
+    assert sum(number for _, number in days) == 30
+    names["archive"] = str(tmp_path)
+    exec(example("docs/archive.md", "Both as one topic"), names)
     assert names["together"].where(f"partition = '{A.partition}'").count() == 30
     assert names["alone"].count() == 30
     assert names["stream"].isStreaming
 
 
-def test_the_example_of_writing(
-    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
-    names = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
-    exec(example(*WRITING), names)
-    with Reader(tower=cluster.tower) as reader:
-        held = reader.partitions(["ids", "loud-ids"], timeout_s=20)
-    for topic in ("ids", "loud-ids"):
-        assert sum(info.end for info in held if info.topic == topic) == 100_000
+def test_the_example_of_writing(names: Names, cluster: EmbeddedCluster) -> None:
+    exec(example("docs/spark.md", "Writing"), names)
+    assert count(cluster, "ids", "loud-ids") == {"ids": 100_000, "loud-ids": 100_000}
 
 
 def test_the_example_of_delivery(
@@ -187,7 +168,7 @@ def test_the_example_of_delivery(
 ) -> None:
     address = produce(cluster, "orders", range(5))
     names: dict[str, Any] = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
-    exec(example(*DELIVERY), names)
+    exec(example("docs/delivery.md", "What the sink guarantees"), names)
     query = names["query"]
     try:
         query.processAllAvailable()  # from the newest record on
@@ -200,85 +181,79 @@ def test_the_example_of_delivery(
     assert sum(info.end for info in held) == 3
 
 
-def test_the_example_of_a_ported_job(spark: SparkSession, cluster: EmbeddedCluster) -> None:
+def test_the_example_of_a_ported_job(names: Names, cluster: EmbeddedCluster) -> None:
     produce(cluster, "flights", range(1))
     lines = example("docs/from_kafka.md", "A job, ported", "diff").splitlines()
     text = "\n".join(line[1:] for line in lines if not line.startswith("-"))
     assert text.count('"host"') == 1
-    rows = eval(text.replace('"host"', repr(cluster.tower)), {"spark": spark})
+    rows = eval(text.replace('"host"', repr(cluster.tower)), names)
     assert rows.isStreaming
     assert "headers" in rows.columns
 
 
 def test_the_example_of_threads(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+    names: Names, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     produce(cluster, topic, range(5))
-    names: dict[str, Any] = {"tower": cluster.tower}
-    exec(example(*THREADS), names)
-    rows = stream(spark, cluster, subscribe=topic).writeStream
-    rows = rows.option("checkpointLocation", str(tmp_path)).foreachBatch(names["write_both"])
-    query = rows.trigger(availableNow=True).start()
-    query.awaitTermination()
-    with Reader(tower=cluster.tower) as reader:
-        held = reader.partitions(["one-copy", "other-copy"], timeout_s=20)
-    assert {info.topic: info.end for info in held} == {"one-copy": 5, "other-copy": 5}
+    exec(example("docs/spark.md", "From threads"), names)
+    frame = stream(names["spark"], cluster, subscribe=topic)
+    finish(frame.writeStream.foreachBatch(names["write_both"]), tmp_path)
+    assert count(cluster, "one-copy", "other-copy") == {"one-copy": 5, "other-copy": 5}
 
 
 def test_the_example_of_flight(capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedCluster() as cluster:
-        with Producer("greetings", tower=cluster.tower) as producer:
-            producer.publish_many([b"hello", b"brokerless", b"world"])
-            producer.flush(20)
-        exec(example(*FLIGHT), {"location": cluster.locations()[-1]})
+        produce(cluster, "greetings", ["hello", "brokerless", "world"])
+        exec(
+            example("docs/flight.md", "A client in ten lines"),
+            {"location": cluster.locations()[-1]},
+        )
     printed = capsys.readouterr().out
     assert "offset: [[0,1,2]]" in printed
     assert re.search(r"│ +3 │ +10 │", printed)
 
 
 def test_the_example_of_a_test(dafka_cluster: EmbeddedCluster, dafka_topic: str) -> None:
-    names: dict[str, Any] = {}
-    exec(example(*TEST), names)
+    names: Names = {}
+    exec(example("docs/testing.md", "A test"), names)
     names["test_what_is_published_is_consumed"](dafka_cluster, dafka_topic)
 
 
 def test_the_example_of_a_store_that_is_killed() -> None:
-    exec(example(*KILLED), {})
+    exec(example("docs/testing.md", "A store that is killed"), {})
 
 
-def test_the_example_of_sql(spark: SparkSession, cluster: EmbeddedCluster) -> None:
+def test_the_example_of_sql(names: Names, cluster: EmbeddedCluster) -> None:
     topic = f"sql_{uuid.uuid4().hex[:8]}"
-    with Producer(topic, tower=cluster.tower) as producer:
-        producer.publish(b"row")
-        producer.flush(20)
-    statement = example(*SQL, "sql")
+    produce(cluster, topic, ["row"])
+    statement = example("docs/spark.md", "SQL", "sql")
     assert statement.count("flights") == 2
-    spark.sql(statement.replace("flights", topic).replace("HOST:5556:5557", cluster.tower))
+    sql = names["spark"].sql
+    sql(statement.replace("flights", topic).replace("HOST:5556:5557", cluster.tower))
     try:
-        names: dict[str, Any] = {"spark": spark}
-        exec(example(*SQL).replace("flights", topic), names)
+        exec(example("docs/spark.md", "SQL").replace("flights", topic), names)
         assert texts(names["batch"].collect()) == ["frame", "hi", "row", "text"]
         assert names["stream"].isStreaming
         assert names["same"].isStreaming
     finally:
-        spark.sql(f"DROP TABLE {topic}")
+        sql(f"DROP TABLE {topic}")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_says_to_make_can_be_made(page: Path) -> None:
+def test_a_page_names_targets_of_the_makefile(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = re.findall(r"(?:`|^)make ([a-z-]+)\b", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(named) <= targets
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of a page's headings."""
+    """Return the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_links_to_is_there(page: Path) -> None:
+def test_a_page_links_to_existing_pages_and_headings(page: Path) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
         name, _, anchor = link.partition("#")
         target = (page.parent / name) if name else page

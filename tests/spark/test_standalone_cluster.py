@@ -21,10 +21,10 @@ JOB = Path(__file__).with_name("cluster_job.py")
 def test_executors_in_their_own_processes(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    """And speculation refused: both attempts of a task would be one producer's address."""
+    """Speculation is refused: two attempts of a task would write to one partition."""
     produce(cluster, topic, range(1000))
     arguments = ["local-cluster[2,1,1024]", cluster.tower, topic, topic + "-out", str(tmp_path)]
-    # The session of the other tests tells its children where its own JVM is.
+    # Else the child uses the JVM of the other tests' session.
     environment = {
         name: value for name, value in os.environ.items() if "PYSPARK_GATEWAY" not in name
     }

@@ -1,4 +1,4 @@
-"""A query that is audited, with all that stores and its checkpoint have of it."""
+"""An audited query with its checkpoint, its rows and its audit records."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OUT = [TopicPartition("out", name) for name in "PQ"]
 
 
 class AuditedQuery:
-    """It writes the rows of a partition to two, in turn: three batches of four rows."""
+    """A query that writes three batches of four rows to two partitions, in turn."""
 
     def __init__(self, directory: Path, stores: Sequence[StoreDouble]) -> None:
-        ends = [SourceOffset({IN: 4 * end}, {IN: 0} if end == 1 else {}) for end in (1, 2, 3)]
-        self.checkpoint = Checkpoint.read(str(checkpoint(directory, ends)))
+        self.ends = [SourceOffset({IN: 4 * end}, {IN: 0} if end == 1 else {}) for end in (1, 2, 3)]
+        self.checkpoint = Checkpoint.read(str(checkpoint(directory, self.ends)))
         self.records: list[AuditRecord] = []
         self._stores = stores
         for number in range(3):
@@ -39,17 +39,21 @@ class AuditedQuery:
             source = self.checkpoint.source_digest(number)
             self.records.append(AuditRecord(QUERY, number, 4, tuple(ranges), source))
 
+    def reread(self) -> None:
+        """Read the checkpoint again, after a change of its files."""
+        self.checkpoint = Checkpoint.read(str(self.checkpoint.path))
+
     def append(self, tp: TopicPartition, rows: Sequence[bytes]) -> None:
-        """Has all stores take some rows."""
+        """Append rows at all stores."""
         for store in self._stores:
             store.append(tp, rows)
 
-    def note(self, records: Sequence[AuditRecord | bytes] | None = None) -> None:
-        """Has them take the query's records, or others, each chained to the one before."""
-        before = b""
+    def audit(self, records: Sequence[AuditRecord | bytes] | None = None) -> None:
+        """Append the query's records, or others, each chained to the one before."""
+        content = b""
         for each in self.records if records is None else records:
-            if isinstance(each, AuditRecord):
-                before = replace(each, previous=each.previous or chained(before)).packed()
+            if isinstance(each, bytes):
+                content = each
             else:
-                before = each
-            self.append(partition_of(QUERY), [before])
+                content = replace(each, previous=each.previous or chained(content)).packed()
+            self.append(partition_of(QUERY), [content])

@@ -1,18 +1,18 @@
-"""What a query has written is proved, or the first batch is named that is not as it was written."""
+"""Verification proves the batches of a query, or names the first one that is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from dafka_core.audit.audit_record import AuditRecord
 from dafka_core.audit.verification import (
     GONE,
     PROVED,
+    REPARTITIONED,
     SAME,
     TRIMMED,
     UNKNOWN,
@@ -22,28 +22,12 @@ from dafka_core.audit.verification import (
     verified,
 )
 from dafka_core.errors import DafkaError, StoreUnreachableError
-from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import Values
-from dafka_core.queries.checkpoint import Checkpoint
 from dafka_core.testing import PATIENCE_S
 from tests.integration.cluster.audited_query import IN, OUT, AuditedQuery
 from tests.integration.cluster.stores import Serve, Served
-from tests.unit.queries.checkpoints import ENDS, QUERY, checkpoint, offsets, write
+from tests.unit.queries.checkpoints import ENDS, QUERY, commit, offsets, write
 
-
-def found(
-    query: AuditedQuery, *stores: Served, anew: bool = False, from_batch: int = 0
-) -> list[VerifiedBatch]:
-    clients = [each.client() for each in stores]
-    recompute = passed_through(clients, query.checkpoint, timeout_s=PATIENCE_S) if anew else None
-    batches = verified(
-        clients, query.checkpoint, recompute, from_batch=from_batch, timeout_s=PATIENCE_S
-    )
-    return [*batches]
-
-
-def states(batches: Sequence[VerifiedBatch]) -> list[tuple[int, str]]:
-    return [(each.batch, each.state) for each in batches]
+P, Q = "topic 'out', partition P", "topic 'out', partition Q"
 
 
 @pytest.fixture
@@ -56,171 +40,224 @@ def query(tmp_path: Path, store: Served) -> AuditedQuery:
     return AuditedQuery(tmp_path / "c", [store])
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_what_is_as_it_was_written_is_proved(
-    query: AuditedQuery, store: Served, anew: bool
-) -> None:
-    query.note()
-    assert found(query, store, anew=anew) == [
-        VerifiedBatch(number, PROVED, 4, SAME, anew, "") for number in range(3)
+def verify(
+    query: AuditedQuery, *stores: Served, source: Served | None = None, from_batch: int = 0
+) -> list[VerifiedBatch]:
+    recompute = None
+    if source:
+        recompute = passed_through([source.client()], query.checkpoint, timeout_s=PATIENCE_S)
+    clients = [each.client() for each in stores]
+    return [
+        *verified(clients, query.checkpoint, recompute, from_batch=from_batch, timeout_s=PATIENCE_S)
     ]
-    assert states(found(query, store, from_batch=2)) == [(2, PROVED)]
 
 
-def damaged(given: AuditedQuery, number: int, what: dict[str, Any]) -> list[AuditRecord | bytes]:
-    """The records, of which one has other ranges, or other fields."""
-    records: list[AuditRecord | bytes] = [*given.records]
-    record = given.records[number]
-    first, *others = record.ranges
-    fields = {name: value for name, value in what.items() if name in first._fields}
-    ranges = (first._replace(**fields), *others)
-    more = {name: value for name, value in what.items() if name not in fields}
-    records[number] = replace(record, **{"ranges": ranges} | more)
-    return records
+def states(batches: Sequence[VerifiedBatch]) -> list[str]:
+    """Return the states of the batches from 0 on."""
+    assert [each.batch for each in batches] == [*range(len(batches))]
+    return [each.state for each in batches]
+
+
+def failure(batches: Sequence[VerifiedBatch]) -> tuple[int, str]:
+    """Return the number of the last batch, the only wrong one, and why."""
+    *good, last = batches
+    assert (states(good), last.state) == ([PROVED] * len(good), WRONG)
+    return last.batch, last.why
+
+
+@pytest.mark.parametrize("is_recomputed", [False, True])
+def test_a_batch_is_proved(query: AuditedQuery, store: Served, is_recomputed: bool) -> None:
+    query.audit()
+    found = verify(query, store, source=store if is_recomputed else None)
+    assert found == [VerifiedBatch(n, PROVED, 4, SAME, is_recomputed, "") for n in range(3)]
+    assert [each.batch for each in verify(query, store, from_batch=2)] == [2]
 
 
 @pytest.mark.parametrize(
-    ("what", "why"),
+    ("fields", "why"),
     [
-        (
-            {"digest": str(RowDigest().add(Values.of([b"a", b"b"])))},
-            "topic 'out', partition P, offsets 2 to 4: noted are 2 rows, and stores have 2 others",
-        ),
-        ({"digest": "3:00"}, "noted are 3 rows, and stores have 2"),
-        ({"digest": "x"}, "topic 'out', partition P: the digest that is noted is none"),
-        ({"end": 9}, "topic 'out', partition P: no store has offsets 2 to 9"),
-        ({"start": 3}, "topic 'out', partition P begins at 3, and not at 2"),
+        ({"digest": "2:00"}, f"{P}, offsets 2 to 4: recorded 2 rows, and stores have 2 others"),
+        ({"digest": "3:00"}, f"{P}, offsets 2 to 4: recorded 3 rows, and stores have 2"),
+        ({"digest": "x"}, f"{P}: the recorded digest is invalid"),
+        ({"end": 9}, f"{P}: no store has offsets 2 to 9"),
+        ({"start": 3}, f"{P} begins at 3, and not at 2"),
         ({"rows": 5}, "it has 4 rows, and 5 were written"),
         ({"query": "other"}, "the record is of query other"),
-        ({"source": "00"}, "the checkpoint has other source offsets than those it was written"),
-        ({"previous": "00"}, "does not follow the one before: one is missing, or changed"),
-        ({"batch": 2}, "its record comes where that of batch 1 was to come"),
+        ({"source": "00"}, "the checkpoint has other source offsets than those it was wri"),
+        ({"previous": "00"}, "its record does not follow the previous one: one is missing"),
+        ({"batch": 2}, "its record is where that of batch 1 is expected"),
     ],
 )
-def test_the_first_batch_that_is_wrong_is_named(
-    query: AuditedQuery, store: Served, what: dict[str, Any], why: str
+def test_the_first_wrong_batch_is_named(
+    query: AuditedQuery, store: Served, fields: dict[str, Any], why: str
 ) -> None:
-    query.note(damaged(query, 1, what))
-    *before, last = found(query, store)
-    assert states(before) == [(0, PROVED)]
-    assert (last.batch, last.state) == (what.get("batch", 1), WRONG)
-    assert why in last.why
+    first, *others = query.records[1].ranges
+    in_range = {name: fields[name] for name in fields.keys() & {*first._fields}}
+    in_record = {name: fields[name] for name in fields.keys() - in_range.keys()}
+    ranges = (first._replace(**in_range), *others)
+    query.records[1] = replace(query.records[1], **{"ranges": ranges} | in_record)
+    query.audit()
+    batch, found = failure(verify(query, store))
+    assert (batch, found[: len(why)]) == (fields.get("batch", 1), why)
 
 
-def test_a_record_that_is_missing_or_none_is_seen(query: AuditedQuery, store: Served) -> None:
-    query.note([query.records[0], b"{}", *query.records[1:]])
-    *_, last = found(query, store)
-    assert (last.batch, last.why) == (1, "what is noted of it is no audit record")
+def test_an_invalid_record(query: AuditedQuery, store: Served) -> None:
+    query.audit([query.records[0], b"{}", *query.records[1:]])
+    assert failure(verify(query, store)) == (1, "the record written for it is invalid")
 
 
-def test_rows_that_are_of_no_batch_are_seen(query: AuditedQuery, store: Served) -> None:
+def test_rows_after_the_last_batch(query: AuditedQuery, store: Served) -> None:
     query.append(OUT[1], [b"more"])
-    query.note()
-    *before, last = found(query, store)
-    assert states(before) == [(number, PROVED) for number in range(3)]
-    assert last.why == "topic 'out', partition Q: rows from offset 6 on are of no batch"
+    query.audit()
+    assert failure(verify(query, store)) == (3, f"{Q}: rows from offset 6 on are of no batch")
 
 
-def test_a_batch_that_is_done_and_not_noted_is_seen(query: AuditedQuery, store: Served) -> None:
-    query.note(query.records[:2])
-    *before, last = found(query, store)
-    assert states(before) == [(0, PROVED), (1, PROVED)]
-    assert (last.batch, last.why) == (2, "it is committed, and the sink has no record of it")
-
-
-def test_a_batch_that_is_unfinished_may_be_there_in_part(
-    query: AuditedQuery, store: Served
-) -> None:
+def test_a_committed_batch_needs_a_record(query: AuditedQuery, store: Served) -> None:
+    query.audit(query.records[:2])
+    why = "it is committed, and the sink has no record of it"
+    assert failure(verify(query, store)) == (2, why)
     (query.checkpoint.path / "commits" / "2").unlink()
-    query.checkpoint = Checkpoint.read(str(query.checkpoint.path))
-    query.note(query.records[:2])
-    assert states(found(query, store)) == [(0, PROVED), (1, PROVED)]
+    query.reread()  # some of its rows may be written
+    assert states(verify(query, store)) == [PROVED] * 2
 
 
-def test_a_query_that_goes_on_meanwhile_is_not_wrong(query: AuditedQuery, store: Served) -> None:
-    query.note()
+def test_a_query_that_runs_is_not_wrong(query: AuditedQuery, store: Served) -> None:
+    query.audit()
     write(query.checkpoint.path / "offsets" / "3", offsets(ENDS[0]))
     query.append(OUT[0], [b"12"])
-    assert states(found(query, store)) == [(number, PROVED) for number in range(3)]
+    assert states(verify(query, store)) == [PROVED] * 3
 
 
-def test_rows_that_stores_have_trimmed_are_said(query: AuditedQuery, store: Served) -> None:
-    query.note()
+@pytest.fixture
+def repartitioned(query: AuditedQuery) -> AuditedQuery:
+    """The query with batch 2 as Spark's offline repartitioning writes it, and no record of it."""
+    planned = query.checkpoint.path / "offsets"
+    write(planned / "3", (planned / "2").read_text())
+    write(planned / "2", offsets(query.ends[1], 1, partitions=3))
+    commit(query.checkpoint.path, 3)
+    query.records[2] = replace(query.records[2], batch=3)
+    query.reread()
+    return query
+
+
+def forget(query: AuditedQuery, end: int) -> None:
+    """Delete the offsets of the batches before ``end``."""
+    for number in range(end):
+        (query.checkpoint.path / "offsets" / str(number)).unlink()
+    query.reread()
+
+
+def test_a_batch_that_repartitions_state_has_no_record(
+    repartitioned: AuditedQuery, store: Served
+) -> None:
+    repartitioned.audit()
+    found = verify(repartitioned, store)
+    assert states(found) == [PROVED, PROVED, REPARTITIONED, PROVED]
+    assert [each.source for each in found] == [SAME] * 4
+
+
+@pytest.mark.parametrize("deleted", [2, 3])
+def test_an_old_batch_without_a_record_is_unknown(
+    repartitioned: AuditedQuery, store: Served, deleted: int
+) -> None:
+    repartitioned.audit()
+    forget(repartitioned, deleted)
+    found = verify(repartitioned, store)
+    assert states(found) == [PROVED, PROVED, UNKNOWN, PROVED]
+    assert found[2].why.startswith("batches 2 to 2 have no record, and Spark has deleted their off")
+
+
+def test_a_batch_whose_offsets_exist_needs_a_record(
+    repartitioned: AuditedQuery, store: Served
+) -> None:
+    write(repartitioned.checkpoint.path / "offsets" / "4", offsets(ENDS[2], 4))
+    repartitioned.records[2] = replace(repartitioned.records[2], batch=4)
+    repartitioned.audit()
+    forget(repartitioned, 2)
+    *_, unknown, wrong = verify(repartitioned, store)
+    assert (unknown.batch, unknown.state) == (2, UNKNOWN)
+    why = "its record is where that of batch 3 is expected"
+    assert (wrong.batch, wrong.state, wrong.why) == (4, WRONG, why)
+
+
+def test_a_query_may_end_with_a_batch_that_repartitions_state(
+    repartitioned: AuditedQuery, store: Served
+) -> None:
+    for name in ("offsets", "commits"):
+        (repartitioned.checkpoint.path / name / "3").unlink()
+    repartitioned.reread()
+    repartitioned.audit(repartitioned.records[:2])
+    found = verify(repartitioned, store)
+    assert states(found[:3]) == [PROVED, PROVED, REPARTITIONED]
+    assert found[3].why == f"{P}: rows from offset 4 on are of no batch"
+
+
+def test_another_batch_needs_a_record(repartitioned: AuditedQuery, store: Served) -> None:
+    write(repartitioned.checkpoint.path / "offsets" / "2", offsets(ENDS[0], 2, partitions=3))
+    repartitioned.audit()
+    *_, last = verify(repartitioned, store)
+    why = "its record is where that of batch 2 is expected"
+    assert (last.batch, last.state, last.why) == (3, WRONG, why)
+
+
+def test_rows_that_are_trimmed(query: AuditedQuery, store: Served) -> None:
+    query.audit()
     store.log.trim(OUT[0], 1)
-    first, *others = found(query, store)
-    assert (first.state, first.why) == (
-        TRIMMED,
-        "topic 'out', partition P: offsets 0 to 2 are trimmed in part",
-    )
-    assert states(others) == [(1, PROVED), (2, PROVED)]
+    found = verify(query, store)
+    assert states(found) == [TRIMMED, PROVED, PROVED]
+    assert found[0].why == f"{P}: offsets 0 to 2 are trimmed in part"
 
 
-def test_each_store_is_asked(tmp_path: Path, serve: Serve) -> None:
+def test_all_stores_have_the_same_rows(tmp_path: Path, serve: Serve) -> None:
     good, behind, other = serve("good"), serve("behind"), serve("other")
     query = AuditedQuery(tmp_path / "c", [good])
-    query.note()
+    query.audit()
     behind.append(OUT[0], [b"0", b"2"])
-    assert states(found(query, behind, good)) == [(number, PROVED) for number in range(3)]
+    assert states(verify(query, behind, good)) == [PROVED] * 3
     other.append(OUT[0], [b"0", b"2", b"4", b"x"])
-    *_, last = found(query, good, behind, other)
-    assert last.batch == 1
-    assert last.why == "topic 'out', partition P: stores have other rows at offsets 2 to 4"
+    why = f"{P}: stores have different rows at offsets 2 to 4"
+    assert failure(verify(query, good, behind, other)) == (1, why)
     behind.stop()
     with pytest.raises(StoreUnreachableError):
-        found(query, good, behind)
+        verify(query, good, behind)
 
 
-def test_rows_that_the_query_does_not_make_of_its_source_are_named(
-    tmp_path: Path, serve: Serve
-) -> None:
+def test_rows_that_differ_from_recomputed_ones(tmp_path: Path, serve: Serve) -> None:
     sink, source = serve("sink"), serve("source")
     query = AuditedQuery(tmp_path / "c", [sink])
-    query.note()
+    query.audit()
     source.append(IN, [b"%d" % row for row in (*range(4), 4, 5, 6, 8, *range(8, 12))])
-    recompute = passed_through([source.client()], query.checkpoint, timeout_s=PATIENCE_S)
-    *before, last = verified([sink.client()], query.checkpoint, recompute, timeout_s=PATIENCE_S)
-    assert states(before) == [(0, PROVED)]
-    assert (last.batch, last.state) == (1, WRONG)
-    assert last.why == "made anew from the source it has 4 rows, and stores have 4 others"
-
-
-def change_offsets(query: AuditedQuery) -> None:
-    write(query.checkpoint.path / "offsets" / "1", offsets(ENDS[0]))
-
-
-def forget_offsets(query: AuditedQuery) -> None:
-    (query.checkpoint.path / "offsets" / "0").unlink()
-    query.checkpoint = Checkpoint.read(str(query.checkpoint.path))
-
-
-def forget_source(query: AuditedQuery) -> None:
-    query.records = [replace(each, source="") for each in query.records]
+    why = "recomputed from its source are 4 rows, and stores have 4 others"
+    assert failure(verify(query, sink, source=source)) == (1, why)
 
 
 @pytest.mark.parametrize(
     ("change", "sources"),
     [
-        (change_offsets, [SAME, UNKNOWN]),
-        (forget_offsets, [GONE, GONE, SAME]),
-        (forget_source, [UNKNOWN] * 3),
+        ("other offsets", [SAME, UNKNOWN]),
+        ("deleted offsets", [GONE, GONE, SAME]),
+        ("no source in records", [UNKNOWN] * 3),
     ],
 )
-def test_the_source_is_compared_as_far_as_it_is_known(
-    query: AuditedQuery,
-    store: Served,
-    change: Callable[[AuditedQuery], None],
-    sources: list[str],
+def test_source_offsets_are_compared_as_far_as_known(
+    query: AuditedQuery, store: Served, change: str, sources: list[str]
 ) -> None:
-    change(query)
-    query.note()
-    batches = found(query, store, anew=True)
-    assert [each.source for each in batches] == sources
-    assert [each.recomputed for each in batches] == [
-        each.source != GONE and each.state == PROVED for each in batches
+    planned = query.checkpoint.path / "offsets"
+    if change == "other offsets":
+        write(planned / "1", offsets(ENDS[0]))
+    elif change == "deleted offsets":
+        (planned / "0").unlink()
+    else:
+        query.records = [replace(each, source="") for each in query.records]
+    query.reread()
+    query.audit()
+    found = verify(query, store, source=store)
+    assert [each.source for each in found] == sources
+    assert [each.recomputed for each in found] == [
+        each.source != GONE and each.state == PROVED for each in found
     ]
 
 
-def test_a_query_without_records_cannot_be_verified(tmp_path: Path, store: Served) -> None:
-    own = Checkpoint.read(str(checkpoint(tmp_path / "c")))
+def test_a_query_without_records_is_not_verified(query: AuditedQuery, store: Served) -> None:
     with pytest.raises(DafkaError, match=f"query {QUERY} cannot be verified: no store has"):
-        list(verified([store.client()], own, timeout_s=PATIENCE_S))
+        verify(query, store)

@@ -1,4 +1,4 @@
-"""docs/start.md: a newcomer's first ten minutes, with the wheel, print what the page says."""
+"""A newcomer's first ten minutes with the wheel print the output in docs/start.md."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_first_ten_minutes_are_as_the_page_says(done: str, directory: Path) 
 def test_the_wheel_has_jobs_and_notebooks_inside_the_package(directory: Path) -> None:
     environment = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
 
-    def said(*arguments: str) -> str:
+    def output(*arguments: str) -> str:
         command = [str(directory / ".venv" / "bin" / "dafka"), *arguments]
         return subprocess.run(
             command,
@@ -56,10 +56,10 @@ def test_the_wheel_has_jobs_and_notebooks_inside_the_package(directory: Path) ->
         ).stdout
 
     jobs = {path.stem for path in (first_minutes.ROOT / "jobs").glob("*.py")}
-    assert {json.loads(line)["job"] for line in said("job", "--json").splitlines()} == jobs
-    listed = said("notebooks", "--json").splitlines()
+    assert {json.loads(line)["job"] for line in output("job", "--json").splitlines()} == jobs
+    listed = output("notebooks", "--json").splitlines()
     assert [json.loads(line)["notebook"] for line in listed] == names()
-    assert said("job", "mirror", "--help").startswith("usage: dafka job mirror ")
+    assert output("job", "mirror", "--help").startswith("usage: dafka job mirror ")
     [packages] = directory.glob(".venv/lib/python*/site-packages")
     assert not {"jobs", "notebooks"} & {path.name for path in packages.iterdir()}
     assert not (packages / "dafka_spark" / "jobs" / "demo").exists()

@@ -1,7 +1,6 @@
-"""Read by each Python whose path has this directory: it imports PySpark as it is installed.
+"""Removes Spark's zip of PySpark from the path of each Python that Spark starts.
 
-Spark begins the path of its workers with a zip of the same modules, of which no compiled ones are
-kept: each worker would compile them for most of a second.
+The zip has no compiled modules, so each worker would compile them for most of a second.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dafka_core.model.records import TopicPartition
@@ -25,7 +25,7 @@ ENDS = [
 
 
 def write(path: Path, content: str) -> None:
-    """A file with its checksum, as Hadoop's file system writes it."""
+    """Write a file and its checksum, as Hadoop's file system does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode()
     path.write_bytes(data)
@@ -34,11 +34,17 @@ def write(path: Path, content: str) -> None:
     path.with_name(f".{path.name}.crc").write_bytes(checksum)
 
 
-def offsets(end: SourceOffset | str, number: int = 0) -> str:
-    """A file of offsets of a query with one source."""
+def offsets(end: SourceOffset | str, number: int = 0, partitions: int = 200) -> str:
+    """Return the plan of a batch with one source, with a number of state partitions."""
     text = end if isinstance(end, str) else json.dumps(end.as_json())
-    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": TIME_MS + 1_000 * number, "conf": {}}
+    conf = {"spark.sql.shuffle.partitions": str(partitions)}
+    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": TIME_MS + 1_000 * number, "conf": conf}
     return f"v1\n{json.dumps(metadata)}\n{text}"
+
+
+def commit(directory: Path, number: int) -> None:
+    """Commit a batch."""
+    write(directory / "commits" / str(number), 'v1\n{"nextBatchWatermarkMs":0}')
 
 
 def checkpoint(
@@ -47,22 +53,22 @@ def checkpoint(
     *,
     first: int = 0,
     committed: int | None = None,
-    state: Mapping[str, str] | None = None,
+    state: Iterable[str] = (),
 ) -> Path:
-    """One of a query whose batches end at ``ends``; the first ``committed`` of them are done."""
+    """Write a checkpoint whose batches end at ``ends``; the first ``committed`` are done."""
     write(directory / "metadata", json.dumps({"id": QUERY}))
     for name in ("offsets", "commits"):
         (directory / name).mkdir()
     for number, end in enumerate(ends, first):
         write(directory / "offsets" / str(number), offsets(end, number))
     for number in range(first, first + (len(ends) if committed is None else committed)):
-        write(directory / "commits" / str(number), 'v1\n{"nextBatchWatermarkMs":0}')
-    for name, content in (state or {}).items():
-        write(directory / "state" / name, content)
+        commit(directory, number)
+    for name in state:
+        write(directory / "state" / name, "x")
     return directory
 
 
 def files(directory: Path) -> set[str]:
-    """The names of a checkpoint's files."""
+    """Return the names of a checkpoint's files."""
     found = (path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)) for path in found}

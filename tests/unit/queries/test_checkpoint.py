@@ -1,4 +1,4 @@
-"""A checkpoint's files, read."""
+"""Checkpoints as Spark writes them."""
 
 from __future__ import annotations
 
@@ -22,112 +22,146 @@ from tests.unit.queries.checkpoints import (
     write,
 )
 
+OURS = json.dumps(ENDS[0].as_json())
+
 
 def read(directory: Path) -> Checkpoint:
     return Checkpoint.read(str(directory))
 
 
-def test_batches_and_what_they_have_of_each_partition(tmp_path: Path) -> None:
+def test_batches_and_their_ranges(tmp_path: Path) -> None:
     found = read(checkpoint(tmp_path / "c"))
     assert found.query_id == QUERY
-    assert [each.number for each in found.batches()] == [0, 1, 2]
-    assert [each.own_ends for each in found.batches()] == [{"0": end} for end in ENDS]
-    assert found.batch(1).time_ms == TIME_MS + 1_000
-    ranges = [each[:4] for _, each in found.ranges(1)]
-    assert ranges == [(*A, 4, 6), (*B, 2, 3)]
-    assert [each.end - each.start for _, each in found.ranges(2)] == [3, 0]
+    batches = [(each.number, each.own_ends, each.time_ms) for each in found.batches()]
+    assert batches == [(n, {"0": ENDS[n]}, TIME_MS + 1_000 * n) for n in range(3)]
+    ranges = [[each[:4] for _, each in found.ranges(number)] for number in range(3)]
+    assert ranges == [[(*A, 0, 4)], [(*A, 4, 6), (*B, 2, 3)], [(*A, 6, 9), (*B, 3, 3)]]
 
 
-def test_an_unfinished_batch_is_the_next_one(tmp_path: Path) -> None:
-    done, begun = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b", committed=2)
-    assert (read(done).next_batch, read(done).is_unfinished) == (3, False)
-    assert (read(begun).next_batch, read(begun).is_unfinished) == (2, True)
-    assert not read(begun).last.is_committed
-    new = read(checkpoint(tmp_path / "new", []))
-    assert (new.next_batch, new.is_unfinished) == (0, False)
-    with pytest.raises(ConfigError, match="has no batch yet"):
-        _ = new.last
+@pytest.mark.parametrize(
+    ("ends", "committed", "next_batch", "is_unfinished"),
+    [(ENDS, 3, 3, False), (ENDS, 2, 2, True), ([], 0, 0, False)],
+)
+def test_an_unfinished_batch_is_the_next_one(
+    tmp_path: Path, ends: list[SourceOffset], committed: int, next_batch: int, is_unfinished: bool
+) -> None:
+    found = read(checkpoint(tmp_path / "c", ends, committed=committed))
+    assert (found.next_batch, found.is_unfinished) == (next_batch, is_unfinished)
+    if ends:
+        assert found.last.is_committed is not is_unfinished
+    else:
+        with pytest.raises(ConfigError, match="has no batch yet"):
+            _ = found.last
 
 
-def test_what_spark_has_deleted_is_not_known(tmp_path: Path) -> None:
+def test_the_start_of_a_batch_is_unknown_once_spark_has_deleted_it(tmp_path: Path) -> None:
     found = read(checkpoint(tmp_path / "c", first=40))
     assert found.before(40) is None
-    with pytest.raises(ConfigError, match="does not say any more where batch 40 began"):
+    with pytest.raises(ConfigError, match="no longer has the offsets where batch 40 began"):
         list(found.ranges(40))
     assert len(list(found.ranges(41))) == 2
     with pytest.raises(ConfigError, match="has no batch 7, but batches 40 to 42"):
         found.batch(7)
 
 
-@pytest.mark.parametrize("number", [1, 100])
-def test_offsets_of_any_size_are_read(tmp_path: Path, number: int) -> None:
-    many = {A._replace(partition=f"{each:032X}"): each for each in range(number)}
+@pytest.mark.parametrize(
+    ("number", "partitions", "end", "is_repartition"),
+    [
+        (2, 3, ENDS[2], True),
+        (2, 200, ENDS[2], False),
+        (3, 3, ENDS[2], False),
+        (2, 3, ENDS[1], False),
+    ],
+)
+def test_a_repartition_copies_the_plan_of_the_previous_batch(
+    tmp_path: Path, number: int, partitions: int, end: SourceOffset, is_repartition: bool
+) -> None:
+    directory = checkpoint(tmp_path / "c")
+    write(directory / "offsets" / "3", offsets(end, number, partitions))
+    found = read(directory)
+    assert [found.is_repartition(each) for each in range(4)] == [False] * 3 + [is_repartition]
+
+
+def test_an_offset_of_a_hundred_partitions(tmp_path: Path) -> None:
+    many = {A._replace(partition=f"{each:032X}"): each for each in range(100)}
     found = read(checkpoint(tmp_path / "c", [SourceOffset(many, dict.fromkeys(many, 0))]))
     assert found.last.own_ends["0"].positions == many
-    assert sum(each.end for _, each in found.ranges(0)) == sum(many.values())
-
-
-def test_other_sources_beside_ours_are_left_alone(tmp_path: Path) -> None:
-    ours = json.dumps(ENDS[0].as_json())
-    found = read(checkpoint(tmp_path / "c", [f"{FOREIGN}\n{ours}\n-"]))
-    assert found.last.ends == {"0": None, "1": ENDS[0]}
-    assert [(name, each.end) for name, each in found.ranges(0)] == [("1", 4)]
-
-
-@pytest.mark.parametrize("lines", ["a:{ours}\nb:-", '{{"a": {quoted}, "b": "-"}}'])
-def test_sources_with_names(tmp_path: Path, lines: str) -> None:
-    ours = json.dumps(ENDS[0].as_json())
-    text = offsets(lines.format(ours=ours, quoted=json.dumps(ours))).replace("v1", "v2", 1)
-    directory = checkpoint(tmp_path / "c", [])
-    write(directory / "offsets" / "0", text)
-    assert read(directory).last.ends == {"a": ENDS[0]}
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("version", "lines", "ends"),
     [
-        (FOREIGN, "none of whose sources has format dafka"),
-        ("5", "none of whose sources has format dafka"),
+        ("v1", f"{FOREIGN}\n{OURS}\n-", {"0": None, "1": ENDS[0]}),
+        ("v2", f"a:{OURS}\nb:-", {"a": ENDS[0]}),
+        ("v2", json.dumps({"a": OURS, "b": "-"}), {"a": ENDS[0]}),
+    ],
+)
+def test_several_sources(
+    tmp_path: Path, version: str, lines: str, ends: dict[str, SourceOffset | None]
+) -> None:
+    directory = checkpoint(tmp_path / "c", [])
+    write(directory / "offsets" / "0", offsets(lines).replace("v1", version, 1))
+    assert read(directory).last.ends == ends
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (FOREIGN, "without a source of format dafka"),
+        ("5", "without a source of format dafka"),
         ('{"version": 9, "topics": {}, "start": {}}', "holds an offset that this version"),
         ('{"version": 4, "packed": "c-n"}', "holds an offset that this version"),
     ],
 )
-def test_what_is_not_ours_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_an_unknown_offset_is_refused(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         read(checkpoint(tmp_path / "c", [text]))
 
 
 @pytest.mark.parametrize("time", ["null", "1e99", "-1", "99999999999999999999", '"x"'])
-def test_a_time_that_is_none_is_the_first(tmp_path: Path, time: str) -> None:
+def test_an_invalid_time_is_1970(tmp_path: Path, time: str) -> None:
     directory = checkpoint(tmp_path / "c")
-    text = offsets(ENDS[0]).replace(str(TIME_MS), time)
-    write(directory / "offsets" / "2", text)
+    write(directory / "offsets" / "2", offsets(ENDS[0]).replace(str(TIME_MS), time))
     assert read(directory).last.time_ms == 0
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    for name, says in (("no", "is no directory"), ("", "it has no file 'metadata'")):
-        with pytest.raises(ConfigError, match=says):
-            read(tmp_path / name)
-    for content in ("", "{}", "[]", '{"id": 1}', "[" * 100_000):
-        (tmp_path / "metadata").write_text(content)
-        with pytest.raises(ConfigError, match="does not say a query's id"):
-            read(tmp_path)
-    (tmp_path / "metadata").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="has no metadata to be read"):
-        read(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        *(("metadata", text, "has no query id") for text in (b"", b"{}", b"[]", b'{"id": 1}')),
+        ("metadata", b"[" * 100_000, "has no query id"),
+        ("metadata", b"\xff", "has no readable metadata"),
+        ("metadata", None, "it has no file 'metadata'"),
+        ("offsets/2", b"v7\n{}\n", "has offsets of 'v7'"),
+    ],
+)
+def test_an_invalid_checkpoint_is_refused(
+    tmp_path: Path, name: str, content: bytes | None, error: str
+) -> None:
     directory = checkpoint(tmp_path / "c")
-    write(directory / "offsets" / "2", "v7\n{}\n")
-    with pytest.raises(ConfigError, match="has offsets of 'v7'"):
+    if content is None:
+        (directory / name).unlink()
+    else:
+        (directory / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=error):
         read(directory)
 
 
-def test_paths_are_of_this_machine() -> None:
-    assert local_path("file:///a b/c") == Path("/a b/c")
-    assert local_path("file:/a") == Path("/a")
+@pytest.mark.parametrize("text", ["file:///a b/c", "file:/a b/c", "/a b/c"])
+def test_a_path_of_this_machine(text: str) -> None:
+    assert local_path(text) == Path("/a b/c")
+
+
+@pytest.mark.parametrize("text", ["hdfs://host/a", "s3a://bucket/a", "abfss://a@b/c"])
+def test_a_path_of_another_file_system_is_refused(text: str) -> None:
     assert local_path("a/b:c") == Path("a/b:c")
-    for elsewhere in ("hdfs://host/a", "s3a://bucket/a", "abfss://a@b/c"):
-        with pytest.raises(ConfigError, match="is not on this machine"):
-            local_path(elsewhere)
-    with pytest.raises(ConfigError, match="must name a directory"):
-        local_path("")
+    with pytest.raises(ConfigError, match="is not on this machine"):
+        local_path(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "error"), [("", "must name a directory"), ("/missing", "is no directory")]
+)
+def test_a_path_of_no_directory_is_refused(path: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        Checkpoint.read(path)

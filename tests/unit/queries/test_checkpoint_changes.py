@@ -1,4 +1,4 @@
-"""Checkpoints that are rewound, and reset."""
+"""Checkpoints that are rewound, reset and copied."""
 
 from __future__ import annotations
 
@@ -24,53 +24,42 @@ from tests.unit.queries.checkpoints import (
     write,
 )
 
-DELTAS = {f"0/{part}/{version}.delta": "x" for part in (0, 1) for version in (1, 2, 3)}
+DELTAS = [f"0/{part}/{version}.delta" for part in (0, 1) for version in (1, 2, 3)]
 
 
 def read(directory: Path) -> Checkpoint:
     return Checkpoint.read(str(directory))
 
 
-def of_batches(numbers: range) -> set[str]:
-    """The names of what these batches have, with checksums."""
-    names = {f"{name}/{n}" for name in ("offsets", "commits") for n in numbers}
-    return names | {name.replace("/", "/.") + ".crc" for name in names}
+def with_checksums(names: set[str]) -> set[str]:
+    return names | {str(Path(name).with_name(f".{Path(name).name}.crc")) for name in names}
 
 
-def test_a_rewound_query_goes_on_behind_the_batch(tmp_path: Path) -> None:
-    own = checkpoint(tmp_path / "c")
+@pytest.mark.parametrize("committed", [2, 3])
+def test_the_batches_after_the_last_one_are_removed(tmp_path: Path, committed: int) -> None:
+    own = checkpoint(tmp_path / "c", committed=committed)
     before = files(own)
     backup = rewind(read(own), 0, is_stopped=True)
-    assert files(own) == before - of_batches(range(1, 3))
+    removed = {f"{name}/{number}" for name in ("offsets", "commits") for number in (1, 2)}
+    assert files(own) == before - with_checksums(removed)
     assert (read(own).next_batch, read(own).is_unfinished) == (1, False)
-    assert files(backup) == before
+    assert (files(backup), backup.parent) == (before, tmp_path)
     assert backup.name.startswith("c.backup-2")
-    assert backup.parent == tmp_path
-    assert read(backup).last.own_ends == {"0": ENDS[2]}
 
 
-def test_what_was_unfinished_is_gone_too(tmp_path: Path) -> None:
-    own = checkpoint(tmp_path / "c", committed=2)
-    with pytest.raises(ConfigError, match="no committed batch 2: it is unfinished"):
-        rewind(read(own), 2, is_stopped=True)
+def test_state_is_rewound_with_the_batches(tmp_path: Path) -> None:
+    """Spark would take a later snapshot for that of a new batch."""
+    more = ["0/0/3.snapshot", "1/0/left/3_ab-cd.zip", "1/0/left/2_ef-01.zip"]
+    more += ["1/_metadata/v2/0", "1/_metadata/v2/2", "1/0/left/SSTs/9.sst"]
+    own = checkpoint(tmp_path / "c", state=[*DELTAS, *more])
     rewind(read(own), 1, is_stopped=True)
-    assert (read(own).next_batch, read(own).is_unfinished) == (2, False)
-
-
-def test_state_goes_back_with_the_batches(tmp_path: Path) -> None:
-    """A snapshot of later that is left would be taken for one of the new batches."""
-    more = {"0/0/3.snapshot": "x", "1/0/left/3_ab-cd.zip": "x", "1/0/left/2_ef-01.zip": "x"}
-    noted = {"1/_metadata/v2/0": "x", "1/_metadata/v2/2": "x", "1/0/left/SSTs/9.sst": "x"}
-    own = checkpoint(tmp_path / "c", state=DELTAS | more | noted)
-    rewind(read(own), 1, is_stopped=True)
+    kept = {name for name in (*DELTAS, *more) if "3" not in name} - {"1/_metadata/v2/2"}
     left = {name.removeprefix("state/") for name in files(own) if name.startswith("state/")}
-    kept = {name for name in {**DELTAS, **more, **noted} if "3" not in name} - {"1/_metadata/v2/2"}
-    sums = {str(Path(name).with_name(f".{Path(name).name}.crc")) for name in kept}
-    assert left == kept | sums
+    assert left == with_checksums(kept)
 
 
 @pytest.mark.parametrize(
-    ("state", "batch", "is_there"),
+    ("state", "batch", "exists"),
     [
         (["3.delta", "2.snapshot"], 1, True),
         (["3.delta", "2.delta", "1.delta"], 0, True),
@@ -81,54 +70,51 @@ def test_state_goes_back_with_the_batches(tmp_path: Path) -> None:
         (["3.delta", "1.snapshot"], 1, False),
     ],
 )
-def test_state_must_be_there_as_it_was(
-    tmp_path: Path, state: list[str], batch: int, is_there: bool
+def test_the_state_after_the_batch_must_exist(
+    tmp_path: Path, state: list[str], batch: int, exists: bool
 ) -> None:
-    own = checkpoint(tmp_path / "c", state={f"0/0/{name}": "x" for name in state})
+    own = checkpoint(tmp_path / "c", state=[f"0/0/{name}" for name in state])
     before = files(own)
-    if is_there:
+    if exists:
         rewind(read(own), batch, is_stopped=True)
-    else:
-        with pytest.raises(ConfigError, match=f"no state any more as of batch {batch}, at .*0/0"):
-            rewind(read(own), batch, is_stopped=True)
-        assert files(own) == before
-        assert [each.name for each in tmp_path.iterdir()] == ["c"]
+        return
+    with pytest.raises(ConfigError, match=f"no longer has the state after batch {batch}, in .*0/0"):
+        rewind(read(own), batch, is_stopped=True)
+    assert (files(own), [each.name for each in tmp_path.iterdir()]) == (before, ["c"])
 
 
 def test_a_query_that_may_run_is_refused(tmp_path: Path) -> None:
     own = checkpoint(tmp_path / "c")
-    with pytest.raises(ConfigError, match=r"has changed \d+ s ago: its query may run"):
-        rewind(read(own), 0)
-    with pytest.raises(ConfigError, match=r"has changed \d+ s ago: its query may run"):
-        reset(read(own))
-    ahead = time.time() + 3_600
-    for name in ("offsets", "commits"):
-        os.utime(own / name, (ahead, ahead))
-    with pytest.raises(ConfigError, match="has changed 0 s ago"):
-        rewind(read(own), 0)
-    before = time.time() - checkpoint_module.QUIET_S - 1
-    for name in ("offsets", "commits"):
-        os.utime(own / name, (before, before))
+
+    def age(seconds: float) -> None:
+        for name in ("offsets", "commits"):
+            os.utime(own / name, (time.time() - seconds, time.time() - seconds))
+
+    for seconds, ago in ((5, r"\d+"), (-3_600, "0")):
+        age(seconds)
+        for change in (reset, lambda found: rewind(found, 0)):
+            with pytest.raises(ConfigError, match=rf"changed {ago} s ago: its query may run"):
+                change(read(own))
+    age(checkpoint_module.QUIET_S + 1)
     rewind(read(own), 0)
 
 
-def test_other_sources_cannot_be_rewound(tmp_path: Path) -> None:
-    own = checkpoint(tmp_path / "c", [*ENDS[:2]])
-    ours = offsets(ENDS[0])
-    write(own / "offsets" / "0", f"{ours}\n{FOREIGN}")
-    with pytest.raises(ConfigError, match="of a query with other sources, too"):
-        rewind(read(own), 0, is_stopped=True)
+@pytest.mark.parametrize(
+    ("batch", "error"),
+    [
+        (4, "has no batch 4, but batches 5 to 7"),
+        (5, "sources of other formats"),
+        (7, "no committed batch 7: the query will repeat it"),
+    ],
+)
+def test_batches_to_which_a_query_is_not_rewound(tmp_path: Path, batch: int, error: str) -> None:
+    own = checkpoint(tmp_path / "c", first=5, committed=2)
+    write(own / "offsets" / "5", f"{offsets(ENDS[0])}\n{FOREIGN}")
+    with pytest.raises(ConfigError, match=error):
+        rewind(read(own), batch, is_stopped=True)
 
 
-def test_what_is_not_there_is_no_target(tmp_path: Path) -> None:
-    own = checkpoint(tmp_path / "c", first=5)
-    with pytest.raises(ConfigError, match="has no batch 4, but batches 5 to 7"):
-        rewind(read(own), 4, is_stopped=True)
-
-
-def test_a_disk_that_refuses_is_said_and_the_change_may_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewind_that_failed_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = checkpoint(tmp_path / "c")
     unlink = Path.unlink
 
@@ -141,8 +127,7 @@ def test_a_disk_that_refuses_is_said_and_the_change_may_be_repeated(
         patched.setattr(Path, "unlink", refuse)
         with pytest.raises(DafkaError, match="is rewound in part"):
             rewind(read(own), 0, is_stopped=True)
-    assert read(own).planned == (0, 1)  # batch 1 would be run again
-    assert read(own).is_unfinished
+    assert (read(own).planned, read(own).is_unfinished) == ((0, 1), True)
     rewind(read(own), 0, is_stopped=True)
     assert read(own).planned == (0,)
     assert len([*tmp_path.glob("c.backup-*")]) == 2
@@ -150,60 +135,64 @@ def test_a_disk_that_refuses_is_said_and_the_change_may_be_repeated(
 
 def test_the_last_batch_until_a_time(tmp_path: Path) -> None:
     found = read(checkpoint(tmp_path / "c", committed=2))
-    assert last_until(found, TIME_MS + 1_000) == 1
-    assert last_until(found, TIME_MS + 999) == 0
-    assert last_until(found, TIME_MS + 9_999) == 1  # batch 2 is not committed
-    with pytest.raises(ConfigError, match="no committed batch from then or before"):
+    times = {after_ms: last_until(found, TIME_MS + after_ms) for after_ms in (999, 1_000, 9_999)}
+    assert times == {999: 0, 1_000: 1, 9_999: 1}  # batch 2 is not committed
+    with pytest.raises(ConfigError, match="no committed batch that old"):
         last_until(found, TIME_MS - 1)
 
 
-def test_a_query_that_is_reset_begins_anew(tmp_path: Path) -> None:
+def test_a_reset_moves_all_to_a_backup(tmp_path: Path) -> None:
     own = checkpoint(tmp_path / "c", state=DELTAS)
     before = files(own)
-    backups = [reset(read(own), is_stopped=True)]
-    assert files(own) == set()
-    assert files(backups[0]) == before
-    checkpoint(own)
-    backups.append(reset(read(own), is_stopped=True))
-    assert len({*backups}) == 2  # however soon after the first
+    first = reset(read(own), is_stopped=True)
+    assert (files(own), files(first)) == (set(), before)
+    assert reset(read(checkpoint(own)), is_stopped=True) != first  # even within a second
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> Checkpoint:
-    return Checkpoint.read(str(checkpoint(tmp_path / "c", state={"0/0/1.delta": "x"})))
+    return read(checkpoint(tmp_path / "c", state=["0/0/1.delta"]))
 
 
 def test_a_copy_is_the_same_query(found: Checkpoint, tmp_path: Path) -> None:
     made = copied(found, str(tmp_path / "deep" / "copy"))
     assert (made.query_id, made.planned) == (QUERY, (0, 1, 2))
-    assert files(made.path) == files(found.path)
-    for name in files(found.path):
-        assert (made.path / name).read_bytes() == (found.path / name).read_bytes()
+    contents = [
+        {name: (each.path / name).read_bytes() for name in files(each.path)}
+        for each in (found, made)
+    ]
+    assert contents[0] == contents[1]
 
 
-def test_a_fork_is_a_query_of_its_own(found: Checkpoint, tmp_path: Path) -> None:
+def test_a_fork_is_another_query(found: Checkpoint, tmp_path: Path) -> None:
     made = [fork(found, str(tmp_path / name)) for name in "ab"]
     assert len({found.query_id, *(each.query_id for each in made)}) == 3
     for each in made:
-        # A checksum of what the file was before would make it unreadable.
+        # Spark would refuse the new file with the old checksum.
         assert files(found.path) - files(each.path) == {".metadata.crc"}
-        assert files(each.path) <= files(found.path)
         assert each.last == found.last
-    assert Checkpoint.read(str(found.path)).query_id == QUERY
+    assert read(found.path).query_id == QUERY
 
 
-def test_a_place_that_is_taken_is_refused(found: Checkpoint, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    for taken in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ConfigError, match="is there already"):
-            copied(found, str(taken))
-    for inside in (found.path, found.path / "new", found.path / "state"):
-        with pytest.raises(ConfigError, match="is, or is in, the checkpoint"):
-            copied(found, str(inside))
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [
+        ("taken", "exists; name a new directory"),
+        ("taken/file", "exists; name a new directory"),
+        ("taken/file/below", "cannot be copied"),
+        ("c", "is, or is in, the checkpoint"),
+        ("c/new", "is, or is in, the checkpoint"),
+    ],
+)
+def test_a_copy_needs_a_new_directory(
+    found: Checkpoint, tmp_path: Path, target: str, error: str
+) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(DafkaError, match=error):
+        copied(found, str(tmp_path / target))
     with pytest.raises(ConfigError, match="is not on this machine"):
         fork(found, "hdfs://host/a")
-    with pytest.raises(DafkaError, match="cannot be copied"):
-        copied(found, str(tmp_path / "file" / "below"))
     (tmp_path / "empty").mkdir()
     assert copied(found, str(tmp_path / "empty")).query_id == QUERY
 
@@ -212,19 +201,18 @@ def test_a_place_that_is_taken_is_refused(found: Checkpoint, tmp_path: Path) -> 
 def test_a_copy_is_of_one_moment(
     found: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """A query that runs deletes old files, and writes new ones, while they are copied."""
-    own, left = checkpoint_module._files, [*range(times)]
-    looks = count()
+    """A running query writes and deletes files while they are copied."""
+    own, left, calls = checkpoint_module._files, [*range(times)], count()
 
-    def look(directory: Path) -> set[Any]:
-        if next(looks) % 2 and left:  # at the end of a copy
+    def changing(directory: Path) -> set[Any]:
+        if next(calls) % 2 and left:  # at the end of a copy
             write(found.path / "offsets" / str(3 + left.pop()), offsets(ENDS[-1]))
         return own(directory)
 
-    monkeypatch.setattr(checkpoint_module, "_files", look)
+    monkeypatch.setattr(checkpoint_module, "_files", changing)
     target = tmp_path / "copy"
     if times > 1:
-        with pytest.raises(DafkaError, match=r"changes while it is copied: its query runs"):
+        with pytest.raises(DafkaError, match="changes while it is copied: its query runs"):
             copied(found, str(target))
         assert {each.name for each in tmp_path.iterdir()} == {"c"}
     else:
