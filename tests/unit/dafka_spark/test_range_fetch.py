@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import OffsetRange
-from dafka_spark.source.partition_reader import Fetched, RangeFetch, complete
+from dafka_spark.source.partition_reader import Fetched, LostOffsets, RangeFetch, complete
 from dafka_spark.source.record_sources import MeshSource, RecordSource, current_archive_sources
 from tests.integration.archive.records import archived
 from tests.memory_reader import MemoryReader
@@ -147,6 +148,21 @@ def test_a_source_that_comes_back_is_waited_for() -> None:
     assert source.asked == [0, 10, 10, 10]
 
 
+def test_progress_restarts_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    class Slow(Scripted):
+        def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
+            for each in super().read(wanted):
+                now[0] += 30
+                yield each
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None)
+    monkeypatch.setattr(timing, "time", clock)
+    given = options(fetchtimeoutms="20000")
+    assert offsets(0, 30, [Slow(breaks=[10, 0])], given) == list(range(30))
+
+
 def test_sources_that_stay_away_are_an_error() -> None:
     scripted = [
         Scripted(breaks=[0] * 99, name="here"),
@@ -236,18 +252,21 @@ def test_records_that_no_store_has_between_others() -> None:
     assert offsets(0, 100, through, LENIENT) == [*range(40), *range(60, 100)]
 
 
-def test_records_before_those_of_the_archive_are_lost_alone(tmp_path: Path) -> None:
+def test_a_loss_ends_where_the_archive_begins(tmp_path: Path) -> None:
+    """The mesh reports what the stores trimmed, and does not know the archive."""
     archived(tmp_path, A, 60, start=40)
+    memory = MemoryReader()
+    memory.add(A, 100)
+    memory.trim(A, 70)
     wanted = OffsetRange(*A, 10, 100)
-    given = options(archive=str(tmp_path), failondataloss="false")
-    sources: list[RecordSource] = [
-        Scripted(earliest=70, known=range(70, 100)),
-        *current_archive_sources(str(tmp_path), wanted),
-    ]
-    found = [(each.offset, each.end) for each in RangeFetch(wanted, given, sources).batches()]
-    assert (10, 40) in found
-    assert (60, 70) in found
-    assert sum(end - start for start, end in found) == 90
+    given = options("auto", archive=str(tmp_path), failondataloss="false")
+    archive = current_archive_sources(str(tmp_path), wanted)
+    fetched = list(
+        RangeFetch(wanted, given, [*archive, MeshSource(memory.connect, given)]).batches()
+    )
+    lost = [(each.offset, each.end) for each in fetched if isinstance(each, LostOffsets)]
+    assert lost == [(10, 40), (60, 70)]
+    assert sum(each.count for each in complete(fetched, [wanted])) == 50
 
 
 def test_stores_that_report_records_and_do_not_return_them() -> None:
