@@ -44,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, wait_s: float = 0.02) -> None:
 
 
 def idle(stream: DafkaMicroBatchStream) -> Offset:
-    """Return the offset of a query that has read everything, and whose next question waits."""
+    """Return the offset of a query that has read everything; its next question waits."""
     end = stream.latestOffset(stream.initialOffset(), ALL)
     assert stream.latestOffset(end, ALL) == end
     return end

@@ -381,7 +381,7 @@ def test_a_query_may_go_on_with_the_history_that_is_there_now(
     fetch = RangeFetch(wanted, options(failondataloss="false"), [Replaced()])
     assert [n for each in fetch.batches() for n in range(each.offset, each.end)] == [*range(10, 60)]
     assert fetch.lost == []
-    assert caplog.text.count("goes on with the records that are there now") == 1
+    assert caplog.text.count("continues with the partition's present records") == 1
 
 
 def test_another_store_may_still_have_the_history() -> None:
