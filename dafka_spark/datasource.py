@@ -113,8 +113,8 @@ class DafkaDataSource(DataSource):
         return full(
             table,
             headers=options.include_headers,
-            value=options.value_kind,
-            errors=options.keeps_bad,
+            value=options.value_type,
+            errors=options.has_error_columns,
         )
 
     def _source_options(self, schema: StructType) -> SourceOptions:
@@ -130,8 +130,8 @@ class DafkaDataSource(DataSource):
                 schema,
                 headers=options.include_headers,
                 opens=options.opens,
-                value=options.value_kind,
-                errors=options.keeps_bad,
+                value=options.value_type,
+                errors=options.has_error_columns,
             )
         return options
 

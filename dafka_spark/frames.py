@@ -25,7 +25,7 @@ def read_dafka(
             lists are converted to JSON and to lists with commas.
     """
     reader = spark.readStream if stream else spark.read
-    texts = option_texts({**options, "subscribe": topics or options.get("subscribe")})
+    texts = spark_options({**options, "subscribe": topics or options.get("subscribe")})
     return reader.format("dafka").options(**texts).load()
 
 
@@ -48,7 +48,7 @@ def write_dafka(
         query_name: a stream's name in Spark.
         options: as for ``read_dafka``.
     """
-    texts = option_texts({**options, "topic": None if topic is None else [topic]})
+    texts = spark_options({**options, "topic": None if topic is None else [topic]})
     if not frame.isStreaming:
         frame.write.format("dafka").mode("append").options(**texts).save()
         return None
@@ -62,7 +62,7 @@ def write_dafka(
     return writer.start()
 
 
-def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
+def spark_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Return options as Spark takes them, without those that are None.
 
     Raises ConfigError if none names a cluster, and Spark's ``DAFKA_TOWER`` is not Python's.

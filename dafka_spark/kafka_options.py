@@ -129,7 +129,7 @@ KAFKA_OPTIONS: Final[tuple[KafkaOptions, ...]] = (
 _ACKS: Final = {"-1": "all", "0": "1"}
 
 
-def translated(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+def translate_kafka_options(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     """Return the options with Kafka's replaced by their equivalents.
 
     ``known`` are the options of the source or the sink, in lower case.  An equivalent that is

@@ -34,7 +34,7 @@ from dafka_core.security.permissions import Permissions
 from dafka_spark import option_types as values
 from dafka_spark.formats import codecs
 from dafka_spark.formats.codecs import BYTES, FORMATS, PROTOBUF, TYPED, Codec
-from dafka_spark.kafka_options import translated
+from dafka_spark.kafka_options import translate_kafka_options
 from dafka_spark.metadata import KINDS
 from dafka_spark.option_types import AT_EARLIEST, AT_LATEST, OffsetRangeLimit, Position
 
@@ -193,7 +193,7 @@ class ValueOptions(Options):
             raise self.error("value_schema", str(error)) from None
 
     @property
-    def value_kind(self) -> types.DataType:
+    def value_type(self) -> types.DataType:
         """The type of column ``value``."""
         codec = self.codec()
         return types.BinaryType() if codec is None else codec.kind
@@ -283,7 +283,7 @@ class SparkOptions(ValueOptions):
             ConfigError: an option is unknown, belongs to the other side, or is invalid.
         """
         names = {row.name.lower(): row.name for row in cls.table()}
-        given, node = split_node_options(translated(given, names), cls.NODES)
+        given, node = split_node_options(translate_kafka_options(given, names), cls.NODES)
         known: dict[str, object] = {}
         for name, value in given.items():
             lower = name.lower()
@@ -352,13 +352,13 @@ class Bound(NamedTuple):
     """The start or the end of a query, and the option that sets it.
 
     ``unnamed`` is the position of partitions that ``limit`` does not name.  With
-    ``fails_unmatched`` a partition without a record at or after a time fails the query.
+    ``is_strict`` a partition without a record at or after a time fails the query.
     """
 
     option: str
     limit: OffsetRangeLimit
     unnamed: Position
-    fails_unmatched: bool = False
+    is_strict: bool = False
 
     @property
     def everywhere(self) -> Position | None:
@@ -720,13 +720,13 @@ class SourceOptions(SparkOptions):
                 return Bound(camel(name), limit, AT_LATEST)
         return Bound("endingOffsets", OffsetRangeLimit(text=AT_LATEST.base), AT_LATEST)
 
-    def without_bounds(self) -> Self:
+    def without_limits(self) -> Self:
         """Return these options without a start and an end."""
         bounds: dict[str, Any] = dict.fromkeys((*self.STARTING, *self.ENDING))
         return dataclasses.replace(self, **bounds)
 
     @property
-    def trigger_bytes(self) -> int:
+    def max_trigger_bytes(self) -> int:
         """The maximum size of a micro-batch."""
         if self.max_bytes_per_trigger is not None:
             return self.max_bytes_per_trigger
@@ -738,7 +738,7 @@ class SourceOptions(SparkOptions):
         return self.max_bytes_per_trigger is None and self.max_offsets_per_trigger is None
 
     @property
-    def keeps_bad(self) -> bool:
+    def has_error_columns(self) -> bool:
         """True if there are columns for invalid values."""
         return self.mode == PERMISSIVE
 

@@ -115,7 +115,7 @@ class _FlightReader:
 
 
 def _known_stores(client: StoreClient) -> list[StoreLocation]:
-    return client.stores(timeout_s=timing.ANSWER_S)  # the store itself is the first
+    return client.stores(timeout_s=timing.REQUEST_TIMEOUT_S)  # the store itself is the first
 
 
 def _heads(
@@ -149,7 +149,11 @@ class NamedStoresReader(_FlightReader):
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         """See ``ClusterReader``; the URI of the option comes first."""
-        age_s = timing.DESCRIPTION_S if len(self._found) == len(self._uris) else timing.RETRY_S
+        age_s = (
+            timing.LOCATION_MAX_AGE_S
+            if len(self._found) == len(self._uris)
+            else timing.STORE_BACKOFF_S
+        )
         if time.monotonic() >= self._asked_at + age_s:
             self._refresh()
         return {name: each.locations for name, each in self._locations().items()}
@@ -165,7 +169,9 @@ class NamedStoresReader(_FlightReader):
         for _ in (deadline := Deadline(timeout_s)).attempts():
             if not self._found:
                 self._refresh()
-            heads = self._ask([*self._found.values()], partial(_heads, topics, timing.ANSWER_S))
+            heads = self._ask(
+                [*self._found.values()], partial(_heads, topics, timing.REQUEST_TIMEOUT_S)
+            )
             if heads:
                 return _merged(heads)
         error = NoStoreError(self._uris, deadline.timeout_s)

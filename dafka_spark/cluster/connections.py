@@ -192,7 +192,7 @@ def lend(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
     return _readers.lend(address)
 
 
-def lend_kept(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
+def lend_reader_for_query(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
     """Lend this process's reader of a mesh, and keep it open: the query needs no tower later."""
     return _readers.lend(address, keep=True)
 

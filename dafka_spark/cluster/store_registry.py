@@ -76,8 +76,8 @@ class StoreRegistry:
         self,
         work: Callable[[StoreClient], T],
         *,
-        timeout_s: float = timing.ANSWER_S,
-        max_age_s: float = timing.DESCRIPTION_S,
+        timeout_s: float = timing.REQUEST_TIMEOUT_S,
+        max_age_s: float = timing.LOCATION_MAX_AGE_S,
         again: bool = False,
     ) -> list[Answer[T]]:
         """Run ``work`` with a client of each store, concurrently; return the answers.
@@ -143,4 +143,4 @@ def _note_failure(store: _Store, error: StoreUnreachableError) -> None:
     if store.failure is None:
         store.failing_since = now
         _log.warning("%s", error)
-    store.failure, store.retry_at, store.location = error, now + timing.RETRY_S, None
+    store.failure, store.retry_at, store.location = error, now + timing.STORE_BACKOFF_S, None

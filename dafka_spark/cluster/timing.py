@@ -10,53 +10,53 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-LOOK_AGAIN_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 """Interval between two attempts to see a change that no store announces."""
 
-ANSWER_S: Final = 5.0
+REQUEST_TIMEOUT_S: Final = 5.0
 """Timeout of a request; longer than the mesh needs to forget a store that has died."""
 
-RETRY_S: Final = 1.0
+STORE_BACKOFF_S: Final = 1.0
 """Backoff after a store did not answer, so that triggers do not wait for it."""
 
-SILENT_S: Final = 6.0
+STORE_TIMEOUT_S: Final = 6.0
 """Timeout of a store that does not answer; longer than the mesh's expiry."""
 
-UNREACHABLE_S: Final = 10.0
+FLIGHT_FAILURE_S: Final = 10.0
 """From then on a store that Flight does not reach is asked over the mesh, which forgets the dead
 ones before."""
 
-DESCRIPTION_S: Final = 30.0
+LOCATION_MAX_AGE_S: Final = 30.0
 """Age at which a store's location is asked for again: it may have restarted elsewhere."""
 
-FIND_S: Final = 2.0
+DISCOVERY_TIMEOUT_S: Final = 2.0
 """Timeout of discovery: the first store answers earlier, and ``dafka_core`` waits longer for known
 stores that are far away."""
 
-TRUST_S: Final = 1.0
+REGISTRY_MAX_AGE_S: Final = 1.0
 """Age up to which a task uses its process's list of stores without a request."""
 
-OTHERS_S: Final = 4.0
+FLIGHT_ANNOUNCE_TIMEOUT_S: Final = 4.0
 """Timeout of a sink that sees only stores without Flight: a store announces its Flight endpoint
 some time after its start."""
 
-DISCARD_S: Final = 2.0
+DISCARD_TIMEOUT_S: Final = 2.0
 """Timeout for discarding staged rows; the store discards the rest by age."""
 
-RANGES_S: Final = 5.0
+SNAPSHOT_MAX_AGE_S: Final = 5.0
 """Age at which a plan needs a new snapshot: a query without new data asks for no offsets."""
 
-WATCH_S: Final = 3.0
-"""Time for which a store may hold a watch request; with ``ANSWER_S`` less than the time in which a
-lost host is detected."""
+WATCH_TIMEOUT_S: Final = 3.0
+"""Time for which a store may hold a watch request; with ``REQUEST_TIMEOUT_S`` less than the time in
+which a lost host is detected."""
 
-LOOK_S: Final = 1.0
+IDLE_CHECK_S: Final = 1.0
 """Silence of all watches after which an idle query asks the stores: new ones may have started."""
 
-UNWATCHED_S: Final = 0.04
+UNWATCHED_POLL_S: Final = 0.04
 """Poll interval of an idle query at a store without watch requests."""
 
-COMPLETE_S: Final = 10.0
+FULL_HEADS_MAX_AGE_S: Final = 10.0
 """Age at which a store is asked for all partitions instead of the changes."""
 
 CONNECTION_IDLE_S: Final = 60.0
@@ -100,7 +100,7 @@ class Deadline:
 
     def pause(self) -> None:
         """Sleep until the next attempt, at most until the deadline."""
-        time.sleep(min(LOOK_AGAIN_S, self.left_s))
+        time.sleep(min(POLL_INTERVAL_S, self.left_s))
 
     def attempts(self) -> Iterator[int]:
         """Count attempts from 0, with pauses between them; the last one is at the deadline."""

@@ -136,9 +136,11 @@ class Application(NamedTuple):
 
         def transactions_at(client: StoreClient) -> Transactions:
             topics = [self.topic] if self.topic else None
-            infos = client.heads(topics, timeout_s=timing.ANSWER_S)
+            infos = client.heads(topics, timeout_s=timing.REQUEST_TIMEOUT_S)
             own = [info.tp for info in infos if info.partition.startswith(prefixes)]
-            states = client.transaction_states(own, timeout_s=timing.ANSWER_S) if own else []
+            states = (
+                client.transaction_states(own, timeout_s=timing.REQUEST_TIMEOUT_S) if own else []
+            )
             last = {tp: state.transaction for tp, state in zip(own, states, strict=True)}
             return {tp: each for tp, each in last.items() if each is not None}
 

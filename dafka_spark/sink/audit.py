@@ -64,9 +64,9 @@ def write_record(
     with WriterFactory(options, picked) as factory, factory.open(tp) as writer:
 
         def last_at(client: StoreClient) -> tuple[int, list[bytes]]:
-            ((end, *_),) = client.transaction_states([tp], timeout_s=timing.ANSWER_S)
+            ((end, *_),) = client.transaction_states([tp], timeout_s=timing.REQUEST_TIMEOUT_S)
             start = max(0, end - _LAST)
-            return end, [*read_contents(client, tp, start, end, timeout_s=timing.ANSWER_S)]
+            return end, [*read_contents(client, tp, start, end, timeout_s=timing.REQUEST_TIMEOUT_S)]
 
         _, last = max(answer for _, answer in factory.session.ask(last_at, deadline))
         before, own = split(last, batch)

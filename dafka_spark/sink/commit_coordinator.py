@@ -34,9 +34,11 @@ def pick_store(options: SinkOptions) -> PickedStore:
 
     def size_at(client: StoreClient) -> int:
         if not options.topic:  # column topic names it; the store must answer all the same
-            client.describe(timeout_s=timing.ANSWER_S)
+            client.describe(timeout_s=timing.REQUEST_TIMEOUT_S)
             return 0
-        return sum(info.end for info in client.heads([options.topic], timeout_s=timing.ANSWER_S))
+        return sum(
+            info.end for info in client.heads([options.topic], timeout_s=timing.REQUEST_TIMEOUT_S)
+        )
 
     deadline = Deadline(options.delivery_timeout_s)
     with StoreSession(options.mesh_address) as session:
@@ -192,7 +194,7 @@ def discard(
     Args:
         partitions: where killed tasks may have staged rows without a report.
     """
-    deadline = Deadline(timing.DISCARD_S)
+    deadline = Deadline(timing.DISCARD_TIMEOUT_S)
     discards = {Discard(each.tp, each.attempt) for each in ranges if each.attempt}
 
     def discard_at(client: StoreClient) -> None:

@@ -135,9 +135,9 @@ class WriterFactory(Closing):
 
     def _caught_up(self, tp: TopicPartition, deadline: Deadline) -> States:
         def state_at(client: StoreClient) -> TransactionState:
-            return client.transaction_states([tp], timeout_s=timing.ANSWER_S)[0]
+            return client.transaction_states([tp], timeout_s=timing.REQUEST_TIMEOUT_S)[0]
 
-        why, away = "it is unreachable", Deadline(timing.SILENT_S)
+        why, away = "it is unreachable", Deadline(timing.STORE_TIMEOUT_S)
         for _ in deadline.attempts():
             states = self.session.ask(state_at, deadline)
             end = max(state.end for _, state in states)
@@ -229,7 +229,7 @@ class StagingWriter:
         if error[0] is not None:
             with suppress(DafkaError):
                 discard = Discard(self._tp, self.attempt)
-                self._client.discard([discard], timeout_s=timing.DISCARD_S)
+                self._client.discard([discard], timeout_s=timing.DISCARD_TIMEOUT_S)
 
     # -- the rows' way to the store's disk -------------------------------------------------------
 
@@ -333,7 +333,7 @@ class StagingWriter:
         self._close()
         self._wait_turn(error, deadline)
         session, store = self._factory.session, self._factory.picked
-        away = Deadline(timing.SILENT_S)
+        away = Deadline(timing.STORE_TIMEOUT_S)
         session.refresh()
         for client in session.clients_at(store, deadline):
             try:
@@ -352,7 +352,7 @@ class StagingWriter:
         """Stage the retained rows that the store lacks; return False if it has to catch up."""
         self._close()
         self._client = client
-        (state,) = client.transaction_states([self._tp], timeout_s=timing.ANSWER_S)
+        (state,) = client.transaction_states([self._tp], timeout_s=timing.REQUEST_TIMEOUT_S)
         at = state.staged_end
         first = self._retained[0].offset if self._retained else self.end
         if state.attempt == self.attempt and first <= at <= self.end:
@@ -403,7 +403,7 @@ def fence(tp: TopicPartition, states: States, picked: StoreClient, end: int) -> 
         if client is not picked and state.staged_end > state.end and not is_older:
             with suppress(DafkaError):
                 attempt = state.attempt or _take_over(client, tp, state.end)
-                client.discard([Discard(tp, attempt)], timeout_s=timing.DISCARD_S)
+                client.discard([Discard(tp, attempt)], timeout_s=timing.DISCARD_TIMEOUT_S)
 
 
 def _take_over(client: StoreClient, tp: TopicPartition, end: int) -> str:
@@ -413,7 +413,7 @@ def _take_over(client: StoreClient, tp: TopicPartition, end: int) -> str:
     perhaps another order.
     """
     attempt = uuid.uuid4().hex.upper()
-    with client.put(tp, end, attempt=attempt, timeout_s=timing.DISCARD_S) as put:
+    with client.put(tp, end, attempt=attempt, timeout_s=timing.DISCARD_TIMEOUT_S) as put:
         put.write(pa.array([b""], pa.binary()))
-        put.wait_durable(end + 1, timeout_s=timing.DISCARD_S)
+        put.wait_durable(end + 1, timeout_s=timing.DISCARD_TIMEOUT_S)
     return attempt

@@ -73,8 +73,8 @@ class StoreSession(Closing):
 
     @property
     def silent(self) -> list[str]:
-        """Stores that stopped answering less than ``SILENT_S`` ago: they may come back."""
-        return self._registry.silent(timing.SILENT_S)
+        """Stores that stopped answering less than ``STORE_TIMEOUT_S`` ago: they may come back."""
+        return self._registry.silent(timing.STORE_TIMEOUT_S)
 
     def known(self) -> list[StoreClient]:
         """Return the known stores without contacting them; discover them if there are none."""
@@ -90,11 +90,11 @@ class StoreSession(Closing):
         if not locations:
             return self.refresh()
         clients = self._clients(locations)
-        if time.monotonic() - registry.updated_at < timing.TRUST_S:
+        if time.monotonic() - registry.updated_at < timing.REGISTRY_MAX_AGE_S:
             return clients
         if not registry.silent():
             with suppress(StoreUnreachableError):
-                confirmed = clients[0].stores(timeout_s=timing.ANSWER_S)
+                confirmed = clients[0].stores(timeout_s=timing.REQUEST_TIMEOUT_S)
                 if _endpoints(confirmed) == _endpoints(locations):
                     return clients
         return self.refresh()
@@ -104,7 +104,7 @@ class StoreSession(Closing):
         registry = self._registry
         with connections.lend(self._address) as reader:
             with suppress(NoStoreError):
-                reader.hear_stores(timeout_s=timing.FIND_S)
+                reader.hear_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             registry.update(reader.endpoints(), reader.stores())
         registry.ask(lambda client: None, max_age_s=0.0, again=True)
         remember(self._address.name, registry.locations)
@@ -126,9 +126,11 @@ class StoreSession(Closing):
             if len(found) >= max(acks, 1):
                 return found
             if not found and self._registry.others:
-                if deadline.waited_s >= timing.OTHERS_S:
+                if deadline.waited_s >= timing.FLIGHT_ANNOUNCE_TIMEOUT_S:
                     break
-            elif deadline.waited_s >= timing.FIND_S and not (has_logged or deadline.is_over):
+            elif deadline.waited_s >= timing.DISCOVERY_TIMEOUT_S and not (
+                has_logged or deadline.is_over
+            ):
                 has_logged = True
                 self._log_missing(len(found), acks, deadline)
         raise self._too_few(len(found), acks, deadline.timeout_s)
@@ -163,7 +165,7 @@ class StoreSession(Closing):
             StoreUnreachableError: a store that may have more does not answer until the deadline,
                 or no store does.
         """
-        given_up = Deadline(timing.SILENT_S)
+        given_up = Deadline(timing.STORE_TIMEOUT_S)
         lost = StoreUnreachableError("", "no store with Arrow Flight is reachable")
         for attempt in deadline.attempts():
             clients = self.refresh() if attempt or self.silent else self.current()
@@ -212,7 +214,7 @@ class StoreSession(Closing):
                 that is behind.
         """
         have = {holder} if holder else set()
-        given_up = Deadline(timing.SILENT_S)
+        given_up = Deadline(timing.STORE_TIMEOUT_S)
         missing: dict[str, _Missing] = {}
         clients = self.current()
         while True:
@@ -223,7 +225,7 @@ class StoreSession(Closing):
                     continue
                 pending = missing.get(store, _Missing(written, 0))
                 try:
-                    wait_s = min(deadline.left_s, timing.LOOK_AGAIN_S)
+                    wait_s = min(deadline.left_s, timing.POLL_INTERVAL_S)
                     left = _missing_at(client, pending.transactions, wait_s)
                 except StoreUnreachableError:
                     is_lost = True
@@ -269,7 +271,7 @@ def _missing_at(client: StoreClient, written: Written, wait_s: float) -> _Missin
         return _Missing(written, end)
     if others := written[:-1]:
         tps = [tp for tp, _ in others]
-        states = client.transaction_states(tps, timeout_s=timing.ANSWER_S)
+        states = client.transaction_states(tps, timeout_s=timing.REQUEST_TIMEOUT_S)
         pairs = zip(others, states, strict=True)
         if left := [(each, state.end) for each, state in pairs if not _has(state, each[1])]:
             return _Missing([each for each, _ in left], left[-1][1])

@@ -84,7 +84,7 @@ def stores(options: SourceOptions, connect: Connect) -> Columns:
     }
     with connect(options.mesh_address) as reader:
         there, endpoints = reader.stores(), reader.endpoints()
-        away = reader.missing_stores(timeout_s=timing.FIND_S)
+        away = reader.missing_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
     held: dict[str, list[int]] = {}
     for holders in snapshot.holders.values():
         for each in holders:
@@ -161,9 +161,9 @@ def _facts(options: SourceOptions, connect: Connect) -> dict[TopicPartition, Par
 
 def _ask_facts(client: StoreClient) -> dict[str, Any]:
     """Return the columns that a store alone knows; its clock is compared with this machine's."""
-    space = asdict(client.space(timeout_s=timing.ANSWER_S))
+    space = asdict(client.space(timeout_s=timing.REQUEST_TIMEOUT_S))
     asked_us = time.time_ns() // 1_000
-    clock_us = client.clock_us(timeout_s=timing.ANSWER_S)
+    clock_us = client.clock_us(timeout_s=timing.REQUEST_TIMEOUT_S)
     ahead_us = clock_us - (asked_us + time.time_ns() // 1_000) / 2
     return {**space, "clock_ahead_s": ahead_us / 1e6}
 

@@ -156,7 +156,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         self,
         schema: StructType,
         options: SourceOptions,
-        connect: connections.Connect = connections.lend_kept,
+        connect: connections.Connect = connections.lend_reader_for_query,
     ) -> None:
         super().__init__(schema, options, connect)
         self._frozen: Heads | None = None
@@ -260,7 +260,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
             if each.start < each.end
         ]
         # ``availableNow`` takes no snapshots, but stores come and go meanwhile.
-        is_old = time.monotonic() - self._snapshot_at > timing.RANGES_S
+        is_old = time.monotonic() - self._snapshot_at > timing.SNAPSHOT_MAX_AGE_S
         needs_stores = self._options.fetch != MESH or self._options.archive
         if needs_stores and (self._snapshot is None or is_old):
             self._refresh()
@@ -365,7 +365,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
             others = {tp: heads[tp] for tp in heads if tp not in waiting}
             if self._frozen is None and not self._regressions.is_slow:
                 return others  # the next trigger takes a new snapshot
-            time.sleep(timing.LOOK_AGAIN_S)
+            time.sleep(timing.POLL_INTERVAL_S)
             found = self._refresh()
             # The others keep their ends, which may be frozen.
             heads = others | {tp: found[tp] for tp in waiting if tp in found}
@@ -397,7 +397,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
                 may_be_new = self._offsets.wait(snapshot, deadline.left_s)
                 # A store sends a change within milliseconds: after a long wait without one, no
                 # record from before the question is missed, as ``processAllAvailable`` demands.
-                is_recent = time.monotonic() - self._snapshot_at < timing.LOOK_S
+                is_recent = time.monotonic() - self._snapshot_at < timing.IDLE_CHECK_S
                 if not may_be_new and is_recent and deadline.timeout_s >= LONG_S:
                     return known
             heads = self._refresh()

@@ -220,7 +220,7 @@ class OffsetReader:
             why = _NO_TIMES.format(tp)
             raise answers.failures.get(tp) or ConfigError(bound.option, bound.limit.text, why)
         unmatched = [tp for tp in times if answers.found[tp] is None]
-        if unmatched and bound.fails_unmatched:
+        if unmatched and bound.is_strict:
             why = _UNMATCHED.format(unmatched[0], shown_time(wanted[unmatched[0]].number))
             raise ConfigError(bound.option, bound.limit.text, why)
         is_fixed = any(wanted[tp].base == TIME for tp in unmatched)
@@ -346,7 +346,7 @@ class OffsetReader:
             ConfigError: fewer stores are reachable than option ``minStores`` demands.
         """
         with self._connect(self._options.mesh_address) as reader:
-            missing = reader.missing_stores(timeout_s=timing.FIND_S)
+            missing = reader.missing_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             reachable = len(reader.stores())
         check_min_stores("minStores", self._options.min_stores, reachable, missing)
         for each in missing:
@@ -389,7 +389,7 @@ class OffsetReader:
 
     def _everything(self) -> Collection[TopicPartition]:
         everything = replace(
-            self._options.without_bounds(),
+            self._options.without_limits(),
             subscribe=(),
             assign=frozenset(),
             subscribe_pattern=EVERY_TOPIC,
@@ -414,7 +414,7 @@ class OffsetReader:
 
     @property
     def _answer_s(self) -> float:
-        return min(self._options.fetch_timeout_s, timing.ANSWER_S)
+        return min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)
 
     # -- snapshots ---------------------------------------------------------------------------------
 
@@ -429,14 +429,14 @@ class OffsetReader:
                 over_mesh = self._discover(reader)
             elif thorough:
                 with suppress(NoStoreError):  # the known stores still answer
-                    reader.hear_stores(timeout_s=timing.FIND_S)
+                    reader.hear_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             registry = _registries.setdefault(reader, StoreRegistry(keys=self._options.keys))
             answers = self._by_flight(registry, reader)
             if not answers and over_mesh is None:
                 # None of the known stores answers: this waits for one that comes back.
                 over_mesh = self._over_mesh(reader)
                 answers = self._by_flight(registry, reader, again=True)
-            failing = registry.failures(0.0 if thorough else timing.UNREACHABLE_S)
+            failing = registry.failures(0.0 if thorough else timing.FLIGHT_FAILURE_S)
             is_partial = bool(registry.others or failing)
             if over_mesh is None and is_partial and (thorough or fetch == AUTO):
                 over_mesh = self._over_mesh(reader)
@@ -470,7 +470,7 @@ class OffsetReader:
             lambda client: self._watch.heads(client, self._answer_s),
             timeout_s=self._answer_s,
             # A log file is readable only in the session that the location names.
-            max_age_s=0.0 if self._options.fetch == LOCAL else timing.DESCRIPTION_S,
+            max_age_s=0.0 if self._options.fetch == LOCAL else timing.LOCATION_MAX_AGE_S,
             again=again,
         )
 
@@ -486,7 +486,7 @@ class OffsetReader:
         deadline = Deadline(self._options.fetch_timeout_s)
         address = self._options.mesh_address
         try:
-            return self._over_mesh(reader, timing.FIND_S)
+            return self._over_mesh(reader, timing.DISCOVERY_TIMEOUT_S)
         except NoStoreError as error:
             has_flight = set(reader.stores()) <= set(reader.endpoints())
             if error.unmet and self._options.fetch != MESH and has_flight:
@@ -657,7 +657,7 @@ class StoreWatch:
     def heads(self, client: StoreClient, timeout_s: float) -> Heads:
         """Return a store's partitions: the same object as long as nothing has changed."""
         store, now = self._of(client.location), time.monotonic()
-        cursor = store.cursor if now < store.complete_at + timing.COMPLETE_S else ""
+        cursor = store.cursor if now < store.complete_at + timing.FULL_HEADS_MAX_AGE_S else ""
         found = client.watch(self._topics, cursor, wait_s=0.0, timeout_s=timeout_s)
         changed = {info.tp: info for info in self._selection.of(found.heads)}
         store.cursor = found.cursor
@@ -673,7 +673,7 @@ class StoreWatch:
         watched = [self._has_watch(self._of(each)) for each in locations]
         if all(watched):
             return self._changed.wait(timeout_s)
-        self._changed.wait(min(timeout_s, timing.UNWATCHED_S))
+        self._changed.wait(min(timeout_s, timing.UNWATCHED_POLL_S))
         return True
 
     def _of(self, location: StoreLocation) -> _WatchedStore:
@@ -690,12 +690,12 @@ class StoreWatch:
         return store.is_watched
 
     def _run(self, store: _WatchedStore, cursor: str) -> None:
-        waiting = {"wait_s": timing.WATCH_S, "timeout_s": timing.ANSWER_S}
+        waiting = {"wait_s": timing.WATCH_TIMEOUT_S, "timeout_s": timing.REQUEST_TIMEOUT_S}
         try:
             with connections.lend_client(store.location, self._keys) as client:
                 client.watch(self._topics, cursor, **waiting)
         except DafkaError as error:
             _log.debug("%s", error)  # the next snapshot finds the cause
-            store.unwatched_until = time.monotonic() + timing.RETRY_S
+            store.unwatched_until = time.monotonic() + timing.STORE_BACKOFF_S
         store.is_watched = False
         self._changed.set()

@@ -69,7 +69,7 @@ class ProgressPublisher:
         """Note that the query has read everything before an offset.
 
         With ``is_last`` the query ends by itself at this offset.  That is reported at once, and
-        this waits for up to ``ANSWER_S`` until a store has the report.
+        this waits for up to ``REQUEST_TIMEOUT_S`` until a store has the report.
         """
         news: News = offset, is_last
         if not self._report.query or self._newest in (news, (offset, True)):
@@ -81,7 +81,7 @@ class ProgressPublisher:
                 self._is_started = True
                 threading.Thread(target=self._run, name="dafka-progress", daemon=True).start()
             if is_last:
-                self._changed.wait_for(lambda: self._tried == news, timing.ANSWER_S)
+                self._changed.wait_for(lambda: self._tried == news, timing.REQUEST_TIMEOUT_S)
 
     def close(self) -> None:
         """End the reports."""
@@ -137,7 +137,9 @@ class ProgressPublisher:
         with ExitStack() as lent:
             lend, keys = connections.lend_client, self._options.keys
             clients = [lent.enter_context(lend(each, keys)) for each, _ in found]
-            publish(clients, self._options.progress_topic, report, timeout_s=timing.ANSWER_S)
+            publish(
+                clients, self._options.progress_topic, report, timeout_s=timing.REQUEST_TIMEOUT_S
+            )
         return size
 
     def _log_once(self, error: Exception) -> None:

@@ -76,7 +76,7 @@ class BatchLimit:
     @property
     def default(self) -> ReadLimit:
         """The limit for Spark, which hands it back; ``taken`` applies the others as well."""
-        rows, size = self._options.max_offsets_per_trigger, self._options.trigger_bytes
+        rows, size = self._options.max_offsets_per_trigger, self._options.max_trigger_bytes
         if rows is not None:
             return ReadMaxRows(rows)
         if size == UNLIMITED_BYTES and self._options.min_offsets_per_trigger is None:
@@ -124,7 +124,9 @@ class BatchLimit:
         total = sum(waiting.values())
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else total
         most = min(rows, self._options.max_offsets_per_trigger or rows)
-        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.trigger_bytes
+        size = (
+            limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_trigger_bytes
+        )
         if min(total, most) * UNASKED_BYTES > size:
             within = records_within(size, waiting, self.sizes(waiting, firsts, holders))
             self._warn_of_default(size, within, total)
@@ -141,7 +143,7 @@ class BatchLimit:
             for best in ranked(holders.get(tp, ()))[:1]:
                 wanted = AskedRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
                 stores.setdefault(best.location, []).append(wanted)
-        timeout_s = min(self._options.fetch_timeout_s, timing.ANSWER_S)
+        timeout_s = min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)
         for location, ranges in stores.items():
             try:
                 with connections.lend_client(location, self._options.keys) as client:

@@ -268,7 +268,7 @@ def test_what_a_batch_that_fails_has_staged_is_discarded(
 
 @pytest.mark.parametrize("moment", ["staged", "committed"])
 def test_another_store_takes_over(monkeypatch: pytest.MonkeyPatch, topic: str, moment: str) -> None:
-    monkeypatch.setattr(timing, "SILENT_S", 5.0)
+    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 5.0)
     rows = numbers(0, 10), numbers(10, 30)
     with ForkedCluster(stores=2) as own:
         first = MicroBatch(monkeypatch, own, 0, topic)

@@ -30,7 +30,7 @@ def write(store: Served, epoch: Epoch, count: int) -> None:
 
 
 def take_over(store: Served, count: int) -> None:
-    """Continue from offset 60 as the newer producer; the older one's records there are lost."""
+    """Continue from offset 60 as the newer producer, without the older one's records."""
     assert store.log.write([SetAside(A, NEW.start)]) == [None]
     write(store, NEW, count)
 

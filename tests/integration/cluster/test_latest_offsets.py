@@ -106,7 +106,7 @@ def test_a_store_that_only_the_mesh_reaches_answers_there_after_a_while(
     gone.stop()
     assert snapshot(source).heads[A].end == 9  # the first snapshot is over the mesh, too
     assert snapshot(source).heads[A].end == 5
-    monkeypatch.setattr(timing, "UNREACHABLE_S", 0.0)
+    monkeypatch.setattr(timing, "FLIGHT_FAILURE_S", 0.0)
     assert snapshot(source).heads[A].end == 9
 
 
@@ -248,7 +248,7 @@ def test_another_reader_plans_a_repeated_batch(
     end = stream.latestOffset(start, ALL)
     assert not any("first" in str(offset) for offset in (start, end))
     source.served[:] = [second]
-    monkeypatch.setattr(timing, "RANGES_S", 0.0)
+    monkeypatch.setattr(timing, "SNAPSHOT_MAX_AGE_S", 0.0)
     for planning in (stream, reader(source)):
         (part,) = planning.partitions(start, end)
         assert stores(part) == ["second"]

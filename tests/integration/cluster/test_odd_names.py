@@ -74,7 +74,7 @@ def test_a_stream_goes_on_from_its_checkpoint(shared: EmbeddedCluster, topic: st
         stream = DafkaMicroBatchStream(full(), chosen)
         begin = end or stream.initialOffset()
         end = json.loads(json.dumps(stream.latestOffset(begin, ReadAllAvailable())))
-        assert end["version"] == 2
+        assert "packed" in end
         tasks = stream.partitions(begin, end)
         batches = [batch for task in tasks for batch in stream.read(task)]
         found = sorted(name for batch in batches for name in batch["topic"].to_pylist())

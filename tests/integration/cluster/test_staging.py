@@ -178,7 +178,7 @@ def test_a_store_that_is_given_up_fails_the_task_at_once(
 ) -> None:
     """Not after two minutes: Spark can try again at the other store."""
     monkeypatch.setattr(staging, "RETAINED_BYTES", retained)
-    monkeypatch.setattr(timing, "SILENT_S", 1.0)
+    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 1.0)
     with transaction(own, topic, own.stores[0]) as writer:
         writer.write(numbers(0, 155))
         own.kill_store(0)
@@ -192,7 +192,7 @@ def test_a_store_that_is_given_up_fails_the_task_at_once(
 def test_the_only_store_is_waited_for_until_the_deadline(
     own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "SILENT_S", 0.5)
+    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 0.5)
     own.kill_store(1)
     with transaction(own, topic, own.stores[0]) as writer:
         writer.write(numbers(0, 15))

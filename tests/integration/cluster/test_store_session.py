@@ -52,7 +52,7 @@ def test_a_store_that_may_come_back_is_waited_for(
 ) -> None:
     """It alone has the last records; the next writer begins behind them at the other store."""
     # A busy machine starts a store more slowly than the mesh expects.
-    monkeypatch.setattr(timing, "SILENT_S", PATIENCE_S)
+    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", PATIENCE_S)
     host = publish(own, "t", numbers(0, 10), acks="all")
     store, other = own.stores[host], own.stores[1 - host]
     with transaction(own, "t", store, acks="1") as writer, own.paused_store(1 - host):
@@ -94,7 +94,7 @@ def test_a_store_that_is_never_reached_is_waited_for_once(
 ) -> None:
     lost = own.stores[1]
     wall_before(lost, monkeypatch)
-    monkeypatch.setattr(timing, "SILENT_S", 0.5)
+    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 0.5)
 
     def silent() -> list[str]:
         with session_of(own) as session:
@@ -118,12 +118,12 @@ def test_all_stores_are_asked_until_one_is_given_up(
     own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wall_before(own.stores[1], monkeypatch)
-    monkeypatch.setattr(timing, "SILENT_S", 1.0)
+    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 1.0)
     deadline = soon()
     with session_of(own) as session:
         ((client, answer),) = session.ask(lambda _: "an answer", deadline)
     assert (client.location.store, answer) == (own.stores[0], "an answer")
-    assert deadline.waited_s >= timing.SILENT_S
+    assert deadline.waited_s >= timing.STORE_TIMEOUT_S
 
 
 def test_no_answer_counts_where_no_store_answers(own: EmbeddedCluster) -> None:
@@ -136,7 +136,7 @@ def test_no_answer_counts_where_no_store_answers(own: EmbeddedCluster) -> None:
             return client.describe(timeout_s=1.0)
 
         with pytest.raises(StoreUnreachableError):
-            session.ask(ask, Deadline(timing.SILENT_S + 1.0))
+            session.ask(ask, Deadline(timing.STORE_TIMEOUT_S + 1.0))
         assert session.silent == []  # the mesh has given them up
 
 
@@ -144,7 +144,7 @@ def test_a_store_that_fails_one_request_is_waited_for_until_the_deadline(
     own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have more than the one that answers; the mesh keeps it, as it describes itself."""
-    monkeypatch.setattr(timing, "SILENT_S", 0.5)
+    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 0.5)
     busy = own.stores[1]
 
     def ask(client: StoreClient) -> str:
@@ -152,7 +152,7 @@ def test_a_store_that_fails_one_request_is_waited_for_until_the_deadline(
             raise StoreUnreachableError(busy, "it is busy")
         return "an answer"
 
-    deadline = Deadline(3 * timing.SILENT_S)
+    deadline = Deadline(3 * timing.STORE_TIMEOUT_S)
     with session_of(own) as session, pytest.raises(StoreUnreachableError, match=busy):
         session.ask(ask, deadline)
     assert deadline.is_over

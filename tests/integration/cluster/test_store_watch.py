@@ -44,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, wait_s: float = 0.02) -> None:
 
 
 def idle(stream: DafkaMicroBatchStream) -> Offset:
-    """Return the offset of a query that has read everything, and whose next question waits."""
+    """Return the offset of a query that has read everything; its next question waits."""
     end = stream.latestOffset(stream.initialOffset(), ALL)
     assert stream.latestOffset(end, ALL) == end
     return end
@@ -126,7 +126,7 @@ def test_a_long_wait_needs_a_snapshot_once_a_second(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch, LONG_S)
-    monkeypatch.setattr(timing, "LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(timing, "IDLE_CHECK_S", PATIENCE_S)
     first, second = serve("first"), serve("second")
     first.add(A, 5)
     second.add(A, 9)
@@ -139,7 +139,7 @@ def test_a_long_wait_needs_a_snapshot_once_a_second(
             assert stream.latestOffset(start, ALL) is start
     source.served.append(second)
     assert stream.latestOffset(start, ALL) is start
-    monkeypatch.setattr(timing, "LOOK_S", 0.0)
+    monkeypatch.setattr(timing, "IDLE_CHECK_S", 0.0)
     assert stream.latestOffset(start, ALL)["topics"] == {"t": {"A": 9}}
 
 
@@ -167,8 +167,8 @@ def test_a_store_that_dies_meanwhile_stops_no_query(
 def test_a_restarted_store_sends_everything(
     serve: Serve, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "RETRY_S", 0.0)
-    monkeypatch.setattr(timing, "DESCRIPTION_S", 0.0)
+    monkeypatch.setattr(timing, "STORE_BACKOFF_S", 0.0)
+    monkeypatch.setattr(timing, "LOCATION_MAX_AGE_S", 0.0)
     store = serve("one")
     store.add(A, 5)
     stream = reader(HeardOf([store]))
@@ -201,7 +201,7 @@ def test_a_store_without_free_watches_is_polled(serve: Serve, later: Later) -> N
     asked.clear()
     waiting = later(stream.latestOffset, start, ALL)
     wait_until(lambda: len(asked) >= 4)
-    assert asked[3] - asked[0] >= 3 * timing.UNWATCHED_S * 0.9
+    assert asked[3] - asked[0] >= 3 * timing.UNWATCHED_POLL_S * 0.9
     store.add(A, 1)
     assert waiting.result()["topics"] == {"t": {"A": 6}}
     for permit in taken:

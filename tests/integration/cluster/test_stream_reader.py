@@ -62,7 +62,7 @@ def test_a_history_is_not_read(one: Served, away: Served, caplog: pytest.LogCapt
     assert positions(begun) == {"A": 5}
     source.served.append(away)
     first = stream.latestOffset(begun, ALL)
-    assert positions(first) == {"A": 5, "B": 50}  # though there is nothing to read
+    assert positions(first) == {"A": 5, "B": 50}  # without a record to read
     assert read(stream, begun, first) == {}
     assert stream.latestOffset(json_round(first), ALL) == json_round(first)
     (warning,) = [each.getMessage() for each in caplog.records if "'latest'" in each.message]

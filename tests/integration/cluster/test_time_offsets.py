@@ -302,6 +302,9 @@ def test_a_range_includes_records_that_match_at_any_store(one: Served, serve: Se
     late = serve("late")
     hourly(late, A, 2)
     assert filtered(HeardOf([one, late]), (">=", 4), ("<", 6))["A"] == (4, 6)
+    early = serve("early")
+    hourly(early, A, 10, T0_MS - HOUR_MS)
+    assert filtered(HeardOf([one, early]), ("<", 9))["A"] == (0, 10)
 
 
 def test_a_store_that_does_not_answer_narrows_nothing(

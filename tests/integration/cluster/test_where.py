@@ -111,13 +111,13 @@ def test_keys_and_typed_values_are_conditions_too(serve: Serve) -> None:
     store.append(TP, [closed(b'{"id": 1}', b"k"), b"broken", closed(None, b"k")])
     given = {"valueFormat": "json", "valueSchema": "id INT", "fetch": "flight"}
     found = options("key = 'k' AND value IS NOT NULL", **given).for_batch()
-    query = DafkaBatchReader(full(value=found.value_kind), found, HeardOf([store]).connect)
+    query = DafkaBatchReader(full(value=found.value_type), found, HeardOf([store]).connect)
     (task,) = query.partitions()
     (rows,) = query.read(task)
     assert rows["value"].to_pylist() == [{"id": 1}]
     assert rows["key"].to_pylist() == [b"k"]
     bad = options("value = 'broken'", **given).for_batch()
-    query = DafkaBatchReader(full(value=bad.value_kind), bad, HeardOf([store]).connect)
+    query = DafkaBatchReader(full(value=bad.value_type), bad, HeardOf([store]).connect)
     with pytest.raises(BadValueError, match="offset 1"):
         list(query.read(query.partitions()[0]))
 

@@ -21,7 +21,7 @@ ALL = ReadAllAvailable()
 
 
 class Clock:
-    """A module ``time`` whose wall clock is wrong."""
+    """A module ``time`` with a wrong wall clock."""
 
     def __init__(self, ahead_s: int) -> None:
         self._ahead_ns = ahead_s * 1_000_000_000

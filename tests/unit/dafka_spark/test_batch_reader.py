@@ -195,7 +195,7 @@ def test_all_filters_remain_sparks(
         assert reader.pushFilters([one, other]) == [one, other]
     assert len(caplog.records) == shares
     for record in caplog.records:
-        assert "would lack rows: load another one for each filter" in record.message
+        assert "would lack rows: load one for each filter" in record.message
 
 
 def test_only_an_option_pushes_filters() -> None:

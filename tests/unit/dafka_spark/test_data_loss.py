@@ -195,7 +195,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> ChangingReader:
-    monkeypatch.setattr(timing, "LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(timing, "POLL_INTERVAL_S", 0.001)
     memory = ChangingReader()
     memory.add(A, 10)
     memory.add(B, 20)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dafka_spark.frames import option_texts
+from dafka_spark.frames import spark_options
 from dafka_spark.options import SourceOptions
 
 
 def test_values_become_texts() -> None:
-    texts = option_texts(
+    texts = spark_options(
         {
             "starting_offsets": {"t": {"A": 3}},
             "maxOffsetsPerTrigger": 7,

@@ -298,10 +298,10 @@ def test_ending_times_take_precedence_over_offsets() -> None:
 
 def test_a_partition_without_a_later_record_fails_only_with_the_strategy() -> None:
     """A producer may be idle or have ended; ``-10m`` never fails a query."""
-    assert not read(startingTimestamp=1).starting(AT_LATEST).fails_unmatched
-    assert read(startingTimestamp=1, **STRATEGY).starting(AT_LATEST).fails_unmatched
-    assert read(startingOffsetsByTimestamp=BY_TIME, **STRATEGY).starting(AT_LATEST).fails_unmatched
-    assert not read(startingOffsets="-10m", **STRATEGY).starting(AT_LATEST).fails_unmatched
+    assert not read(startingTimestamp=1).starting(AT_LATEST).is_strict
+    assert read(startingTimestamp=1, **STRATEGY).starting(AT_LATEST).is_strict
+    assert read(startingOffsetsByTimestamp=BY_TIME, **STRATEGY).starting(AT_LATEST).is_strict
+    assert not read(startingOffsets="-10m", **STRATEGY).starting(AT_LATEST).is_strict
 
 
 def test_positions_may_name_any_selected_topic() -> None:
@@ -313,7 +313,7 @@ def test_positions_may_name_any_selected_topic() -> None:
 
 
 def test_options_without_start_and_end() -> None:
-    options = read(startingTimestamp=1, endingOffsets="latest", minPartitions=7).without_bounds()
+    options = read(startingTimestamp=1, endingOffsets="latest", minPartitions=7).without_limits()
     assert options == read(minPartitions=7)
 
 
@@ -330,7 +330,7 @@ def test_options_without_start_and_end() -> None:
 )
 def test_size_of_a_micro_batch(given: dict[str, str], size: int, by_default: bool) -> None:
     options = read(**given)
-    assert options.trigger_bytes == size
+    assert options.max_trigger_bytes == size
     assert options.is_limited_by_default is by_default
 
 
@@ -464,7 +464,7 @@ def test_the_driver_reads_a_schema_file(tmp_path: Path) -> None:
     for path, options in given:
         parsed = read(**options)
         path.unlink()  # executors do not have it
-        assert parsed.value_kind.simpleString() == "struct<id:bigint>"
+        assert parsed.value_type.simpleString() == "struct<id:bigint>"
     assert parsed == read(**{**given[1][1], "valueschema": file.text})
     with pytest.raises(ConfigError, match=r"'valueSchema' .* has no message 'N'; there are a\.M"):
         read(**{**given[1][1], "valueschema": file.text, "messagename": "N"})

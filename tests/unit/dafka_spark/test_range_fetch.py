@@ -49,7 +49,7 @@ GONE = StoreUnreachableError("S", "connection lost")
 def short_pauses() -> Iterator[None]:
     """Sources in memory need no pauses."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "LOOK_AGAIN_S", 0.001)
+        patch.setattr(timing, "POLL_INTERVAL_S", 0.001)
         yield
 
 

@@ -15,11 +15,19 @@ from dafka_spark.cluster.timing import Deadline
     "ascending",
     [
         # The mesh forgets a dead store before a task continues without it.
-        (ReaderOptions().peer_expiry_ms / 1e3, timing.ANSWER_S, timing.SILENT_S),
-        (timing.SILENT_S, timing.UNREACHABLE_S),
-        (timing.FIND_S, timing.OTHERS_S),  # discovery comes before the Flight endpoint
-        (timing.LOOK_AGAIN_S, timing.RETRY_S, timing.ANSWER_S),
-        (timing.TRUST_S, timing.RANGES_S, timing.DESCRIPTION_S, timing.CONNECTION_IDLE_S),
+        (ReaderOptions().peer_expiry_ms / 1e3, timing.REQUEST_TIMEOUT_S, timing.STORE_TIMEOUT_S),
+        (timing.STORE_TIMEOUT_S, timing.FLIGHT_FAILURE_S),
+        (
+            timing.DISCOVERY_TIMEOUT_S,
+            timing.FLIGHT_ANNOUNCE_TIMEOUT_S,
+        ),  # discovery comes before the Flight endpoint
+        (timing.POLL_INTERVAL_S, timing.STORE_BACKOFF_S, timing.REQUEST_TIMEOUT_S),
+        (
+            timing.REGISTRY_MAX_AGE_S,
+            timing.SNAPSHOT_MAX_AGE_S,
+            timing.LOCATION_MAX_AGE_S,
+            timing.CONNECTION_IDLE_S,
+        ),
     ],
 )
 def test_timeouts_are_in_the_order_of_their_dependence(ascending: tuple[float, ...]) -> None:
@@ -37,7 +45,7 @@ def test_a_deadline_leaves_a_valid_timeout(timeout_s: float) -> None:
 def test_the_last_attempt_is_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch, timeout_s: float, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(timing, "LOOK_AGAIN_S", 60.0)
+    monkeypatch.setattr(timing, "POLL_INTERVAL_S", 60.0)
     deadline = Deadline(timeout_s)
     assert list(deadline.attempts()) == expected
     assert deadline.is_over
@@ -47,6 +55,6 @@ def test_the_last_attempt_is_at_the_deadline(
 
 
 def test_attempts_continue_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(timing, "POLL_INTERVAL_S", 0.0)
     attempts = Deadline(60.0).attempts()
     assert list(itertools.islice(attempts, 100)) == list(range(100))
