@@ -1,4 +1,4 @@
-"""Options of Spark's Kafka connector and of Kafka's clients, in one table.
+"""Kafka's options that format ``dafka`` does not have, in one table.
 
 A job written for Kafka changes the format's name and the server's option and keeps the others.
 An option with an equivalent becomes that option, one that tunes Kafka's clients is ignored, and

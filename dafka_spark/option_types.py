@@ -273,10 +273,10 @@ class OffsetRangeLimit:
     partitions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     text: str = field(default="", compare=False)
 
-    def of(self, tp: TopicPartition, unnamed: Position) -> Position:
-        """Return the position of one partition; ``unnamed`` if the limit does not name it."""
-        default = self.everywhere or unnamed
-        return self.partitions.get(tp) or self.topics.get(tp.topic) or default
+    def of(self, tp: TopicPartition, default: Position) -> Position:
+        """Return the position of one partition; ``default`` if the limit does not name it."""
+        named = self.partitions.get(tp) or self.topics.get(tp.topic)
+        return named or self.everywhere or default
 
     @property
     def all(self) -> list[Position]:

@@ -351,20 +351,20 @@ def user_options(given: Mapping[str, str]) -> dict[str, str]:
 class Bound(NamedTuple):
     """The start or the end of a query, and the option that sets it.
 
-    ``unnamed`` is the position of partitions that ``limit`` does not name.  With
-    ``is_strict`` a partition without a record at or after a time fails the query.
+    ``default`` is the position of partitions that ``limit`` does not name.  With
+    ``is_strict``, a partition without a record at or after a time fails the query.
     """
 
     option: str
     limit: OffsetRangeLimit
-    unnamed: Position
+    default: Position
     is_strict: bool = False
 
     @property
     def everywhere(self) -> Position | None:
         """The position of all partitions, if they share one."""
         named = self.limit.topics or self.limit.partitions
-        return None if named else self.limit.everywhere or self.unnamed
+        return None if named else self.limit.everywhere or self.default
 
 
 FAIL_UNMATCHED: Final = "error"
@@ -382,8 +382,8 @@ MODES: Final = (FAILFAST, PERMISSIVE, DROPMALFORMED)
 
 DEFAULT_BYTES: Final = 4 << 30
 """The default of maxBytesPerTrigger.  A topic's whole past in one batch takes hours without a
-checkpoint, and shuffles that fill disks.  This size takes a laptop most of a minute and a hundred
-cores seconds; the 0.1 to 0.5 s that a batch costs Spark are little beside it."""
+checkpoint, and shuffles that fill disks.  A laptop reads this size in a minute, and a hundred cores
+in a few seconds; the 0.1 to 0.5 s that a batch costs Spark are little beside it."""
 
 RECORDS_PER_TASK: Final = 2_500_000
 """The default of maxRecordsPerPartition: half a second of work or more, beside which the 70 ms that
@@ -391,8 +391,7 @@ a task costs Spark are little (measured: 10 million records take a third longer 
 4), and small enough to keep all cores busy.  A topic may have one partition only."""
 
 COUNT_BITS: Final = 14
-"""Of the version that stores keep of a transaction with ``txnVersion``: to how many partitions that
-was written."""
+"""The low bits of a stored transaction version: the number of partitions that it was written to."""
 
 MAX_TXN_VERSION: Final = (1 << 63 - COUNT_BITS) - 1
 
@@ -701,8 +700,8 @@ class SourceOptions(SparkOptions):
             pattern = pattern or values.EVERY_TOPIC
         return values.TopicSelection(frozenset(self.subscribe), pattern, self.assign)
 
-    def starting(self, unnamed: Position) -> Bound:
-        """Return where the query starts, by default at ``unnamed``.
+    def starting(self, default: Position) -> Bound:
+        """Return where the query starts, by default at ``default``.
 
         Partitions that an option does not name start at their first record.
         """
@@ -711,7 +710,7 @@ class SourceOptions(SparkOptions):
                 is_strict = self.starting_offsets_by_timestamp_strategy == FAIL_UNMATCHED
                 fails = is_strict and name != "starting_offsets"
                 return Bound(camel(name), limit, AT_EARLIEST, fails)
-        return Bound("startingOffsets", OffsetRangeLimit(text=unnamed.base), unnamed)
+        return Bound("startingOffsets", OffsetRangeLimit(text=default.base), default)
 
     def ending(self) -> Bound:
         """Return where a batch ends."""

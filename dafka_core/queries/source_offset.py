@@ -16,7 +16,8 @@ partitions of a long offset, or of one with names that are not plain text, are `
   those that lost their next records.
 - ``lives``, if the partitions' producers have lives (``dafka_core.model.epochs``), holds the newest
   life at the time of planning.  A store compares it with its own history.
-- ``begun``, if the query began at ``latest``, is that time in microseconds since the epoch UTC.
+- ``begun`` is the start time of a query that started at ``latest`` or at a time, in microseconds
+  since the epoch UTC.
   Partitions that appear later are read from there on.
 - ``version`` covers this format and the rule that cuts a batch into tasks
   (``offset_ranges.plan_tasks``), as a repeated batch must have the same tasks.

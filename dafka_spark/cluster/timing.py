@@ -23,8 +23,8 @@ STORE_TIMEOUT_S: Final = 6.0
 """Timeout of a store that does not answer; longer than the mesh's expiry."""
 
 FLIGHT_FAILURE_S: Final = 10.0
-"""From then on a store that Flight does not reach is asked over the mesh, which forgets the dead
-ones before."""
+"""From then on the source reads over the mesh what only an unreachable Flight server has; by then
+the mesh has forgotten stores that ended."""
 
 LOCATION_MAX_AGE_S: Final = 30.0
 """Age at which a store's location is asked for again: it may have restarted elsewhere."""
@@ -47,8 +47,8 @@ SNAPSHOT_MAX_AGE_S: Final = 5.0
 """Age at which a plan needs a new snapshot: a query without new data asks for no offsets."""
 
 WATCH_TIMEOUT_S: Final = 3.0
-"""Time for which a store may hold a watch request; with ``REQUEST_TIMEOUT_S`` less than the time in
-which a lost host is detected."""
+"""Time for which a store may hold a watch request.  With ``REQUEST_TIMEOUT_S`` it is at most the
+8 s in which a client detects a lost host."""
 
 IDLE_CHECK_S: Final = 1.0
 """Silence of all watches after which an idle query asks the stores: new ones may have started."""

@@ -205,10 +205,10 @@ def _newest(answers: Answers[Transactions]) -> Progress:
                 last[tp], holders[tp] = transaction, client
     if not last:
         return Progress()
-    version = max(each.version for each in last.values())
-    number = version >> COUNT_BITS
-    written = {tp: each for tp, each in last.items() if each.version >> COUNT_BITS == number}
-    return Progress(number, written, version & (1 << COUNT_BITS) - 1, holders)
+    stored = max(each.version for each in last.values())
+    version = stored >> COUNT_BITS
+    written = {tp: each for tp, each in last.items() if each.version >> COUNT_BITS == version}
+    return Progress(version, written, stored & (1 << COUNT_BITS) - 1, holders)
 
 
 def check(options: SinkOptions, picked: PickedStore) -> None:

@@ -1,7 +1,7 @@
 """A task's writers: they stage rows at the store that the driver has picked.
 
-Staged rows are on the store's disk and invisible until the driver commits them.  A task keeps a
-copy until then, up to a bound, and stages it again when the store restarts.
+Staged rows are on the store's disk and invisible until the driver commits them.  A task retains
+its rows, up to a bound, until all are staged, and stages them again when the store restarts.
 """
 
 from __future__ import annotations

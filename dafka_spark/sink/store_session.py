@@ -84,7 +84,7 @@ class StoreSession(Closing):
     def current(self) -> list[StoreClient]:
         """Return the known stores if one of them confirms the list; otherwise ``refresh``.
 
-        A store may have returned with records that this process would write a second time.
+        Otherwise the commits of a store that has returned could be missed, and written again.
         """
         registry, locations = self._registry, self._registry.locations
         if not locations:

@@ -33,7 +33,7 @@ from dafka_spark.sink.store_session import PickedStore
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 SPECULATION: Final = "spark.speculation"
-"""Local properties of a task.  Only tasks see the session's settings before the first row."""
+"""Properties of the TaskContext: the driver's writer cannot read them before the first row."""
 
 
 @dataclass(frozen=True)

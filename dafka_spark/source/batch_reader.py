@@ -165,7 +165,7 @@ _OPERATORS: Final[dict[type[Filter], str]] = {
 _TYPES: Final = {"topic": str, "partition": str, "offset": int, "timestamp": dt.datetime}
 
 SHARES_PLANS: Final = not hasattr(DataSourceReader, "pushLimit")
-"""Spark runs all queries of one DataFrame with its newest plan, as 4.3 does.  Later
+"""True if Spark, as 4.3 does, runs all queries of one DataFrame with its newest plan.  Later
 versions, which push limits down, too, keep a plan with its scan."""
 
 _SHARED: Final = (

@@ -48,7 +48,7 @@ other sources, which wait as well, or to a short trigger interval: then the wait
 
 SHORT_S, LONG_S, SHARE = 0.05, 0.25, 0.05
 """The first and the longest wait, and the wait as a share of the time without new records.  Four
-questions a second cost little, and delay the query's other sources by a quarter at most."""
+questions a second cost little, and delay the query's other sources by at most 0.25 s."""
 
 PAUSE_S: Final = 0.5
 """A gap of a query with a trigger interval, which never waits."""
@@ -92,7 +92,7 @@ class IdleWait:
 
 
 class LaterPartitions:
-    """Finds where a query that began at ``latest`` starts in partitions that appear later.
+    """Finds where a query that starts at ``latest`` or a time begins in partitions of later.
 
     A partition may be new: the query reads it from its first record on.  Or it has a history, and
     its store was unreachable.  The store finds the first record since then by its own clock.
@@ -107,7 +107,7 @@ class LaterPartitions:
     ) -> dict[TopicPartition, int]:
         """Return the first offsets of these partitions, without those that no store answers for.
 
-        ``begun_us`` is the start of the query, in microseconds since the epoch UTC.
+        ``begun_us`` is the start time of the query, in microseconds since the epoch UTC.
         """
         # The driver's clock may be wrong by hours: each store subtracts from its own.
         ago = RequestedTime(time.time_ns() // 1_000 - begun_us + MARGIN_US, is_ago=True)
@@ -136,11 +136,11 @@ class LaterPartitions:
 
 
 _LEFT_OUT: Final = (
-    "%s appeared after the query began at 'latest', at %s: %d older records are left out, offsets "
+    "%s appeared after the query's start, %s: %d older records are left out, offsets "
     "%d to %d (exclusive)"
 )
 _NOT_LEFT_OUT: Final = (
-    "%s appeared after the query began at 'latest', and no store can find which of its records are "
+    "%s appeared after the query's start, and no store can find which of its records are "
     "older: the query reads it from offset %d on"
 )
 
@@ -148,7 +148,7 @@ _NOT_LEFT_OUT: Final = (
 class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the selected partitions; later ones are read from their first record on.
 
-    After a start at ``latest`` a later partition is read from the query's start on
+    After a start at ``latest`` or a time, a later partition is read from that time on
     (``LaterPartitions``).
     """
 
@@ -190,9 +190,9 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         """Return the start of a query without a checkpoint (``startingOffsets``).
 
         Spark calls this again when it repeats a first batch, and ignores the result: the end of
-        that batch holds its start.  ``startingOffsets`` beyond the end of a partition, which may
-        be shorter only now, is therefore an error of ``latestOffset``, which Spark does not call
-        in that case.
+        that batch holds its start.  So ``latestOffset``, which Spark does not call in that case,
+        raises the error for ``startingOffsets`` beyond the end of a partition, which may look
+        shorter now.
 
         Raises:
             ArchiveError: option ``archive`` is not an archive, or it is damaged.
@@ -245,7 +245,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[DafkaInputPartition]:
         """Return the tasks of a batch; none if it is empty.
 
-        A start that ``end`` holds counts more than ``start``, which is a new result of
+        The start of a partition that ``end`` holds overrides ``start``, which is a new result of
         ``initialOffset`` when Spark repeats a first batch.  The two offsets and the options alone
         decide which task reads which range (``plan_tasks``).
 

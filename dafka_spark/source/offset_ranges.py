@@ -17,7 +17,7 @@ from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 
 
 class HeldRange(NamedTuple):
-    """Offsets of a partition that a store holds, and the newest producer of its records."""
+    """Offsets of a partition that a store holds, and the newest life of the producer of these."""
 
     location: StoreLocation
     earliest: int
@@ -31,8 +31,8 @@ class OffsetRange:
 
     Attributes:
         held: stores that reported some of the range, best first; a hint that changes no row.
-        life: the partition's newest producer when ``end`` was planned.
-        after: the newest producer when the records before ``start`` were read, if they were.
+        life: the newest life of the partition's producer when ``end`` was planned.
+        after: the newest life when the previous batch was planned; NO_LIFE if there was none.
         archived: files of the archive with some of the range; a hint, too.
     """
 
@@ -75,8 +75,8 @@ MAX_JOINED_RANGES: Final = 500
 """The same: a range in a request for many takes 0.1 ms."""
 
 MIN_TASKS: Final = 16
-"""Tasks that joining leaves for as many cores, unless ``minPartitions`` is set: a query may need
-far more time to process records than to read them."""
+"""Joining leaves at least this many tasks, to keep as many cores busy, unless ``minPartitions`` is
+set: a query may need far more time to process records than to read them."""
 
 Holders = Mapping[TopicPartition, Sequence[HeldRange]]
 """Ranges of each partition that stores with Arrow Flight hold."""
@@ -166,7 +166,8 @@ def split(
 def join(parts: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[OffsetRange]]:
     """Group small neighbours, in order, into the ranges of one task.
 
-    A group has at most ``MAX_JOINED_RECORDS`` and ``maxRecordsPerPartition`` records. At least
+    A group of several ranges has at most ``MAX_JOINED_RECORDS`` and ``maxRecordsPerPartition``
+    records. At least
     ``minPartitions`` or ``MIN_TASKS`` groups remain, unless the ranges are fewer.
     """
     max_records = min(MAX_JOINED_RECORDS, options.max_records_per_partition or MAX_JOINED_RECORDS)

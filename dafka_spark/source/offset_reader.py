@@ -1,4 +1,4 @@
-"""The offsets of a query's partitions: latest, earliest, by time, archived, and missing ones.
+"""The offsets of a query's partitions: its start and end, latest, earliest, by time, and archived.
 
 A store sends what has changed since its previous answer, so the cost of a trigger follows the
 changes and not the number of partitions.  While a query is idle, each store also holds one open
@@ -209,7 +209,7 @@ class OffsetReader:
         heads = snapshot.heads
         for tp, position in bound.limit.partitions.items():
             _check_inside(bound, tp, position, heads.get(tp))
-        wanted = {tp: bound.limit.of(tp, bound.unnamed) for tp in heads}
+        wanted = {tp: bound.limit.of(tp, bound.default) for tp in heads}
         times = {
             tp: RequestedTime(each.number, each.base == AGO)
             for tp, each in wanted.items()

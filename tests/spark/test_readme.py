@@ -47,7 +47,7 @@ def test_the_options_tables_are_those_declared(page: str) -> None:
 
 
 def test_a_page_without_a_place_for_the_options_is_an_error() -> None:
-    with pytest.raises(ValueError, match="has them 0 times"):
+    with pytest.raises(ValueError, match="once, not 0 times"):
         options.updated("no tables here", "a table")
 
 

@@ -281,7 +281,7 @@ def test_times_take_precedence_over_offsets() -> None:
     start = read(**given, startingOffsets="earliest").starting(AT_LATEST)
     assert (start.option, start.everywhere) == ("startingOffsetsByTimestamp", None)
     assert start.limit.partitions == {A: Position(TIME, 2_000_000)}
-    assert start.unnamed == AT_EARLIEST
+    assert start.default == AT_EARLIEST
     assert read(startingOffsets="earliest").starting(AT_LATEST).everywhere == AT_EARLIEST
     assert read().starting(AT_LATEST).everywhere == AT_LATEST
 
@@ -291,7 +291,7 @@ def test_ending_times_take_precedence_over_offsets() -> None:
     assert read(**given, endingOffsets="latest-5").ending().everywhere == Position(TIME, 1_000_000)
     del given["endingTimestamp"]
     end = read(**given, endingOffsets="latest-5").ending()
-    assert (end.option, end.unnamed) == ("endingOffsetsByTimestamp", AT_LATEST)
+    assert (end.option, end.default) == ("endingOffsetsByTimestamp", AT_LATEST)
     assert read(endingOffsets="latest-5").ending().everywhere == Position(LATEST, 5)
     assert read().ending().everywhere == AT_LATEST
 
