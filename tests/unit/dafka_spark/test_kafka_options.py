@@ -67,6 +67,7 @@ def test_a_producers_options(caplog: pytest.LogCaptureFixture) -> None:
         ("kafka.partitioner.class", "x", "each task writes to its own partition"),
         ("kafka.transactional.id", "x", "exactly once"),
         ("kafka.security.protocol", "SASL_SSL", "keys authenticate and encrypt instead"),
+        ("kafka.sasl.mechanism", "PLAINTEXT", "keys authenticate and encrypt instead"),
         ("kafka.ssl.truststore.location", "/x", "keys authenticate and encrypt instead"),
         ("kafka.grup.id", "g", "did you mean 'kafka.group.id'?"),
         ("kafka.bootstrap.server", "a:9092", "did you mean 'kafka.bootstrap.servers'?"),
