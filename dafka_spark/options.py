@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -18,7 +18,7 @@ from pyspark.sql import types
 
 from dafka_core.config import node_options as nodes
 from dafka_core.config.missing_stores import parse_min_stores
-from dafka_core.config.node_options import KeyFiles, NodeOptions, keys_in
+from dafka_core.config.node_options import KeyFiles, keys_in
 from dafka_core.config.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.errors import ConfigError
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
@@ -41,7 +41,7 @@ from dafka_spark.option_types import AT_EARLIEST, AT_LATEST, OffsetRangeLimit, P
 _log = logging.getLogger("dafka_spark")
 
 
-# Options of the nodes that join the mesh for Spark, given with a prefix: ``dafka.peer_expiry_ms``,
+# Options of the reader that joins the mesh for Spark, with a prefix: ``dafka.peer_expiry_ms``,
 # in any case and with or without underscores
 
 
@@ -54,15 +54,14 @@ NodeSettings = tuple[tuple[str, str], ...]
 """Names and values of nodes' options, sorted."""
 
 
-def split_node_options(
-    given: Mapping[str, str], tables: Iterable[type[NodeOptions]]
-) -> tuple[dict[str, str], NodeSettings]:
-    """Split options into those of format ``dafka`` and those of nodes.
+def split_node_options(given: Mapping[str, str]) -> tuple[dict[str, str], NodeSettings]:
+    """Split options into those of format ``dafka`` and those of the reader.
 
     Raises:
-        ConfigError: no node has such an option, or its value is invalid.
+        ConfigError: the reader has no such option, or its value is invalid.
     """
-    known = {_folded(row.name): row.name for table in tables for row in table.table()}
+    node_names = (*SHARED_NAMES, *(row.name for row in nodes.ReaderOptions.table()))
+    known = {_folded(name): name for name in node_names}
     others: dict[str, str] = {}
     settings: dict[str, str] = {}
     spellings: dict[str, str] = {}
@@ -80,19 +79,12 @@ def split_node_options(
             why = f"is option {spellings[node_name]!r} in another spelling; leave one of them out"
             raise ConfigError(name, value, why)
         spellings[node_name], settings[node_name] = name, value
-    for table in tables:
-        try:
-            # With a tower, because a node without one reads DAFKA_TOWER.
-            table.build({"tower": "localhost", **settings_of(table, settings.items())})
-        except ConfigError as error:
-            raise ConfigError(NODE_PREFIX + error.option, error.value, error.why) from None
+    try:
+        # With a tower, because a reader without one reads DAFKA_TOWER.
+        nodes.ReaderOptions.build({"tower": "localhost", **settings})
+    except ConfigError as error:
+        raise ConfigError(NODE_PREFIX + error.option, error.value, error.why) from None
     return others, tuple(sorted(settings.items()))
-
-
-def settings_of(node: type[NodeOptions], settings: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the settings that a node takes."""
-    names = {row.name for row in node.table()}
-    return {name: value for name, value in settings if name in names}
 
 
 def _folded(name: str) -> str:
@@ -226,8 +218,6 @@ class SparkOptions(ValueOptions):
     """Options that Spark 4.3 adds itself, in lower case."""
     USE: ClassVar[str] = ""
     NAMES_TOPIC: ClassVar[str] = ""
-    NODES: ClassVar[tuple[type[NodeOptions], ...]] = (nodes.ReaderOptions,)
-    """The nodes that join the mesh and take options with prefix ``dafka.``."""
 
     tower: str = option(
         DEFAULT_TOWER,
@@ -267,8 +257,7 @@ class SparkOptions(ValueOptions):
     @property
     def mesh_address(self) -> MeshAddress:
         """The address of the mesh, or the stores to use without one."""
-        node = tuple(settings_of(nodes.ReaderOptions, self.node).items())
-        return MeshAddress(self.tower, self.host, self.port, self.stores, node)
+        return MeshAddress(self.tower, self.host, self.port, self.stores, self.node)
 
     @property
     def keys(self) -> KeyFiles:
@@ -283,7 +272,7 @@ class SparkOptions(ValueOptions):
             ConfigError: an option is unknown, belongs to the other side, or is invalid.
         """
         names = {row.name.lower(): row.name for row in cls.table()}
-        given, node = split_node_options(translate_kafka_options(given, names), cls.NODES)
+        given, node = split_node_options(translate_kafka_options(given, names))
         known: dict[str, object] = {}
         for name, value in given.items():
             lower = name.lower()
@@ -753,7 +742,6 @@ class SinkOptions(SparkOptions):
 
     USE = "writing"
     NAMES_TOPIC = "topic"
-    NODES = (nodes.ReaderOptions, nodes.ProducerOptions)
     NEEDS_SCHEMA = False  # the rows have one
     ALLOWED = frozenset({"checkpointlocation", "queryname"})
     topic: str = option(
@@ -788,8 +776,8 @@ class SinkOptions(SparkOptions):
     )
     txn_version: int | None = option(
         None,
-        "for batch writes, with `txnAppId`: a number that grows with each write; a write with a "
-        "number up to the last one is skipped",
+        "for batch writes, with `txnAppId`: a number that grows with each write. A write with the "
+        "last number is compared with the rows that are committed, and a lower number is refused",
         kind="int",
         parse=parse_int,
         minimum=0,

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dafka_core.errors import ConfigError, FencedError, OffsetConflictError, ProducerFencedError
+from dafka_core.errors import ConfigError, FencedError, OffsetConflictError
 from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.checkpoint import sync_checkpoint
@@ -155,7 +155,6 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         except (
             FencedError,
             OffsetConflictError,
-            ProducerFencedError,
             TransactionExistsError,
         ) as error:
             for option in ("writer_id", "txn_app_id"):

@@ -89,15 +89,15 @@ def classify(
 def denial(errors: Sequence[DafkaError], start: int, end: int) -> DataLossError | None:
     """Return the loss that all sources of offset ``start`` report; None if one has not lost it.
 
-    A ``SourceLossError`` states by itself which part of the range up to ``end`` is lost; otherwise
-    ``classify`` does, once the stores have answered.
+    For a gap before records that exist it states which part of the range up to ``end`` is lost;
+    otherwise ``classify`` does, once the stores have answered.
     """
     losses = [error for error in errors if isinstance(error, DataLossError)]
     if not losses or len(losses) < len(errors):
         return None
     gaps = [loss for loss in losses if _is_gap(loss)]
     nearest = min(gaps, key=lambda gap: gap.available or 0, default=losses[0])
-    if nearest.available is None or not gaps or isinstance(nearest, SourceLossError):
+    if nearest.available is None or not gaps:
         return nearest
     tp, lost_end = (nearest.topic, nearest.partition), min(nearest.available, end)
     return RetentionAheadError(*tp, start, nearest.available, lost_end=lost_end)

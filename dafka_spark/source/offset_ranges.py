@@ -167,8 +167,7 @@ def join(parts: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[
     """Group small neighbours, in order, into the ranges of one task.
 
     A group of several ranges has at most ``MAX_JOINED_RECORDS`` and ``maxRecordsPerPartition``
-    records. At least
-    ``minPartitions`` or ``MIN_TASKS`` groups remain, unless the ranges are fewer.
+    records. At least ``minPartitions`` or ``MIN_TASKS`` groups remain, unless the ranges are fewer.
     """
     max_records = min(MAX_JOINED_RECORDS, options.max_records_per_partition or MAX_JOINED_RECORDS)
     max_ranges = min(MAX_JOINED_RANGES, len(parts) // (options.min_partitions or MIN_TASKS))

@@ -30,7 +30,7 @@ from dafka_core.model.names import escape, quoted
 from dafka_core.model.packed_offset import Positions
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_spark.cluster import connections, preflight, timing
-from dafka_spark.cluster.cluster_reader import ClusterReader as Reader
+from dafka_spark.cluster.cluster_reader import ClusterReader
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
@@ -145,7 +145,7 @@ class Resolved(NamedTuple):
     since_us: int | None = None
 
 
-_registries: WeakKeyDictionary[Reader, StoreRegistry] = WeakKeyDictionary()
+_registries: WeakKeyDictionary[ClusterReader, StoreRegistry] = WeakKeyDictionary()
 """The stores of a mesh, by its reader, once the mesh has answered that reader."""
 
 _NO_TIMES: Final = (
@@ -463,7 +463,7 @@ class OffsetReader:
         return all(at == before and heads is known for (at, heads), (before, known) in pairs)
 
     def _by_flight(
-        self, registry: StoreRegistry, reader: Reader, *, again: bool = False
+        self, registry: StoreRegistry, reader: ClusterReader, *, again: bool = False
     ) -> list[Answer[Heads]]:
         registry.update(reader.endpoints(), reader.stores())
         return registry.ask(
@@ -474,11 +474,11 @@ class OffsetReader:
             again=again,
         )
 
-    def _over_mesh(self, reader: Reader, timeout_s: float = math.inf) -> list[PartitionInfo]:
+    def _over_mesh(self, reader: ClusterReader, timeout_s: float = math.inf) -> list[PartitionInfo]:
         timeout_s = min(timeout_s, self._options.fetch_timeout_s)
         return self._selection.of(reader.partitions(self._selection.asked, timeout_s=timeout_s))
 
-    def _discover(self, reader: Reader) -> list[PartitionInfo] | None:
+    def _discover(self, reader: ClusterReader) -> list[PartitionInfo] | None:
         """Wait until stores are discovered, and return their answers over the mesh.
 
         Return None if stores cannot connect to this process and serve Flight instead.

@@ -124,7 +124,6 @@ SHORT = DataLossError("t", "A", 10, None, "it ends there")
 LONG = DataLossError("t", "A", 10, 5, "it ends there")
 GAP = DataLossError("t", "A", 10, 30, "trimmed")
 SMALL_GAP = DataLossError("t", "A", 10, 20, "trimmed")
-HOLE = StoreLostDataError("t", "A", 10, 12, "a hole", lost_end=12)
 AWAY = StoreUnreachableError("S", "gone")
 
 
@@ -136,7 +135,6 @@ AWAY = StoreUnreachableError("S", "gone")
         ([GAP, AWAY], None),
         ([SHORT], SHORT),
         ([LONG, SHORT], LONG),
-        ([GAP, HOLE, SHORT], HOLE),
     ],
 )
 def test_all_sources_must_lack_a_record(

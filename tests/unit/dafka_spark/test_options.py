@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types
 
-from dafka_core.config.node_options import NO_KEYS, KeyFiles, ProducerOptions, ReaderOptions
+from dafka_core.config.node_options import NO_KEYS, KeyFiles, ReaderOptions
 from dafka_core.errors import ConfigError
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
@@ -32,7 +32,7 @@ from dafka_spark.options import (
     DEFAULT_BYTES,
     SinkOptions,
     SourceOptions,
-    settings_of,
+    SparkOptions,
     sides,
     user_options,
 )
@@ -381,12 +381,9 @@ def test_node_options_reach_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ReaderOptions.build(opened).peer_expiry_ms == 9_000
 
 
-def test_a_sink_takes_options_of_readers_and_producers() -> None:
-    given = {"dafka.max_unacked_records": "7", "dafka.max_queued_bytes": "8", "dafka.wire": "rfc46"}
-    options = SinkOptions.of(given)
+def test_a_sink_takes_options_of_readers() -> None:
+    options = SinkOptions.of({"dafka.max_queued_bytes": "8", "dafka.wire": "rfc46"})
     assert options.mesh_address.node == (("max_queued_bytes", "8"), ("wire", "rfc46"))
-    producer = settings_of(ProducerOptions, options.node)
-    assert producer == {"max_unacked_records": "7", "wire": "rfc46"}
 
 
 @pytest.mark.parametrize(
@@ -412,9 +409,10 @@ def test_refused_node_options(given: dict[str, str], error: str) -> None:
     assert error in str(caught.value)
 
 
-def test_a_source_takes_no_options_of_producers() -> None:
+@pytest.mark.parametrize("side", [SourceOptions, SinkOptions])
+def test_options_of_producers_are_refused(side: type[SparkOptions]) -> None:
     with pytest.raises(ConfigError, match="there is no such option"):
-        read(**{"dafka.max_unacked_records": "7"})
+        side.of({"dafka.max_unacked_records": "7"})
 
 
 # Values
