@@ -20,7 +20,7 @@ partitions of a long offset, or of one with names that are not plain text, are `
   since the epoch UTC.
   Partitions that appear later are read from there on.
 - ``version`` covers this format and the rule that cuts a batch into tasks
-  (``offset_ranges.plan_tasks``), as a repeated batch must have the same tasks.
+  (``offset_ranges.plan_input_partitions``), as a repeated batch must have the same tasks.
 """
 
 from __future__ import annotations

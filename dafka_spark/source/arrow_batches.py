@@ -36,11 +36,7 @@ class TypedValues:
     def decode(
         self, values: pa.Array, batches: Sequence[Records]
     ) -> tuple[dict[str, pa.Array], pa.Array | None]:
-        """Decode the binary values of ``batches``: return columns, and a mask of the rows to keep.
-
-        Raises:
-            BadValueError: a value is invalid and ``mode`` is ``FAILFAST``.
-        """
+        """Return the columns of the values of ``batches``, and a mask of the rows to keep."""
         parts: list[Part] = []
         for part in apart(values, self._codec.decode):
             if part.why and self._options.mode == FAILFAST:
@@ -86,12 +82,7 @@ class ArrowBatches:
         self._rising = np.arange(0, dtype=np.int64)
 
     def of(self, batches: Sequence[Records]) -> pa.RecordBatch:
-        """Return the records of all ``batches``, of any partitions, as one Arrow batch.
-
-        Raises:
-            BadValueError: a value is invalid and ``mode`` is ``FAILFAST``.
-            IncompleteBatchError: the number of rows is not the number of records.
-        """
+        """Return the records of all ``batches``, of any partitions, as one Arrow batch."""
         counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
         columns, mask = self._opened(batches), None
         if self._typed:
@@ -103,11 +94,10 @@ class ArrowBatches:
         arrays = [columns[name] for name in self.fields]
         made = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if made.num_rows != (records := int(counts.sum())):
-            first, end = batches[0], batches[-1].end
+            start, end = batches[0].offset, batches[-1].end
             why = f"{made.num_rows} rows were made of {records} records"
-            raise IncompleteBatchError(
-                *first.tp, first.offset, end, expected=first.offset, found=None, why=why
-            )
+            bounds = *batches[0].tp, start, end
+            raise IncompleteBatchError(*bounds, expected=start, found=None, why=why)
         return made if mask is None else made.filter(mask)
 
     def _opened(self, batches: Sequence[Records]) -> dict[str, pa.Array]:
@@ -118,10 +108,7 @@ class ArrowBatches:
         columns = opened_columns(values, list(self._contents)) if self._opens else None
         if columns is None:
             columns = {VALUE: values.to_arrow()} if VALUE in self._contents else {}
-        return {
-            name: array if array.type == self._contents[name] else array.cast(self._contents[name])
-            for name, array in columns.items()
-        }
+        return {name: array.cast(self._contents[name]) for name, array in columns.items()}
 
     def _column(
         self, name: str, field: pa.Field, batches: Sequence[Records], counts: Longs
@@ -134,12 +121,7 @@ class ArrowBatches:
                 firsts = np.fromiter((batch.offset for batch in batches), np.int64, len(batches))
                 return self._offsets(firsts, counts, field.type)
             case "timestamp":
-                times = np.concatenate([_time_runs(batch) for batch in batches])
-                if len(times) != 1:
-                    return _timestamps(times, field.type)
-                # Records that a store wrote together share one time, often in many blocks.
-                time_us = int(times[0, 1])
-                return self._constant(field, None if time_us == UNKNOWN_US else time_us, rows)
+                return self._timestamps(batches, field, rows)
             case "topic" | "partition":
                 texts = [escape(getattr(batch, name)) for batch in batches]
                 if len(texts) == 1:
@@ -158,6 +140,20 @@ class ArrowBatches:
         added = shifts if len(shifts) == 1 else np.repeat(shifts, counts)
         np.add(self._rising[:rows], added, out=np.frombuffer(buffer, np.int64))
         return pa.Array.from_buffers(kind, rows, [None, buffer], null_count=0)
+
+    def _timestamps(self, batches: Sequence[Records], field: pa.Field, rows: int) -> pa.Array:
+        runs = (
+            np.array([[batch.count, UNKNOWN_US]]) if batch.times is None else batch.times
+            for batch in batches
+        )
+        times = np.concatenate(list(runs))
+        if len(times) == 1:
+            # Records that a store wrote together share one time, often in many blocks.
+            time_us = int(times[0, 1])
+            return self._constant(field, None if time_us == UNKNOWN_US else time_us, rows)
+        stamps = np.repeat(times[:, 1], times[:, 0])
+        mask = stamps == UNKNOWN_US
+        return pa.array(stamps, pa.int64(), mask=mask if mask.any() else None).view(field.type)
 
     def _constant(self, field: pa.Field, value: str | int | None, rows: int) -> pa.Array:
         known, array = self._constants.get(field.name, (None, None))
@@ -179,13 +175,3 @@ def groups(batches: Iterable[Records], max_records: int, max_bytes: int) -> Iter
         group.append(batch)
     if group:
         yield group
-
-
-def _time_runs(batch: Records) -> Longs:
-    return np.array([[batch.count, UNKNOWN_US]]) if batch.times is None else batch.times
-
-
-def _timestamps(times: Longs, kind: pa.DataType) -> pa.Array:
-    stamps = np.repeat(times[:, 1], times[:, 0])
-    unknown = stamps == UNKNOWN_US
-    return pa.array(stamps, pa.int64(), mask=unknown if unknown.any() else None).view(kind)

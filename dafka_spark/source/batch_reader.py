@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import datasource as spark
@@ -22,102 +21,53 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.model.where import AT_LEAST, AT_MOST, EQUAL, GREATER, IN, LESS, Comparison
 from dafka_spark.cluster.worker_process import warn_if_reused
 from dafka_spark.option_types import AT_EARLIEST
-from dafka_spark.source.offset_ranges import OffsetRange, plan_tasks
+from dafka_spark.source.offset_ranges import OffsetRange, plan_input_partitions
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
-from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.progress_publisher import described
 from dafka_spark.tracebacks import hide_frames
+
+# ruff: noqa: N802 -- Spark names the methods
+
+_log = logging.getLogger("dafka_spark")
 
 Spans = Mapping[TopicPartition, tuple[int, int]]
 """The offsets to read of each partition: the first one, and the end (exclusive)."""
 
 _ALL: Final = (-(2**63), 2**63 - 1)
-_ORDERED: Final = (EQUAL, IN, LESS, AT_MOST, GREATER, AT_LEAST)
 _EPOCH: Final = dt.datetime.fromtimestamp(0, dt.UTC)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+
+_OPERATORS: Final[dict[type[Filter], str]] = {
+    spark.EqualTo: EQUAL,
+    spark.EqualNullSafe: EQUAL,
+    spark.In: IN,
+    spark.LessThan: LESS,
+    spark.LessThanOrEqual: AT_MOST,
+    spark.GreaterThan: GREATER,
+    spark.GreaterThanOrEqual: AT_LEAST,
+}
+_TYPES: Final = {"topic": str, "partition": str, "offset": int, "timestamp": dt.datetime}
+
+SHARES_PLANS: Final = not hasattr(DataSourceReader, "pushLimit")
+"""True if Spark, as 4.3 does, runs all queries of one DataFrame with its newest plan.  Later
+versions, which push limits down, too, keep a plan with its scan."""
+
+_SHARED: Final = (
+    "pushFilters: the query reads only what may pass %s. This version of Spark may run other "
+    "queries of the same DataFrame with this plan, and they would lack rows: load one for each "
+    "filter"
+)
 
 
-@dataclass(frozen=True)
-class Narrowing:
-    """The records that may satisfy some conditions, each of which must hold.
-
-    Attributes:
-        topics, partitions: escaped names; None: all.
-        offsets, times_us: the first one and the end (exclusive).
-    """
-
-    topics: frozenset[str] | None = None
-    partitions: frozenset[str] | None = None
-    offsets: tuple[int, int] = _ALL
-    times_us: tuple[int, int] = _ALL
-
-    @classmethod
-    def of(cls, conditions: Iterable[Comparison]) -> Self:
-        """Combine conditions; those on other columns narrow nothing."""
-        made = cls()
-        for each in conditions:
-            made = made._and(each)
-        return made
-
-    def _and(self, condition: Comparison) -> Self:
-        operator = condition.operator
-        values = condition.value if operator == IN else [condition.value]
-        match condition.column:
-            case ("topic" | "partition") as name if operator in (EQUAL, IN):
-                return self._among(f"{name}s", frozenset(values))
-            case "offset" if operator in _ORDERED:
-                return self._within("offsets", operator, values)
-            case "timestamp" if operator in _ORDERED:
-                times_us = [(each - _EPOCH) // dt.timedelta(microseconds=1) for each in values]
-                return self._within("times_us", operator, times_us)
-        return self
-
-    def _among(self, name: str, values: frozenset[str]) -> Self:
-        before = getattr(self, name)
-        changes: dict[str, Any] = {name: values if before is None else before & values}
-        return replace(self, **changes)
-
-    def _within(self, name: str, operator: str, numbers: list[int]) -> Self:
-        least, most = min(numbers, default=_ALL[1]), max(numbers, default=_ALL[0])
-        start, end = getattr(self, name)
-        if operator in (EQUAL, IN, GREATER, AT_LEAST):
-            start = max(start, least + (operator == GREATER))
-        if operator in (EQUAL, IN, LESS, AT_MOST):
-            end = min(end, most + (operator != LESS))
-        changes: dict[str, Any] = {name: (start, end)}
-        return replace(self, **changes)
-
-    def narrowed(self, spans: Spans, snapshot: OffsetsSnapshot, reader: OffsetReader) -> Spans:
-        """Return the spans that may have matching records; the stores find the times."""
-        found: Spans = {
-            tp: span
-            for tp, span in spans.items()
-            if self.topics is None or escape(tp.topic) in self.topics
-            if self.partitions is None or escape(tp.partition) in self.partitions
-        }
-        found = _intersected(found, dict.fromkeys(found, self.offsets))
-        since_us, before_us = self.times_us
-        if self.times_us == _ALL or not found:
-            return found
-        if since_us >= before_us:
-            return {}
-        times_us = [None if each in _ALL else each for each in self.times_us]
-        return _intersected(found, reader.spans_for_times(times_us, found, snapshot))
-
-
-def _intersected(spans: Spans, others: Spans) -> Spans:
-    both = {tp: (span, others.get(tp, _ALL)) for tp, span in spans.items()}
-    found = {tp: (max(one[0], two[0]), min(one[1], two[1])) for tp, (one, two) in both.items()}
-    return {tp: (start, end) for tp, (start, end) in found.items() if start < end}
-
-
-class DafkaBatchReader(RangeReader, DataSourceReader):
+class DafkaBatchReader(PartitionReader, DataSourceReader):
     """Reads what the stores hold when the query is planned."""
 
     _pushed: Sequence[Comparison] = ()
     """Spark's filters on columns by which stores find records."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a task, as ``RangeReader`` does."""
+        """Yield the records of a task, as ``PartitionReader`` does."""
         warn_if_reused(self._planned_ns, described(self._options))
         return super().read(partition)
 
@@ -125,11 +75,7 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the tasks with their ranges; none for an empty batch.
 
-        Raises:
-            ArchiveError: option ``archive`` is not an archive, or it is damaged.
-            ConfigError: the start or the end is outside of a partition, no store has a topic or
-                partition that is named, no store can do what option ``fetch`` demands, or there
-                are fewer stores than ``minStores``.
+        Raises ConfigError if an option does not fit what the stores and the archive hold.
         """
         options, offsets = self._options, OffsetReader(self._options, self._connect)
         offsets.check_stores()
@@ -144,37 +90,10 @@ class DafkaBatchReader(RangeReader, DataSourceReader):
                 raise ConfigError(stop.option, end[tp], why)
         planned = {tp: (start[tp], end[tp]) for tp in start}
         needed = options.where.needed if options.where else ()
-        spans = Narrowing.of([*self._pushed, *needed]).narrowed(planned, snapshot, offsets)
+        spans = narrow(planned, [*self._pushed, *needed], snapshot, offsets)
         ranges = [OffsetRange(*tp, *spans[tp], life=snapshot.heads[tp].life) for tp in spans]
-        return list(plan_tasks(ranges, snapshot.holders, options, archived=snapshot.archived))
-
-
-# ruff: noqa: N802 -- Spark names the method
-
-
-_OPERATORS: Final[dict[type[Filter], str]] = {
-    spark.EqualTo: EQUAL,
-    spark.EqualNullSafe: EQUAL,
-    spark.In: IN,
-    spark.LessThan: LESS,
-    spark.LessThanOrEqual: AT_MOST,
-    spark.GreaterThan: GREATER,
-    spark.GreaterThanOrEqual: AT_LEAST,
-}
-
-_TYPES: Final = {"topic": str, "partition": str, "offset": int, "timestamp": dt.datetime}
-
-SHARES_PLANS: Final = not hasattr(DataSourceReader, "pushLimit")
-"""True if Spark, as 4.3 does, runs all queries of one DataFrame with its newest plan.  Later
-versions, which push limits down, too, keep a plan with its scan."""
-
-_SHARED: Final = (
-    "pushFilters: the query reads only what may pass %s. This version of Spark may run other "
-    "queries of the same DataFrame with this plan, and they would lack rows: load one for each "
-    "filter"
-)
-
-_log = logging.getLogger("dafka_spark")
+        holders, archived = snapshot.holders, snapshot.archived
+        return list(plan_input_partitions(ranges, holders, options, archived=archived))
 
 
 class PushingBatchReader(DafkaBatchReader):
@@ -186,27 +105,67 @@ class PushingBatchReader(DafkaBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keep the filters that narrow ranges; Spark applies every filter itself, too."""
-        used = [each for each in filters if conditions(each)]
+        used = [(each, found) for each in filters if (found := comparison(each))]
         if SHARES_PLANS and used:
-            _log.warning(_SHARED, " and ".join(map(str, used)))
-        self._pushed = [found for each in used for found in conditions(each)]
+            _log.warning(_SHARED, " and ".join(str(each) for each, _ in used))
+        self._pushed = [found for _, found in used]
         return filters
 
 
-def conditions(pushed: Filter) -> list[Comparison]:
-    """Return the comparison of a filter that narrows ranges; empty for any other filter."""
+def comparison(pushed: Filter) -> Comparison | None:
+    """Return the comparison of a filter that narrows ranges; None for any other filter."""
     operator = _OPERATORS.get(type(pushed))
     path: tuple[str, ...] = getattr(pushed, "attribute", ())
     column = ".".join(path).lower()
     if operator is None or column not in _TYPES:
-        return []
+        return None
     value: Any = getattr(pushed, "value", None)
-    # Nothing equals null: nulls in a list match no record.
-    values = [each for each in value if each is not None] if operator == IN else [value]
-    if not all(_narrows(each, _TYPES[column]) for each in values):
-        return []
-    return [Comparison(column, operator, values if operator == IN else value)]
+    if operator == IN:
+        value = [each for each in value if each is not None]  # nothing equals null
+    for each in value if operator == IN else [value]:
+        if type(each) is not _TYPES[column] or getattr(each, "tzinfo", dt.UTC) is None:
+            return None
+    return Comparison(column, operator, value)
 
 
-def _narrows(value: Any, kind: type) -> bool:
-    return type(value) is kind and getattr(value, "tzinfo", dt.UTC) is not None
+def narrow(
+    spans: Spans, conditions: Sequence[Comparison], snapshot: OffsetsSnapshot, reader: OffsetReader
+) -> Spans:
+    """Return the spans that may have records for which all conditions hold.
+
+    Stores find the offsets of times. Conditions on other columns narrow nothing.
+    """
+    for column, operator, value in conditions:
+        if column in ("topic", "partition") and operator in (EQUAL, IN):
+            names = set(value) if operator == IN else {value}
+            spans = {tp: spans[tp] for tp in spans if escape(getattr(tp, column)) in names}
+    spans = _intersect(spans, dict.fromkeys(spans, _bounds(conditions, "offset", int)))
+    times = _bounds(conditions, "timestamp", lambda time: (time - _EPOCH) // _MICROSECOND)
+    if times == _ALL or not spans:
+        return spans
+    if times[0] >= times[1]:
+        return {}
+    times_us = [None if each in _ALL else each for each in times]
+    return _intersect(spans, reader.spans_for_times(times_us, spans, snapshot))
+
+
+def _bounds(
+    conditions: Iterable[Comparison], column: str, number: Callable[[Any], int]
+) -> tuple[int, int]:
+    """Return the first number that all conditions on a column allow, and the end (exclusive)."""
+    start, end = _ALL
+    for name, operator, value in conditions:
+        if name != column or operator not in _OPERATORS.values():
+            continue
+        numbers = [number(each) for each in (value if operator == IN else [value])]
+        if operator in (EQUAL, IN, GREATER, AT_LEAST):
+            start = max(start, min(numbers, default=_ALL[1]) + (operator == GREATER))
+        if operator in (EQUAL, IN, LESS, AT_MOST):
+            end = min(end, max(numbers, default=_ALL[0]) + (operator != LESS))
+    return start, end
+
+
+def _intersect(spans: Spans, others: Spans) -> Spans:
+    both = {tp: (span, others.get(tp, _ALL)) for tp, span in spans.items()}
+    found = {tp: (max(one[0], two[0]), min(one[1], two[1])) for tp, (one, two) in both.items()}
+    return {tp: (start, end) for tp, (start, end) in found.items() if start < end}

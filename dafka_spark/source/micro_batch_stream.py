@@ -26,7 +26,7 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_types import AT_LATEST
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.source.data_loss import RegressionDetector
-from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, plan_tasks
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, plan_input_partitions
 from dafka_spark.source.offset_reader import (
     Heads,
     OffsetReader,
@@ -34,7 +34,7 @@ from dafka_spark.source.offset_reader import (
     RequestedTime,
     Resolved,
 )
-from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
 from dafka_spark.source.read_limit import BatchLimit, Sizes, Waiting
 from dafka_spark.tracebacks import hide_frames
@@ -145,7 +145,7 @@ _NOT_LEFT_OUT: Final = (
 )
 
 
-class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the selected partitions; later ones are read from their first record on.
 
     After a start at ``latest`` or a time, a later partition is read from that time on
@@ -247,7 +247,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
 
         The start of a partition that ``end`` holds overrides ``start``, which is a new result of
         ``initialOffset`` when Spark repeats a first batch.  The two offsets and the options alone
-        decide which task reads which range (``plan_tasks``).
+        decide which task reads which range (``plan_input_partitions``).
 
         Raises:
             ConfigError: the checkpoint cannot be read, or the batch would go backwards.
@@ -265,7 +265,7 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         if needs_stores and (self._snapshot is None or is_old):
             self._refresh()
         found = self._snapshot or OffsetsSnapshot({})
-        return plan_tasks(ranges, found.holders, self._options, archived=found.archived)
+        return plan_input_partitions(ranges, found.holders, self._options, archived=found.archived)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the end of a finished batch; Spark calls this when it plans the next one."""

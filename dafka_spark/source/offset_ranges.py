@@ -1,4 +1,4 @@
-"""Offset ranges of a batch: rate limit, splitting, joining and store assignment; pure functions."""
+"""Offset ranges of a batch: rate limit, input partitions and their stores; pure functions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.options import AUTO, MESH, RECORDS_PER_TASK, SourceOptions
 
 
-class HeldRange(NamedTuple):
-    """Offsets of a partition that a store holds, and the newest life of the producer of these."""
+class StoreRange(NamedTuple):
+    """Offsets of a partition in a store, and the newest life of the producer that it knows."""
 
     location: StoreLocation
     earliest: int
@@ -30,7 +30,7 @@ class OffsetRange:
     """Offsets ``start`` up to ``end`` (exclusive) of one partition.
 
     Attributes:
-        held: stores that reported some of the range, best first; a hint that changes no row.
+        stores: stores that reported some of the range, best first; a hint that changes no row.
         life: the newest life of the partition's producer when ``end`` was planned.
         after: the newest life when the previous batch was planned; NO_LIFE if there was none.
         archived: files of the archive with some of the range; a hint, too.
@@ -40,7 +40,7 @@ class OffsetRange:
     partition: str
     start: int
     end: int
-    held: tuple[HeldRange, ...] = field(default=(), compare=False)
+    stores: tuple[StoreRange, ...] = field(default=(), compare=False)
     life: EpochId = NO_LIFE
     after: EpochId = NO_LIFE
     archived: tuple[ArchivedFile, ...] = field(default=(), compare=False)
@@ -55,10 +55,14 @@ class OffsetRange:
         """The number of records."""
         return self.end - self.start
 
-    def part(self, start: int, end: int) -> OffsetRange:
-        """Return a part of the range; ``after`` applies only to the part at its start."""
+    def between(self, start: int, end: int) -> OffsetRange:
+        """Return these offsets of the range; ``after`` applies only to those at its start."""
         after = self.after if start == self.start else NO_LIFE
         return replace(self, start=start, end=end, after=after)
+
+    def overlaps(self, start: int, end: int) -> bool:
+        """Return whether the range has any of these offsets."""
+        return start < self.end and self.start < end
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ MIN_TASKS: Final = 16
 """Joining leaves at least this many tasks, to keep as many cores busy, unless ``minPartitions`` is
 set: a query may need far more time to process records than to read them."""
 
-Holders = Mapping[TopicPartition, Sequence[HeldRange]]
+Holders = Mapping[TopicPartition, Sequence[StoreRange]]
 """Ranges of each partition that stores with Arrow Flight hold."""
 
 Archived = Mapping[TopicPartition, Sequence[ArchivedFile]]
@@ -110,7 +114,7 @@ def rate_limit(
     return dict(zip(sizes, shares, strict=True))
 
 
-def plan_tasks(
+def plan_input_partitions(
     ranges: Iterable[OffsetRange],
     holders: Holders,
     options: SourceOptions,
@@ -122,58 +126,63 @@ def plan_tasks(
     The ranges and options alone determine the tasks and their rows. When Spark repeats a batch, a
     sink therefore receives the same rows from the task with the same number.
     """
-    parts = split(
-        sorted(ranges, key=lambda item: (item.topic, item.partition, item.start)),
-        min_partitions=options.min_partitions,
-        max_records=options.max_records_per_partition,
-    )
+    ordered = sorted(ranges, key=lambda item: (item.topic, item.partition, item.start))
     no_mesh = options.fetch not in (AUTO, MESH)
     tasks = []
-    for turn, group in enumerate(join(parts, options)):
-        placed = (assign_stores(each, holders, turn, no_mesh=no_mesh) for each in group)
-        tasks.append(DafkaInputPartition(tuple(_with_files(each, archived) for each in placed)))
+    for number, group in enumerate(join(split(ordered, options), options)):
+        found = (add_sources(each, holders, archived, number, no_mesh=no_mesh) for each in group)
+        tasks.append(DafkaInputPartition(tuple(found)))
     return tasks
 
 
-def split(
-    ranges: Iterable[OffsetRange],
-    *,
-    min_partitions: int | None = None,
-    max_records: int | None = None,
-) -> list[OffsetRange]:
+def split(ranges: Iterable[OffsetRange], options: SourceOptions) -> list[OffsetRange]:
     """Split ranges as Spark's ``KafkaOffsetRangeCalculator`` does; empty ranges are dropped.
 
-    No part has more than ``max_records``; if neither limit is set, ``RECORDS_PER_TASK``. Larger
-    parts are then split by size until the number of parts is about ``min_partitions``.
+    First no range keeps more than ``maxRecordsPerPartition``, or ``RECORDS_PER_TASK`` without that
+    and ``minPartitions``. Then large ranges are split until there are about ``minPartitions``.
     """
+    min_partitions, max_records = options.min_partitions, options.max_records_per_partition
     if min_partitions is None and max_records is None:
         max_records = RECORDS_PER_TASK
-    parts = [item for item in ranges if item.size > 0]
+    pieces = [item for item in ranges if item.size > 0]
     if max_records is not None:
-        parts = [part for item in parts for part in _divide(item, -(-item.size // max_records))]
-    if min_partitions is None or len(parts) >= min_partitions:
-        return parts
-    total = sum(item.size for item in parts)
-    small = {item for item in parts if _share(item.size, total, min_partitions) == 1}
-    large_total = total - sum(item.size for item in small)
-    large_parts = max(min_partitions - len(small), 1)
-    counts = (1 if each in small else _share(each.size, large_total, large_parts) for each in parts)
+        pieces = [each for item in pieces for each in _divide(item, -(-item.size // max_records))]
+    if min_partitions is None or len(pieces) >= min_partitions:
+        return pieces
+    total = sum(item.size for item in pieces)
+    small = {item for item in pieces if _share(item.size, total, min_partitions) == 1}
+    total -= sum(item.size for item in small)
+    count = max(min_partitions - len(small), 1)
     return [
-        part for item, count in zip(parts, counts, strict=True) for part in _divide(item, count)
+        each
+        for item in pieces
+        for each in _divide(item, 1 if item in small else _share(item.size, total, count))
     ]
 
 
-def join(parts: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[OffsetRange]]:
+def _share(size: int, total: int, count: int) -> int:
+    """Return the rounded share of ``count`` that ``size`` of ``total`` gets, at least 1."""
+    return max((2 * size * count + total) // (2 * total), 1)
+
+
+def _divide(item: OffsetRange, count: int) -> list[OffsetRange]:
+    if (count := min(count, item.size)) == 1:
+        return [item]
+    bounds = [item.start + item.size * index // count for index in range(count + 1)]
+    return [item.between(start, end) for start, end in pairwise(bounds)]
+
+
+def join(ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[OffsetRange]]:
     """Group small neighbours, in order, into the ranges of one task.
 
     A group of several ranges has at most ``MAX_JOINED_RECORDS`` and ``maxRecordsPerPartition``
     records. At least ``minPartitions`` or ``MIN_TASKS`` groups remain, unless the ranges are fewer.
     """
     max_records = min(MAX_JOINED_RECORDS, options.max_records_per_partition or MAX_JOINED_RECORDS)
-    max_ranges = min(MAX_JOINED_RANGES, len(parts) // (options.min_partitions or MIN_TASKS))
+    max_ranges = min(MAX_JOINED_RANGES, len(ranges) // (options.min_partitions or MIN_TASKS))
     group: list[OffsetRange] = []
     records = 0
-    for item in parts:
+    for item in ranges:
         if group and (len(group) >= max_ranges or records + item.size > max_records):
             yield group
             group, records = [], 0
@@ -183,47 +192,30 @@ def join(parts: Sequence[OffsetRange], options: SourceOptions) -> Iterator[list[
         yield group
 
 
-def assign_stores(
-    item: OffsetRange, holders: Holders, turn: int = 0, *, no_mesh: bool
+def add_sources(
+    item: OffsetRange, holders: Holders, archived: Archived, number: int, *, no_mesh: bool
 ) -> OffsetRange:
-    """Add to a range the stores to ask, best first.
+    """Add to a range of task ``number`` its stores, best first, and its files in the archive.
 
     Stores with all of the range come first, then stores with some of it, then stores that do not
-    know the newest producer yet and so cannot tell whether their records remain. ``turn`` rotates
-    each of the three groups, so that stores share the tasks. With ``no_mesh``, if no store has any
-    of the range, all stores of the partition are named, to report their offsets.
+    know the newest producer yet and so cannot tell whether their records remain. Tasks rotate each
+    of the three groups, so that stores share the tasks. With ``no_mesh``, if no store has any of
+    the range, all stores of the partition are named, to report their offsets.
     """
     known = holders.get(item.tp, ())
-    some = [each for each in known if each.earliest < item.end and item.start < each.end]
+    some = [each for each in known if item.overlaps(each.earliest, each.end)]
     newest = max([item.life, *(each.life for each in some)])
     current = [each for each in some if each.life in (newest, NO_LIFE)]
     whole = [each for each in current if each.earliest <= item.start and item.end <= each.end]
-    part = [each for each in current if each not in whole]
+    partial = [each for each in current if each not in whole]
     behind = [each for each in some if each not in current]
-    found = tuple(each for group in (whole, part, behind) for each in _rotated(group, turn))
-    return replace(item, held=found or (tuple(known) if no_mesh else ()))
+    stores = [each for group in (whole, partial, behind) for each in _rotated(group, number)]
+    files = [each for each in archived.get(item.tp, ()) if item.overlaps(each.start, each.end)]
+    if not stores and no_mesh:
+        stores = list(known)
+    return replace(item, stores=tuple(stores), archived=tuple(files))
 
 
-def _with_files(item: OffsetRange, archived: Archived) -> OffsetRange:
-    if not archived:
-        return item
-    files = archived.get(item.tp, ())
-    some = tuple(each for each in files if each.start < item.end and item.start < each.end)
-    return replace(item, archived=some)
-
-
-def _rotated(held: list[HeldRange], steps: int) -> list[HeldRange]:
-    first = steps % len(held) if held else 0
-    return held[first:] + held[:first]
-
-
-def _share(size: int, total: int, parts: int) -> int:
-    """Return the rounded number of ``parts`` that ``size`` of ``total`` gets, at least 1."""
-    return max((2 * size * parts + total) // (2 * total), 1)
-
-
-def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
-    if (parts := min(parts, item.size)) == 1:
-        return [item]
-    cuts = [item.start + item.size * part // parts for part in range(parts + 1)]
-    return [item.part(start, end) for start, end in pairwise(cuts)]
+def _rotated(stores: list[StoreRange], steps: int) -> list[StoreRange]:
+    first = steps % len(stores) if stores else 0
+    return stores[first:] + stores[:first]

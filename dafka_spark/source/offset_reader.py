@@ -48,7 +48,7 @@ from dafka_spark.option_types import (
     shown_time,
 )
 from dafka_spark.options import AUTO, LOCAL, MESH, Bound, SourceOptions
-from dafka_spark.source.offset_ranges import NOT_ARCHIVED, Archived, HeldRange
+from dafka_spark.source.offset_ranges import NOT_ARCHIVED, Archived, StoreRange
 
 SHOWN_TOPICS: Final = 10
 """In a warning."""
@@ -61,14 +61,14 @@ Heads = Mapping[TopicPartition, PartitionInfo]
 _log = logging.getLogger("dafka_spark")
 
 
-class HeldRanges(Mapping[TopicPartition, Sequence[HeldRange]]):
+class HeldRanges(Mapping[TopicPartition, Sequence[StoreRange]]):
     """The stores with each partition.  Made on access: most triggers need only a few of them."""
 
     def __init__(self, answers: Sequence[Answer[Heads]]) -> None:
         self._answers = answers
 
-    def __getitem__(self, tp: TopicPartition) -> list[HeldRange]:
-        found = [HeldRange(at, *heads[tp][2:]) for at, heads in self._answers if tp in heads]
+    def __getitem__(self, tp: TopicPartition) -> list[StoreRange]:
+        found = [StoreRange(at, *heads[tp][2:]) for at, heads in self._answers if tp in heads]
         if not found:
             raise KeyError(tp)
         return found
@@ -307,7 +307,7 @@ class OffsetReader:
         """
         files = {tp: snapshot.archived.get(tp, ()) for tp in tps}
         found = {tp: [_times_of(files[tp], times_us)] if files[tp] else [] for tp in tps}
-        stores: dict[StoreLocation, list[tuple[TopicPartition, HeldRange]]] = {}
+        stores: dict[StoreLocation, list[tuple[TopicPartition, StoreRange]]] = {}
         for tp in tps:
             for held in snapshot.holders.get(tp, ()):
                 if held.earliest < held.end:
@@ -542,7 +542,7 @@ def _topics(tps: Iterable[TopicPartition]) -> str:
     return f"topics {', '.join(map(quoted, names[:SHOWN_TOPICS]))}{more}"
 
 
-def ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
+def ranked(held: Sequence[StoreRange]) -> list[StoreRange]:
     """Return the stores of a partition, first those with most of its newest history."""
     return sorted(held, key=lambda each: (each.life, each.end, -each.earliest), reverse=True)
 
@@ -575,7 +575,7 @@ def _since_us(everywhere: Position | None, began_us: int, answers: TimeOffsets) 
     return began_us - (everywhere.number if everywhere.base == AGO else 0)
 
 
-def _add(answers: TimeOffsets, held: HeldRange, offset: int | None, head: PartitionInfo) -> None:
+def _add(answers: TimeOffsets, held: StoreRange, offset: int | None, head: PartitionInfo) -> None:
     if offset is None and held.end < head.end:
         offset = held.end  # the store's records are all older; those that it lacks may be newer
     if offset is not None:

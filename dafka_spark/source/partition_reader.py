@@ -53,16 +53,11 @@ class QueryReader:
         self._planned_ns = time.time_ns()
 
 
-class RangeReader(QueryReader):
+class PartitionReader(QueryReader):
     """Reads the ranges of a task, for batch and for streaming queries."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the partition's ranges with the query's columns.
-
-        Raises:
-            BadValueError: a value is invalid and ``mode`` is ``FAILFAST``.
-            DafkaError: see ``complete`` and ``RangeFetch.batches``.
-        """
+        """Yield the records of the partition's ranges, all of them, with the query's columns."""
         if not isinstance(partition, DafkaInputPartition):
             return  # Spark makes ``InputPartition(None)`` of a batch without ranges
         ranges, options, where = partition.ranges, self._options, self._options.where
@@ -94,18 +89,15 @@ def complete(fetched: Iterable[Fetched], ranges: Sequence[OffsetRange]) -> Itera
     """Yield the records; check that every offset of the ranges comes once and in order.
 
     Batches of option ``where`` count with all offsets that were examined for them.
-
-    Raises:
-        IncompleteBatchError: other offsets came, or too few.
     """
     planned = {each.tp: each for each in ranges}
     positions = {each.tp: each.start for each in ranges}
     for each in fetched:
-        position = positions.get(each.tp)  # None: not planned
-        if each.offset != position or each.end > planned[each.tp].end:
-            wanted = planned.get(each.tp, OffsetRange(*each.tp, 0, 0))
+        wanted = planned.get(each.tp) or OffsetRange(*each.tp, 0, 0)
+        position = positions.get(each.tp, 0)
+        if each.offset != position or each.end > wanted.end:
             why = "rows are missing, came twice, or are more than were planned"
-            raise _incomplete(wanted, position or 0, each.offset, why)
+            raise _incomplete(wanted, position, each.offset, why)
         positions[each.tp] = each.end
         if not isinstance(each, LostOffsets):
             yield each
@@ -138,16 +130,16 @@ def fetch(
 ) -> Iterator[Fetched]:
     """Yield the records of ranges, with timestamps if ``times``; see ``RangeFetch.batches``.
 
-    A request costs as much as some thousand records, so each store is asked once for all ranges
-    that it holds. Missing records are then fetched range by range, which finds out the reason.
+    A request costs as much as some thousand records, so each store gets one for all ranges that
+    it holds. Missing records are then fetched range by range, which finds out the reason.
     """
     left = {each.tp: each for each in ranges}
     failed: set[StoreLocation] = set()
     if len(left) > 1 and options.fetch != MESH:
         failed = yield from _fetch_from_stores(left, options, times=times)
     for wanted in left.values():
-        held = tuple(sorted(wanted.held, key=lambda each: each.location in failed))
-        ordered = replace(wanted, held=held)
+        stores = sorted(wanted.stores, key=lambda each: each.location in failed)
+        ordered = replace(wanted, stores=tuple(stores))
         sources = record_sources.open_sources(ordered, options, connect, times=times)
         yield from RangeFetch(wanted, options, sources).batches()
 
@@ -155,32 +147,32 @@ def fetch(
 def _fetch_from_stores(
     left: dict[TopicPartition, OffsetRange], options: SourceOptions, *, times: bool
 ) -> Generator[Records, None, set[StoreLocation]]:
-    """Ask each store for all ranges that it holds, the best store of each range first.
+    """Read from each store all ranges that it holds, the best store of each range first.
 
     Removes from ``left`` what came, and returns the stores that failed.
     """
     is_local = options.fetch == LOCAL
     kind = record_sources.LocalLogSource if is_local else record_sources.FlightSource
     failed: set[StoreLocation] = set()
-    for choice in range(max(len(each.held) for each in left.values())):
-        stores = defaultdict(list)
+    for rank in range(max(len(each.stores) for each in left.values())):
+        requests = defaultdict(list)
         for wanted in left.values():
-            for held in wanted.held[choice : choice + 1]:
-                if held.earliest <= wanted.start and wanted.end <= held.end:
-                    stores[held.location].append(wanted)
-        for location, ranges in stores.items():
+            for store in wanted.stores[rank : rank + 1]:
+                if store.earliest <= wanted.start and wanted.end <= store.end:
+                    requests[store.location].append(wanted)
+        for location, ranges in requests.items():
             if len(ranges) == 1 or location in failed:
                 continue
             try:
-                source = kind(ranges[0].held[choice], options, times=times)
-                for batch in source.read_many(ranges):
-                    asked = left.pop(batch.tp, None)
-                    if asked and batch.end < asked.end:
-                        left[batch.tp] = asked.part(batch.end, asked.end)
+                for batch in kind(ranges[0].stores[rank], options, times=times).read(*ranges):
+                    rest = left.pop(batch.tp, None)
+                    if rest is not None and batch.end < rest.end:
+                        left[batch.tp] = rest.between(batch.end, rest.end)
                     yield batch
             except DafkaError as error:
                 failed.add(location)
-                _log.warning("%s; continuing with another source", error)
+                if not isinstance(error, NotLocalError):
+                    _log.warning("%s; continuing with another source", error)
     return failed
 
 
@@ -208,7 +200,7 @@ class RangeFetch:
             SourceLossError: records are lost, and ``failOnDataLoss`` is true.
             IncompleteBatchError: stores report records that they do not return.
             FetchError: no source returned the next record for ``fetchTimeoutMs``.
-            FetchTimeoutError: no node of the mesh sent it for ``fetchTimeoutMs``.
+            FetchTimeoutError: the mesh was the only source, and did not return it.
         """
         patience = Deadline(self._options.fetch_timeout_s)
         while (begun := self._left.start) < self._left.end:
@@ -219,26 +211,15 @@ class RangeFetch:
                 yield from self._resolve(failures, patience)
 
     def _read_all(self) -> Generator[Records, None, Failures]:
-        """Ask every source once for what it has of the range."""
+        """Read from every source once what it has of the range."""
         begun, end = self._left.start, self._left.end
         failures: Failures = []
-        skipped: list[RecordSource] = []
         for source in self._sources:
-            changed = any(isinstance(error, HistoryChangedError) for _, error in failures)
-            if changed and isinstance(source, ArchiveSource):
-                continue  # it has the previous history
-            stop = self._reach(source)
-            if stop > self._left.start:
-                yield from self._read(source, stop, failures)
-            else:
-                skipped.append(source)
-            if self._left.start >= end:
-                return failures
+            yield from self._read(source, self._reach(source), failures)
         if self._left.start == begun and not self._has_mesh:
             # Sources may have more than was known, and a record is lost only if all lack it.
-            for source in skipped:
-                if self._left.start < end:
-                    yield from self._read(source, end, failures)
+            for source in [each for each in self._sources if self._reach(each) == begun]:
+                yield from self._read(source, end, failures)
         return failures
 
     def _reach(self, source: RecordSource) -> int:
@@ -258,10 +239,13 @@ class RangeFetch:
     def _read(
         self, source: RecordSource, stop: int, failures: Failures
     ) -> Generator[Records, None, None]:
-        begun, end = self._left.start, self._left.end
+        is_archive, begun = isinstance(source, ArchiveSource), self._left.start
+        is_changed = any(isinstance(error, HistoryChangedError) for _, error in failures)
+        if stop <= begun or (is_archive and is_changed):
+            return  # the archive has the previous history
         try:
-            for batch in source.read(self._left.part(begun, stop)):
-                self._left = self._left.part(batch.end, end)
+            for batch in source.read(self._left.between(begun, stop)):
+                self._left = self._left.between(batch.end, self._left.end)
                 if isinstance(source, ArchiveSource):
                     self._left = replace(self._left, after=source.life_before(batch.end))
                 yield batch
@@ -311,35 +295,31 @@ class RangeFetch:
                 raise self._error(failures, denied)
             self._contradicted_at = left.start
             return
-        loss = self._before_archive(loss)
-        self._policy.fail_or_warn(loss)
         assert loss.lost_end is not None  # the range has an end
-        yield LostOffsets(left.tp, left.start, loss.lost_end)
-        self._left = left.part(loss.lost_end, left.end)
+        # A loss that stores report ends where the archive begins.
+        archives = (each.known.start for each in self._sources if isinstance(each, ArchiveSource))
+        if later := [each for each in archives if left.start < each < loss.lost_end]:
+            end = min(later)
+            loss = RetentionAheadError(*left.tp, left.start, end, lost_end=end)
+        self._policy.fail_or_warn(loss)
+        lost_end = loss.lost_end or left.end
+        yield LostOffsets(left.tp, left.start, lost_end)
+        self._left = left.between(lost_end, left.end)
 
     def _find_in_archive(self) -> bool:
         """Update the archive's sources; return whether one has the next record.
 
         Records that stores trimmed after the range was planned were archived before.
         """
-        position = self._left.start
-        if not self._options.archive or self._archive_checked_at == position:
+        position, directory = self._left.start, self._options.archive
+        if not directory or self._archive_checked_at == position:
             return False
         self._archive_checked_at = position
-        archived = record_sources.current_archive_sources(self._options.archive, self._left)
+        archives = record_sources.archive_sources(directory, self._left)
         others = [each for each in self._sources if not isinstance(each, ArchiveSource)]
         at = len(others) - self._has_mesh
-        self._sources = [*others[:at], *archived, *others[at:]]
-        return any(position in each.known for each in archived)
-
-    def _before_archive(self, loss: SourceLossError) -> SourceLossError:
-        """Limit a loss that stores report to the offsets before those in the archive."""
-        position, lost_end = self._left.start, loss.lost_end or 0
-        archives = [each.known for each in self._sources if isinstance(each, ArchiveSource)]
-        later = [each.start for each in archives if position < each.start < lost_end]
-        if not later:
-            return loss
-        return RetentionAheadError(*self._left.tp, position, min(later), lost_end=min(later))
+        self._sources = [*others[:at], *archives, *others[at:]]
+        return any(position in each.known for each in archives)
 
     def _held(self) -> PartitionInfo | None:
         """Return what all sources together have of the partition now."""

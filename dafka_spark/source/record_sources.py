@@ -31,7 +31,7 @@ from dafka_core.model.records import (
 from dafka_core.model.where import Records
 from dafka_spark.cluster import connections
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
-from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.offset_ranges import OffsetRange, StoreRange
 
 
 class RecordSource(Protocol):
@@ -45,7 +45,7 @@ class RecordSource(Protocol):
     def known(self) -> range | None:
         """Offsets that it had when the batch was planned; None if it may have any."""
 
-    def read(self, wanted: OffsetRange) -> Iterator[Records]:
+    def read(self, wanted: OffsetRange, /) -> Iterator[Records]:
         """Yield the records of a range, in order and complete, or raise a DafkaError.
 
         Batches cover all offsets, also if only records that match option ``where`` are in them.
@@ -59,76 +59,70 @@ class NotLocalError(DafkaError):
     """A store's log that this process cannot read; expected, and not logged."""
 
 
-class _StoreSource:
+class StoreSource:
+    """A store, which also returns the records of several ranges for one request.
+
+    Of several ranges it leaves out what it lacks; of one range it raises the reason.
+    """
+
     NAME: ClassVar[str]
 
-    def __init__(self, held: HeldRange, options: SourceOptions, *, times: bool = False) -> None:
+    def __init__(self, held: StoreRange, options: SourceOptions, *, times: bool = False) -> None:
         self.name = self.NAME.format(held.location.store)
         self.known = range(held.earliest, held.end)
         self._location = held.location
         self._options = options
         self._times = times
-        most_records, most_bytes = options.max_records_per_batch, options.max_bytes_per_batch
-        self._limits: dict[str, Any] = {"max_records": most_records, "max_bytes": most_bytes}
+        max_records, max_bytes = options.max_records_per_batch, options.max_bytes_per_batch
+        self._limits: dict[str, Any] = {"max_records": max_records, "max_bytes": max_bytes}
 
     def heads(self, topic: str) -> list[PartitionInfo]:
+        """See ``RecordSource``."""
         with connections.lend_client(self._location, self._options.keys) as client:
             return client.heads([topic], timeout_s=self._options.fetch_timeout_s)
 
 
-class LocalLogSource(_StoreSource):
+class LocalLogSource(StoreSource):
     """The log file of a store on this machine."""
 
     NAME = "the log of store {}"
 
-    def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
-        """See ``RecordSource``; raise NotLocalError if the file cannot be read here."""
+    def read(self, *ranges: OffsetRange) -> Iterator[RecordBatch]:
+        """Yield the records of ranges; raise NotLocalError if the file cannot be read here."""
+        requests = [AskedRange(*each.tp, **_bounds(each)) for each in ranges]
         with connections.lend_logs() as logs:
             if (log := logs.open(self._location)) is None:
                 raise NotLocalError(_why_not_local(self._location))
             with connections.lend_client(self._location, self._options.keys) as client:
-                bounds, (life, after) = (wanted.tp, wanted.start, wanted.end), _lives(wanted)
-                yield from log.read(client, *bounds, life=life, after=after, **self._limits)
-
-    def read_many(self, ranges: Sequence[OffsetRange]) -> Iterator[RecordBatch]:
-        """See ``FlightSource.read_many``."""
-        asked = [_asked(each) for each in ranges]
-        with connections.lend_logs() as logs:
-            if (log := logs.open(self._location)) is not None:
-                with connections.lend_client(self._location, self._options.keys) as client:
-                    for parts in log.read_many(client, asked, **self._limits):
+                if len(ranges) > 1:
+                    for parts in log.read_many(client, requests, **self._limits):
                         yield from (part.batch for part in parts)
+                else:
+                    yield from log.read(client, ranges[0].tp, **_bounds(*ranges), **self._limits)
 
 
-class FlightSource(_StoreSource):
+class FlightSource(StoreSource):
     """The Arrow Flight server of a store."""
 
     NAME = "store {} by Arrow Flight"
 
-    def read(self, wanted: OffsetRange) -> Iterator[Records]:
-        """See ``RecordSource``."""
-        timeout_s, where = self._options.fetch_timeout_s, self._options.where
-        with connections.lend_client(self._location, self._options.keys) as client:
-            if where is None:
-                bounds, (life, after) = (wanted.tp, wanted.start, wanted.end), _lives(wanted)
-                given = {"times": self._times, "timeout_s": timeout_s, **self._limits}
-                yield from client.read(*bounds, life=life, after=after, **given)
-                return
-            columns = (VALUE, OFFSET, TIMESTAMP) if self._times else (VALUE, OFFSET)
-            given = {"envelope": self._options.envelope, "columns": columns, **self._limits}
-            request = GetWhereRequest(**_asked(wanted)._asdict(), where=where.text, **given)
-            yield from read_where(client, request, timeout_s=timeout_s)
-
-    def read_many(self, ranges: Sequence[OffsetRange]) -> Iterator[RecordBatch]:
-        """Yield the records of ranges with one request, each range's in order from its start.
-
-        Records that the store lacks are missing without an error: ``read`` raises the reason.
-        """
-        asked, timeout_s = [_asked(each) for each in ranges], self._options.fetch_timeout_s
+    def read(self, *ranges: OffsetRange) -> Iterator[Records]:
+        """Yield the records of ranges; of one range only those that match option ``where``."""
+        requests = [AskedRange(*each.tp, **_bounds(each)) for each in ranges]
+        where, timeout_s = self._options.where, self._options.fetch_timeout_s
         given = {"times": self._times, "timeout_s": timeout_s, **self._limits}
         with connections.lend_client(self._location, self._options.keys) as client:
-            for parts in client.read_many(asked, **given):
-                yield from (part.batch for part in parts)
+            if len(ranges) > 1:
+                for parts in client.read_many(requests, **given):
+                    yield from (part.batch for part in parts)
+            elif where is None:
+                yield from client.read(ranges[0].tp, **_bounds(*ranges), **given)
+            else:
+                columns = (VALUE, OFFSET, TIMESTAMP) if self._times else (VALUE, OFFSET)
+                condition = {"where": where.text, "envelope": self._options.envelope}
+                members = {**requests[0]._asdict(), **condition, **self._limits}
+                request = GetWhereRequest(columns=columns, **members)
+                yield from read_where(client, request, timeout_s=timeout_s)
 
 
 class ArchiveSource:
@@ -187,44 +181,39 @@ def open_sources(
 ) -> list[RecordSource]:
     """Return the sources that option ``fetch`` allows, fastest first; each connects when read."""
     sources: list[RecordSource] = []
-    if options.fetch in (AUTO, LOCAL):
-        sources.extend(LocalLogSource(each, options, times=times) for each in wanted.held)
-    if options.fetch in (AUTO, FLIGHT):
-        sources.extend(FlightSource(each, options, times=times) for each in wanted.held)
-    sources.extend(archive_sources(options.archive, wanted.tp, wanted.archived))
+    for fetch, kind in (LOCAL, LocalLogSource), (FLIGHT, FlightSource):
+        if options.fetch in (AUTO, fetch):
+            sources.extend(kind(each, options, times=times) for each in wanted.stores)
+    sources.extend(archive_sources(options.archive, wanted, wanted.archived))
     if options.fetch in (AUTO, MESH) and not options.stores:
         sources.append(MeshSource(connect, options, times))
     return sources
 
 
 def archive_sources(
-    directory: str, tp: TopicPartition, files: Sequence[ArchivedFile]
+    directory: str, wanted: OffsetRange, files: Sequence[ArchivedFile] | None = None
 ) -> list[ArchiveSource]:
-    """Return a source for each run of consecutive files."""
+    """Return a source for each run of consecutive files with some of a range.
+
+    Without ``files`` the archive is searched; ArchiveError is raised if it is damaged.
+    """
+    if files is None:
+        files = archive.Archive(directory).held([wanted.topic]).get(wanted.tp, ())
     runs: list[list[ArchivedFile]] = []
     for file in files:
+        if not wanted.overlaps(file.start, file.end):
+            continue
         if runs and runs[-1][-1].end == file.start:
             runs[-1].append(file)
         else:
             runs.append([file])
-    return [ArchiveSource(directory, tp, run) for run in runs]
-
-
-def current_archive_sources(directory: str, wanted: OffsetRange) -> list[ArchiveSource]:
-    """Return sources for what the archive has of a range now; raise ArchiveError if damaged."""
-    files = archive.Archive(directory).held([wanted.topic]).get(wanted.tp, ())
-    some = [each for each in files if each.start < wanted.end and wanted.start < each.end]
-    return archive_sources(directory, wanted.tp, some)
+    return [ArchiveSource(directory, wanted.tp, run) for run in runs]
 
 
 def _with_times(
     batches: Iterable[RecordBatch], wanted: OffsetRange, written: Sequence[tuple[int, int]]
 ) -> Iterator[RecordBatch]:
-    """Add timestamps to the batches of a range.
-
-    ``written`` has ascending pairs (first offset, microseconds since the epoch UTC); a time applies
-    up to the offset of the next pair.
-    """
+    """Add timestamps: ``written`` has the first offset of each, ascending, and microseconds."""
     table = np.array([(0, UNKNOWN_US), *written], dtype=np.int64)
     counts = np.diff(table[:, 0].clip(wanted.start, wanted.end), append=wanted.end)
     times = np.column_stack((counts, table[:, 1]))
@@ -233,14 +222,9 @@ def _with_times(
         yield replace(batch, times=times_between(times, first, stop))
 
 
-def _lives(wanted: OffsetRange) -> tuple[EpochId | None, EpochId | None]:
-    life, after = wanted.life, wanted.after
-    return None if life == NO_LIFE else life, None if after == NO_LIFE else after
-
-
-def _asked(wanted: OffsetRange) -> AskedRange:
-    bounds = wanted.topic, wanted.partition, wanted.start, wanted.end
-    return AskedRange(*bounds, *_lives(wanted))
+def _bounds(wanted: OffsetRange) -> dict[str, Any]:
+    life, after = (None if each == NO_LIFE else each for each in (wanted.life, wanted.after))
+    return {"start": wanted.start, "end": wanted.end, "life": life, "after": after}
 
 
 def _of_history(batches: Iterable[RecordBatch], wanted: OffsetRange) -> Iterator[RecordBatch]:

@@ -279,4 +279,4 @@ def test_a_repeated_batch_has_the_same_tasks_at_other_stores(serve: Serve) -> No
 
 def stores(part: DafkaInputPartition) -> list[str]:
     (only,) = part.ranges
-    return [held.location.store for held in only.held]
+    return [each.location.store for each in only.stores]

@@ -26,8 +26,8 @@ from dafka_spark.errors import (
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.offset_ranges import DafkaInputPartition, HeldRange, OffsetRange
-from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, StoreRange
+from dafka_spark.source.partition_reader import PartitionReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 
 PARTITIONS = [TopicPartition("t", f"P{number:02}") for number in range(20)]
@@ -67,7 +67,7 @@ def filled(store: Served, partitions: list[TopicPartition] = PARTITIONS) -> Serv
 
 def task(*stores: Served, end: int = 10) -> DafkaInputPartition:
     """Everything, from stores that reported it, in this order."""
-    held = tuple(HeldRange(store.location, 0, end) for store in stores)
+    held = tuple(StoreRange(store.location, 0, end) for store in stores)
     return DafkaInputPartition(tuple(OffsetRange(*tp, 0, end, held) for tp in PARTITIONS))
 
 
@@ -76,7 +76,7 @@ def rows(wanted: DafkaInputPartition, fetch: str = "flight", **given: str) -> Ro
         {"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "1000", **given}
     )
     found: Rows = {}
-    for batch in RangeReader(full(), options, HeardOf().connect).read(wanted):
+    for batch in PartitionReader(full(), options, HeardOf().connect).read(wanted):
         assert batch.num_rows <= options.max_records_per_batch
         assert batch["timestamp"].null_count == 0
         for row in batch.select(["partition", "offset", "value"]).to_pylist():
@@ -174,8 +174,8 @@ def test_a_store_that_failed_is_asked_last(
     one: Served, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     two = filled(serve("two"))
-    held = HeldRange(two.location, 0, 10), HeldRange(one.location, 0, 5)
-    ranges = tuple(replace(each, held=held) for each in task().ranges[:3])
+    held = StoreRange(two.location, 0, 10), StoreRange(one.location, 0, 5)
+    ranges = tuple(replace(each, stores=held) for each in task().ranges[:3])
     two.stop()
     found = rows(DafkaInputPartition(ranges))
     assert found == {each.partition: [*range(10)] for each in ranges}

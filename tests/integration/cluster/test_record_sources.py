@@ -24,8 +24,8 @@ from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.offset_ranges import DafkaInputPartition, HeldRange, OffsetRange
-from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, StoreRange
+from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import HeardOf, Serve, value
@@ -59,9 +59,9 @@ def options(fetch: str, **given: str) -> SourceOptions:
     return SourceOptions.of({"subscribe": "t", "fetch": fetch, "fetchtimeoutms": "2000", **given})
 
 
-def known(store_locations: list[StoreLocation], end: int) -> tuple[HeldRange, ...]:
+def known(store_locations: list[StoreLocation], end: int) -> tuple[StoreRange, ...]:
     """Stores that reported everything up to ``end``."""
-    return tuple(HeldRange(location, 0, end) for location in store_locations)
+    return tuple(StoreRange(location, 0, end) for location in store_locations)
 
 
 def batches(
@@ -69,7 +69,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     wanted = OffsetRange("t", "A", start, end, known(store_locations, end))
     schema = columns(*names) if names else full()
-    return RangeReader(schema, given, HeardOf().connect).read(DafkaInputPartition((wanted,)))
+    return PartitionReader(schema, given, HeardOf().connect).read(DafkaInputPartition((wanted,)))
 
 
 @pytest.mark.parametrize("fetch", ["local", "flight", "auto", "mesh"])
@@ -82,7 +82,7 @@ def test_every_source_gives_the_same_rows(serve: Serve, used: list[str], fetch: 
     source.written = store.log.times(A, 0, 3_000)
     wanted = OffsetRange("t", "A", 500, 2_900, known([store.location], 3_000))
     given = options(fetch, maxrecordsperbatch="700")
-    found = RangeReader(full(), given, source.connect).read(DafkaInputPartition((wanted,)))
+    found = PartitionReader(full(), given, source.connect).read(DafkaInputPartition((wanted,)))
     table = pa.Table.from_batches(list(found))
     assert table["value"].to_pylist() == [value(offset, 10) for offset in range(500, 2_900)]
     assert table["offset"].to_pylist() == list(range(500, 2_900))
@@ -169,7 +169,7 @@ def test_another_source_continues_where_a_store_stops(
     places = [StoreLocation(each.address, each.location.locations) for each in (first, *last)]
     wanted = DafkaInputPartition((OffsetRange(*A, 0, 60_000, known(places, 60_000)),))
     given = options("auto" if fetch == "mesh" else fetch)
-    found = RangeReader(columns("value", "offset"), given, source.connect).read(wanted)
+    found = PartitionReader(columns("value", "offset"), given, source.connect).read(wanted)
     table = [next(found)]
     first.stop()
     table.extend(found)
@@ -251,7 +251,7 @@ def checked_rows(location: StoreLocation, start: int, end: int) -> int:
     given = options("local", maxrecordsperbatch="500")
     at, lost = start, None
     try:
-        for batch in RangeReader(columns("value"), given, HeardOf().connect).read(
+        for batch in PartitionReader(columns("value"), given, HeardOf().connect).read(
             DafkaInputPartition((wanted,))
         ):
             values = [appender.value(offset) for offset in range(at, at + batch.num_rows)]
@@ -291,7 +291,7 @@ def test_a_store_is_killed_in_the_middle_of_a_range(used: list[str]) -> None:
         reader = DafkaBatchReader(columns("offset", "value"), given)
         (part,) = reader.partitions()
         assert isinstance(part, DafkaInputPartition)
-        stores = [held.location.store for held in part.ranges[0].held]
+        stores = [held.location.store for held in part.ranges[0].stores]
         assert sorted(stores) == sorted(cluster.stores)
         found = reader.read(part)
         table = [next(found)]

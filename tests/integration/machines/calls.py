@@ -23,7 +23,7 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.sink.staging import WriterFactory
 from dafka_spark.sink.store_session import PickedStore, StoreSession
-from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.offset_ranges import OffsetRange, StoreRange
 from dafka_spark.source.partition_reader import fetch
 
 READ, PUT = TopicPartition("read", "A" * 32), TopicPartition("put", "B" * 32)
@@ -59,7 +59,7 @@ def wait(client: StoreClient) -> Steps:
 def read_task(tower: str, far: StoreClient, near: StoreClient) -> Steps:
     given = {"tower": tower, "subscribe": READ.topic, "fetch": "flight", "maxRecordsPerBatch": "1"}
     options = SourceOptions.of(given)
-    held = [HeldRange(each.location, 0, RECORDS) for each in (far, near)]
+    held = [StoreRange(each.location, 0, RECORDS) for each in (far, near)]
     wanted = OffsetRange(*READ, 0, RECORDS, tuple(held))
     batches = fetch([wanted], options, connections.lend, times=False)
     taken = next(batches).end

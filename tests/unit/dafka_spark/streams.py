@@ -14,7 +14,7 @@ from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.partition_reader import PartitionReader
 from tests.memory_reader import MemoryReader
 
 ALL = ReadAllAvailable()
@@ -60,7 +60,7 @@ def planned(stream: DafkaMicroBatchStream, start: Any, end: Any) -> Any:
     return {(each.partition, each.start, each.end) for part in parts for each in part.ranges}
 
 
-def rows(query: RangeReader, tasks: Sequence[Any]) -> dict[str, list[int]]:
+def rows(query: PartitionReader, tasks: Sequence[Any]) -> dict[str, list[int]]:
     """Return the offsets that tasks read, by partition."""
     found: dict[str, list[int]] = {}
     for task in tasks:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import datasource as spark
-from pyspark.sql.datasource import InputPartition
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.records import TopicPartition
@@ -19,22 +18,25 @@ from dafka_spark.schema import full
 from dafka_spark.source import batch_reader
 from dafka_spark.source.batch_reader import (
     DafkaBatchReader,
-    Narrowing,
     PushingBatchReader,
     Spans,
-    conditions,
+    comparison,
+    narrow,
 )
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.memory_reader import MemoryReader
+
+A, B, C = (TopicPartition("t", name) for name in "ABC")
+ODD = TopicPartition("u\udcff", "A")
 
 
 @pytest.fixture
 def source() -> MemoryReader:
     memory = MemoryReader()
-    memory.add(TopicPartition("t", "A"), 10)
-    memory.add(TopicPartition("t", "B"), 20)
-    memory.trim(TopicPartition("t", "B"), 5)
-    memory.add(TopicPartition("u", "A"), 7)
+    memory.add(A, 10)
+    memory.add(B, 20)
+    memory.trim(B, 5)
+    memory.add(ODD, 7)
     return memory
 
 
@@ -43,44 +45,38 @@ def reader(source: MemoryReader, **given: str) -> DafkaBatchReader:
     return DafkaBatchReader(full(), options.for_batch(), source.connect)
 
 
-def planned(source: MemoryReader, **given: str) -> set[tuple[str, int, int]]:
-    parts: list[Any] = reader(source, **given).partitions()
-    ranges = [each for part in parts for each in part.ranges]
-    assert all(each.topic == "t" for each in ranges)
-    return {(each.partition, each.start, each.end) for each in ranges}
-
-
 @pytest.mark.parametrize(
-    ("given", "ranges"),
+    ("given", "expected"),
     [
-        ({}, {("A", 0, 10), ("B", 5, 20)}),
-        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, {("A", 0, 10), ("B", 5, 20)}),
-        ({"startingOffsets": '{"t": {"A": 3}}'}, {("A", 3, 10), ("B", 5, 20)}),
-        ({"endingOffsets": '{"t": {"A": 3}}'}, {("A", 0, 3), ("B", 5, 20)}),
-        ({"startingOffsets": '{"t": {"A": -1, "B": -2}}'}, {("B", 5, 20)}),
+        ({}, {(A, 0, 10), (B, 5, 20)}),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, {(A, 0, 10), (B, 5, 20)}),
+        ({"startingOffsets": '{"t": {"A": 3}}'}, {(A, 3, 10), (B, 5, 20)}),
+        ({"endingOffsets": '{"t": {"A": 3}}'}, {(A, 0, 3), (B, 5, 20)}),
+        ({"startingOffsets": '{"t": {"A": -1, "B": -2}}'}, {(B, 5, 20)}),
         ({"startingOffsets": '{"t": {"A": 10, "B": 20}}'}, set()),
-        ({"maxRecordsPerPartition": "9"}, {("A", 0, 5), ("A", 5, 10), ("B", 5, 12), ("B", 12, 20)}),
+        ({"maxRecordsPerPartition": "9"}, {(A, 0, 5), (A, 5, 10), (B, 5, 12), (B, 12, 20)}),
     ],
 )
 def test_the_plan_has_the_ranges_between_the_bounds(
-    source: MemoryReader, given: dict[str, str], ranges: set[tuple[str, int, int]]
+    source: MemoryReader, given: dict[str, str], expected: set[tuple[TopicPartition, int, int]]
 ) -> None:
-    assert planned(source, **given) == ranges
+    tasks: list[Any] = reader(source, **given).partitions()
+    ranges = [each for task in tasks for each in task.ranges]
+    assert {(each.tp, each.start, each.end) for each in ranges} == expected
 
 
 def test_records_after_the_plan_are_not_read(source: MemoryReader) -> None:
-    batch = reader(source)
-    parts = batch.partitions()
-    source.add(TopicPartition("t", "A"), 5)
-    source.add(TopicPartition("t", "C"), 5)
-    rows = [row for part in parts for each in batch.read(part) for row in each.to_pylist()]
-    found = {(row["partition"], row["offset"]) for row in rows}
-    assert found == {*(("A", n) for n in range(10)), *(("B", n) for n in range(5, 20))}
-    assert len(rows) == len(found)
+    query = reader(source)
+    tasks = query.partitions()
+    source.add(A, 5)
+    source.add(C, 5)
+    rows = [row for task in tasks for each in query.read(task) for row in each.to_pylist()]
+    found = [(row["partition"], row["offset"]) for row in rows]
+    assert found == [*(("A", n) for n in range(10)), *(("B", n) for n in range(5, 20))]
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "option", "says"),
+    ("start", "end", "option", "pattern"),
     [
         ('{"t": {"A": 7}}', '{"t": {"A": 3}}', "endingOffsets", "starts after it, at 7"),
         ('{"t": {"A": 11}}', "latest", "startingOffsets", "offsets 0 up to, not including, 10"),
@@ -89,31 +85,15 @@ def test_records_after_the_plan_are_not_read(source: MemoryReader) -> None:
     ],
 )
 def test_bounds_outside_of_a_partition_are_refused(
-    source: MemoryReader, start: str, end: str, option: str, says: str
+    source: MemoryReader, start: str, end: str, option: str, pattern: str
 ) -> None:
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match=pattern) as caught:
         reader(source, startingOffsets=start, endingOffsets=end).partitions()
     assert caught.value.option == option
 
 
-def test_spark_reads_an_empty_batch(source: MemoryReader) -> None:
-    """Spark makes ``InputPartition(None)`` of a batch without tasks."""
-    assert list(reader(source).read(InputPartition(None))) == []
-    assert source.calls == []
-
-
-A, B, C = (TopicPartition("t", name) for name in "ABC")
-ODD = TopicPartition("u\udcff", "A")
 SPANS: Spans = {A: (0, 10), B: (5, 20), ODD: (0, 3)}
-MOMENT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-NOTHING = OffsetsSnapshot({})
-
-READER = OffsetReader(SourceOptions.of({"subscribe": "t"}), MemoryReader().connect)
-
-
-def narrowed(*conditions: tuple[str, str, object]) -> Spans:
-    made = Narrowing.of(Comparison(*each) for each in conditions)
-    return made.narrowed(SPANS, NOTHING, READER)
+TIME = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.mark.parametrize(
@@ -132,18 +112,20 @@ def narrowed(*conditions: tuple[str, str, object]) -> Spans:
         ([("offset", ">", 2), ("offset", "<=", 6)], {A: (3, 7), B: (5, 7)}),
         ([("offset", ">=", 3), ("offset", "<", 3)], {}),
         ([("offset", ">=", -5)], SPANS),
+        ([("offset", "<>", 5), ("timestamp", "IS NULL", None)], SPANS),
         ([("value", "=", b"x"), ("key", "IN", [b"x"])], SPANS),
-        # No store has these partitions.
-        ([("timestamp", ">=", MOMENT)], SPANS),
-        ([("timestamp", ">", MOMENT), ("timestamp", "<=", MOMENT)], {}),
+        ([("timestamp", ">=", TIME)], SPANS),  # no store has these partitions
+        ([("timestamp", ">", TIME), ("timestamp", "<=", TIME)], {}),
     ],
 )
 def test_conditions_narrow_spans(conditions: list[tuple[str, str, object]], left: Spans) -> None:
-    assert narrowed(*conditions) == left
+    offsets = OffsetReader(SourceOptions.of({"subscribe": "t"}), MemoryReader().connect)
+    found = [Comparison(*each) for each in conditions]
+    assert narrow(SPANS, found, OffsetsSnapshot({}), offsets) == left
 
 
 @pytest.mark.parametrize(
-    ("pushed", "condition"),
+    ("pushed", "expected"),
     [
         (spark.EqualTo(("topic",), "t"), ("topic", "=", "t")),
         (spark.EqualNullSafe(("Partition",), "P"), ("partition", "=", "P")),
@@ -151,22 +133,13 @@ def test_conditions_narrow_spans(conditions: list[tuple[str, str, object]], left
         (spark.In(("offset",), (1, 2)), ("offset", "IN", [1, 2])),
         (spark.LessThan(("offset",), 5), ("offset", "<", 5)),
         (spark.LessThanOrEqual(("offset",), 5), ("offset", "<=", 5)),
-        (
-            spark.GreaterThan(("timestamp",), MOMENT),
-            ("timestamp", ">", MOMENT),
-        ),
-        (
-            spark.GreaterThanOrEqual(("timestamp",), MOMENT),
-            ("timestamp", ">=", MOMENT),
-        ),
+        (spark.GreaterThan(("timestamp",), TIME), ("timestamp", ">", TIME)),
+        (spark.GreaterThanOrEqual(("timestamp",), TIME), ("timestamp", ">=", TIME)),
         (spark.EqualNullSafe(("topic",), None), None),
         (spark.EqualTo(("offset",), True), None),
         (spark.EqualTo(("offset",), 5.5), None),
-        (spark.EqualTo(("timestamp",), MOMENT.replace(tzinfo=None)), None),
-        (
-            spark.In(("timestamp",), (MOMENT, MOMENT.replace(tzinfo=None))),
-            None,
-        ),
+        (spark.EqualTo(("timestamp",), TIME.replace(tzinfo=None)), None),
+        (spark.In(("timestamp",), (TIME, TIME.replace(tzinfo=None))), None),
         (spark.EqualTo(("value",), b"x"), None),
         (spark.EqualTo(("value", "offset"), 1), None),
         (spark.IsNotNull(("offset",)), None),
@@ -174,28 +147,29 @@ def test_conditions_narrow_spans(conditions: list[tuple[str, str, object]], left
         (spark.Not(spark.EqualTo(("offset",), 5)), None),
     ],
 )
-def test_a_filter_becomes_a_condition(
-    pushed: spark.Filter, condition: tuple[Any, ...] | None
+def test_a_filter_becomes_a_comparison(
+    pushed: spark.Filter, expected: tuple[Any, ...] | None
 ) -> None:
-    assert conditions(pushed) == ([] if condition is None else [Comparison(*condition)])
+    assert comparison(pushed) == (expected and Comparison(*expected))
 
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_all_filters_remain_sparks(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, shares: bool
 ) -> None:
-    """One that narrows is warned of if Spark may use the plan for other queries."""
+    """A warning is logged for one that narrows if Spark may use the plan for other queries."""
     monkeypatch.setattr(batch_reader, "SHARES_PLANS", shares)
     options = SourceOptions.of({"subscribe": "t", "pushFilters": "true"}).for_batch()
-    reader = PushingBatchReader(full(), options)
+    query = PushingBatchReader(full(), options)
     one, other = spark.EqualTo(("offset",), 5), spark.IsNotNull(("value",))
     with caplog.at_level(logging.WARNING, "dafka_spark"):
-        assert reader.pushFilters([other]) == [other]
+        assert query.pushFilters([other]) == [other]
         assert not caplog.records
-        assert reader.pushFilters([one, other]) == [one, other]
-    assert len(caplog.records) == shares
-    for record in caplog.records:
-        assert "would lack rows: load one for each filter" in record.message
+        assert query.pushFilters([one, other]) == [one, other]
+    warned = [
+        "would lack rows: load one for each filter" in each.message for each in caplog.records
+    ]
+    assert warned == [True] * shares
 
 
 def test_only_an_option_pushes_filters() -> None:

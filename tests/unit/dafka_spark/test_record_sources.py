@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,78 +22,75 @@ from dafka_core.model.records import (
 )
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.offset_ranges import HeldRange, OffsetRange
+from dafka_spark.source.offset_ranges import OffsetRange, StoreRange
 from dafka_spark.source.partition_reader import fetch
-from dafka_spark.source.record_sources import (
-    FlightSource,
-    LocalLogSource,
-    MeshSource,
-    current_archive_sources,
-    open_sources,
-)
-from tests.integration.archive.records import A, B, archived
+from dafka_spark.source.record_sources import MeshSource, archive_sources, open_sources
+from tests.integration.archive.records import A as ARCHIVED
+from tests.integration.archive.records import B, archived
 from tests.memory_reader import MemoryReader
 
-TP = TopicPartition("t", "A")
+A = TopicPartition("t", "A")
+Written = list[tuple[int, int]]
 
 
-class Brought(MemoryReader):
-    """Returns fixed batches."""
+class BatchReader(MemoryReader):
+    """Returns batches of these values, the first one at offset 5."""
 
-    def __init__(self, batches: list[RecordBatch]) -> None:
+    def __init__(self, lists: list[list[bytes]]) -> None:
         super().__init__()
-        self.batches = batches
+        self.lists = lists
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> Iterator[RecordBatch]:
-        yield from self.batches
-
-
-def batches_of(lists: list[list[bytes]], offset: int) -> list[RecordBatch]:
-    batches = []
-    for values in lists:
-        batches.append(RecordBatch.of(TP, offset, values))
-        offset += len(values)
-    return batches
+        for values in self.lists:
+            yield RecordBatch.of(A, start, values)
+            start += len(values)
 
 
 def read(
-    batches: list[RecordBatch],
-    max_records: int,
-    max_bytes: int,
-    written: Sequence[tuple[int, int]] | None = None,
+    lists: list[list[bytes]], max_records: int, max_bytes: int, written: Written | None = None
 ) -> list[RecordBatch]:
     """Return the batches of the mesh source, with times if ``written`` is given."""
-    source = Brought(batches)
-    source.written = list(written or ())
-    given = {"maxrecordsperbatch": str(max_records), "maxbytesperbatch": str(max_bytes)}
-    mesh = MeshSource(
-        source.connect, SourceOptions.of({"subscribe": "t", **given}), written is not None
-    )
-    end = batches[-1].end if batches else 5
-    return list(mesh.read(OffsetRange(*TP, 5, end)))
+    source = BatchReader(lists)
+    source.written = written or []
+    limits = {"maxrecordsperbatch": str(max_records), "maxbytesperbatch": str(max_bytes)}
+    options = SourceOptions.of({"subscribe": "t", **limits})
+    mesh = MeshSource(source.connect, options, written is not None)
+    return list(mesh.read(OffsetRange(*A, 5, 5 + sum(map(len, lists)))))
 
 
-LISTS = st.lists(st.lists(st.binary(max_size=12), min_size=1, max_size=9), max_size=9)
-LIMITS = (st.integers(1, 12), st.integers(1, 30))
+def time_of(written: Written, offset: int) -> int:
+    return next((us for first, us in reversed(written) if first <= offset), UNKNOWN_US)
 
 
-@given(LISTS, *LIMITS)
-def test_batches_keep_every_record_and_the_limits(
-    lists: list[list[bytes]], max_records: int, max_bytes: int
+@given(
+    st.lists(st.lists(st.binary(max_size=12), min_size=1, max_size=9), max_size=9),
+    st.integers(1, 12),
+    st.integers(1, 30),
+    st.none() | st.dictionaries(st.integers(0, 40), st.integers(0, 10**16)).map(dict.items),
+)
+def test_batches_keep_every_record_with_its_time_and_the_limits(
+    lists: list[list[bytes]], max_records: int, max_bytes: int, times: Written | None
 ) -> None:
+    written = None if times is None else sorted(times)
+    batches = read(lists, max_records, max_bytes, written)
     expected = [value for values in lists for value in values]
-    cut = read(batches_of(lists, 5), max_records, max_bytes)
-    assert [value for batch in cut for value in batch.values] == expected
-    at = 5
-    for batch in cut:
-        assert (batch.tp, batch.offset) == (TP, at)
+    assert [value for batch in batches for value in batch.values] == expected
+    position = 5
+    for batch in batches:
+        assert (batch.tp, batch.offset) == (A, position)
         assert 1 <= batch.count <= max_records
         assert batch.values.size_bytes == sum(map(len, batch.values))
         assert batch.values.size_bytes <= max_bytes or batch.count == 1
-        assert batch.times is None
-        at = batch.end
+        if written is None:
+            assert batch.times is None
+        else:
+            assert batch.times is not None
+            assert (batch.times[:, 0] > 0).all()
+            found = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
+            assert found == [time_of(written, each) for each in range(position, batch.end)]
+        position = batch.end
 
 
 @pytest.mark.parametrize(
@@ -109,91 +106,72 @@ def test_batches_keep_every_record_and_the_limits(
         ([[b"a"], [b"a"] * (SMALL_RECORDS - 1)], 10_000, 100_000, [SMALL_RECORDS]),
     ],
 )
-def test_small_ones_are_joined_and_large_ones_cut(
+def test_small_batches_are_joined_and_large_ones_split(
     lists: list[list[bytes]], max_records: int, max_bytes: int, counts: list[int]
 ) -> None:
-    cut = read(batches_of(lists, 5), max_records, max_bytes)
-    assert [batch.count for batch in cut] == counts
-
-
-WRITTEN = st.dictionaries(st.integers(0, 40), st.integers(0, 10**16)).map(
-    lambda found: sorted(found.items())
-)
-
-
-def times_by_record(written: list[tuple[int, int]], offset: int, end: int) -> list[int]:
-    return [
-        next((us for first, us in reversed(written) if first <= each), UNKNOWN_US)
-        for each in range(offset, end)
-    ]
-
-
-@given(WRITTEN, LISTS, *LIMITS)
-def test_each_record_has_the_last_time_before_it(
-    written: list[tuple[int, int]], lists: list[list[bytes]], max_records: int, max_bytes: int
-) -> None:
-    at = 5
-    for batch in read(batches_of(lists, 5), max_records, max_bytes, written):
-        assert batch.times is not None
-        assert batch.offset == at
-        assert (batch.times[:, 0] > 0).all()
-        expected = times_by_record(written, at, batch.end)
-        assert np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist() == expected
-        at = batch.end
-    assert at == 5 + sum(map(len, lists))
-
-
-HINTS = tuple(HeldRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB")
+    assert [batch.count for batch in read(lists, max_records, max_bytes)] == counts
 
 
 @pytest.mark.parametrize(
-    ("fetch", "kinds"),
+    ("option", "expected"),
     [
-        ("local", [LocalLogSource, LocalLogSource]),
-        ("flight", [FlightSource, FlightSource]),
-        ("mesh", [MeshSource]),
-        ("auto", [LocalLogSource, LocalLogSource, FlightSource, FlightSource, MeshSource]),
+        ("local", ["the log of store A", "the log of store B"]),
+        ("flight", ["store A by Arrow Flight", "store B by Arrow Flight"]),
+        ("mesh", ["the mesh"]),
+        (
+            "auto",
+            [
+                "the log of store A",
+                "the log of store B",
+                "store A by Arrow Flight",
+                "store B by Arrow Flight",
+                "the mesh",
+            ],
+        ),
     ],
 )
-def test_sources(fetch: str, kinds: list[type]) -> None:
-    options, wanted = (
-        SourceOptions.of({"subscribe": "t", "fetch": fetch}),
-        OffsetRange(*TP, 0, 60, HINTS),
-    )
-    found = open_sources(wanted, options, MemoryReader().connect, times=False)
-    assert [type(source) for source in found] == kinds
+def test_option_fetch_selects_the_sources(option: str, expected: list[str]) -> None:
+    options = SourceOptions.of({"subscribe": "t", "fetch": option})
+    stores = [StoreRange(StoreLocation(name, ("grpc://127.0.0.1:1",)), 0, 60) for name in "AB"]
+    wanted = OffsetRange(*A, 0, 60, tuple(stores))
+    sources = open_sources(wanted, options, MemoryReader().connect, times=False)
+    assert [source.name for source in sources] == expected
 
 
 @pytest.mark.parametrize(
-    ("location", "says"),
+    ("location", "reason"),
     [
         (StoreLocation("A", ()), "does not report its directory"),
         (StoreLocation("A", (), "/nowhere", "another", "s"), "on another machine"),
         (StoreLocation("A", (), "/nowhere", this_machine(), "s"), "cannot read /nowhere"),
     ],
 )
-def test_the_reason_why_a_log_is_not_local(location: StoreLocation, says: str) -> None:
+def test_the_error_names_the_reason_why_a_log_is_not_local(
+    location: StoreLocation, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     given = {"subscribe": "t", "fetch": "local", "fetchtimeoutms": "1"}
-    wanted = OffsetRange(*TP, 0, 60, (HeldRange(location, 0, 60),))
-    with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{says}"):
-        list(fetch([wanted], SourceOptions.of(given), MemoryReader().connect, times=False))
+    stores = (StoreRange(location, 0, 60),)
+    ranges = [OffsetRange(*tp, 0, 60, stores) for tp in (A, TopicPartition("t", "B"))]
+    with pytest.raises(FetchError, match=rf"fetch = local: the log of store A: .*{reason}"):
+        list(fetch(ranges, SourceOptions.of(given), MemoryReader().connect, times=False))
+    assert caplog.text == ""
 
 
 def test_each_run_of_files_is_a_source(tmp_path: Path) -> None:
-    archived(tmp_path, A, 30)
-    archived(tmp_path, A, 60, start=40)
+    archived(tmp_path, ARCHIVED, 30)
+    archived(tmp_path, ARCHIVED, 60, start=40)
 
     def known(tp: TopicPartition, start: int, end: int) -> list[range]:
-        found = current_archive_sources(str(tmp_path), OffsetRange(*tp, start, end))
+        found = archive_sources(str(tmp_path), OffsetRange(*tp, start, end))
         return [each.known for each in found]
 
-    assert known(A, 0, 100) == [range(30), range(40, 60)]
-    assert known(A, 25, 40) == [range(24, 30)]
+    assert known(ARCHIVED, 0, 100) == [range(30), range(40, 60)]
+    assert known(ARCHIVED, 25, 40) == [range(24, 30)]
     assert known(B, 0, 100) == []
-    [source] = current_archive_sources(str(tmp_path), OffsetRange(*A, 40, 60))
+    [source] = archive_sources(str(tmp_path), OffsetRange(*ARCHIVED, 40, 60))
     assert source.life_before(60) == NO_LIFE
     assert source.name == f"the archive at {tmp_path}"
-    assert source.heads(A.topic) == [PartitionInfo(*A, 40, 60)]
+    assert source.heads(ARCHIVED.topic) == [PartitionInfo(*ARCHIVED, 40, 60)]
     assert source.heads("other") == []
-    [first, second] = source.read(OffsetRange(*A, 45, 50))
+    [first, second] = source.read(OffsetRange(*ARCHIVED, 45, 50))
     assert (first.offset, first.end, second.end) == (45, 48, 50)

@@ -1,4 +1,4 @@
-"""Values that are decoded on their way to Spark, and bad ones among them."""
+"""Values that are decoded on their way to Spark, and invalid values among them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dafka_spark import DafkaDataSource
 from dafka_spark.errors import BadValueError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
-from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.partition_reader import PartitionReader
 from tests.memory_reader import MemoryReader
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
@@ -32,7 +32,7 @@ def read(values: list[bytes], columns: tuple[str, ...] = (), **given: str) -> li
     if columns:
         schema = type(schema)([schema[name] for name in columns])
     ranges = OffsetRange(*A, 0, 10), OffsetRange(*B, 0, len(values) - 10)
-    reader = RangeReader(schema, SourceOptions.of(given), source.connect)
+    reader = PartitionReader(schema, SourceOptions.of(given), source.connect)
     batches = list(reader.read(DafkaInputPartition(ranges)))
     for batch in batches:
         batch.validate(full=True)
@@ -51,40 +51,31 @@ def test_values_are_structs_beside_the_other_columns() -> None:
     assert [row["value"] for row in texts] == ["text"] * 11
 
 
-def test_a_bad_value_fails_the_query_by_its_place() -> None:
+def test_a_bad_value_fails_the_query_with_its_offset() -> None:
     values = [*GOOD[:15], b"{", *GOOD[16:]]
-    with pytest.raises(
-        BadValueError, match=r"not valueFormat = json.*JSON parse.*mode = PERM"
-    ) as it:
+    pattern = r"not valueFormat = json.*JSON parse.*mode = PERM"
+    with pytest.raises(BadValueError, match=pattern) as caught:
         read(values)
-    assert (it.value.topic, it.value.partition, it.value.offset) == (*B, 5)
-    assert (
-        len(read(values, ("offset",))) == 20
-    )  # values are only decoded for columns that need them
+    error = caught.value
+    assert (error.topic, error.partition, error.offset) == (*B, 5)
+    assert len(read(values, ("offset",))) == 20  # a query without values decodes none
 
 
 def test_a_bad_value_is_kept_with_its_reason() -> None:
     values = [*GOOD[:9], b"", closed(b"{", b"k"), *GOOD[11:]]
     rows = read(values, mode="permissive")
-    assert [row["value"] and row["value"]["id"] for row in rows] == [
-        *range(9), None, None, *range(11, 20)
-    ]  # fmt: skip
+    good = [row for row in rows if row["_error"] is None]
     bad = [row for row in rows if row["_error"] is not None]
-    assert [(row["partition"], row["offset"], row["key"]) for row in bad] == [
-        ("A", 9, None),
-        ("B", 0, b"k"),
-    ]
+    assert [row["value"]["id"] for row in good] == [*range(9), *range(11, 20)]
+    assert {row["_corrupt_record"] for row in good} == {None}
+    found = [[row[name] for name in ("partition", "offset", "key", "value")] for row in bad]
+    assert found == [["A", 9, None, None], ["B", 0, b"k", None]]
     assert [row["_corrupt_record"] for row in bad] == [b"", b"{"]
     assert all("JSON" in row["_error"] for row in bad)
-    assert {row["_corrupt_record"] for row in rows if row["_error"] is None} == {None}
     assert read(values, ("_error", "offset"), mode="permissive") == [
         {"_error": row["_error"], "offset": row["offset"]} for row in rows
     ]
-
-
-def test_no_bad_values_are_no_errors() -> None:
-    rows = read(GOOD, mode="permissive")
-    assert {(row["_error"], row["_corrupt_record"]) for row in rows} == {(None, None)}
+    assert {row["_error"] for row in read(GOOD, mode="permissive")} == {None}
 
 
 def test_bad_values_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -100,13 +91,12 @@ def test_bad_values_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_records_that_are_all_bad() -> None:
     rows = read([b"\xff"] * 12, valueformat="string", mode="permissive")
-    assert {(row["value"], row["_error"], row["_corrupt_record"]) for row in rows} == {
-        (None, "it is not UTF-8", b"\xff")
-    }
+    expected = {(None, "it is not UTF-8", b"\xff")}
+    assert {(row["value"], row["_error"], row["_corrupt_record"]) for row in rows} == expected
     assert read([b"\xff"] * 12, valueformat="string", mode="dropmalformed") == []
 
 
-def test_contents_may_be_left_as_they_are() -> None:
+def test_envelopes_may_stay_closed() -> None:
     whole = closed(b"v", b"k")
     rows = read([whole] * 11, valueformat="string", envelope="none", mode="permissive")
     assert {row["_corrupt_record"] for row in rows} == {whole}

@@ -1,8 +1,9 @@
-"""Reading tasks into Arrow batches, from records in memory."""
+"""Reading tasks into Arrow batches, from records in memory, and the check of completeness."""
 
 from __future__ import annotations
 
 import datetime as dt
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,10 @@ from dafka_spark.schema import full
 from dafka_spark.source import arrow_batches
 from dafka_spark.source.arrow_batches import ArrowBatches
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange
-from dafka_spark.source.partition_reader import RangeReader
+from dafka_spark.source.partition_reader import Fetched, LostOffsets, PartitionReader, complete
 from tests.memory_reader import MemoryReader
 
-A, B, U = TopicPartition("t", "A"), TopicPartition("t", "B"), TopicPartition("u", "A")
+A, B, C, U = (TopicPartition(*name) for name in ("tA", "tB", "tC", "uA"))
 ODD = TopicPartition("bad\udcff\n", "\x1b")
 OPTIONS = SourceOptions.of({"subscribe": "t"})
 CONTENTS = st.binary(max_size=3) | st.just(closed(None, b"k", (("h", b"1"), ("h", None))))
@@ -56,7 +57,7 @@ def read(
     source: MemoryReader, *ranges: OffsetRange, schema: StructType | None = None, **given: str
 ) -> list[pa.RecordBatch]:
     options = SourceOptions.of({"subscribe": "t,u", **given})
-    reader = RangeReader(schema or full(), options, source.connect)
+    reader = PartitionReader(schema or full(), options, source.connect)
     batches = list(reader.read(DafkaInputPartition(ranges)))
     for batch in batches:
         batch.validate(full=True)
@@ -69,36 +70,30 @@ def offsets(batches: list[pa.RecordBatch]) -> list[int]:
 
 
 def test_a_batch_without_ranges_has_no_rows(source: MemoryReader) -> None:
-    assert list(RangeReader(full(), OPTIONS, source.connect).read(InputPartition(None))) == []
+    """Spark makes ``InputPartition(None)`` of it."""
+    assert list(PartitionReader(full(), OPTIONS, source.connect).read(InputPartition(None))) == []
+    assert source.calls == []
 
 
 def test_all_columns_of_several_ranges(source: MemoryReader) -> None:
-    source.written = [(0, 1_000_000), (2, 2_000_000)]
+    source.written = [(1, 1_000_000), (2, 2_000_000)]
     (batch,) = read(source, OffsetRange(*A, 1, 3), OffsetRange(*B, 0, 4), OffsetRange(*U, 0, 1))
+    one, two = EPOCH + dt.timedelta(seconds=1), EPOCH + dt.timedelta(seconds=2)
     assert batch.to_pydict() == {
         "key": [None] * 7,
         "value": [b"1", b"2", b"0", b"1", b"2", b"3", b"0"],
         "topic": ["t"] * 6 + ["u"],
         "partition": ["A", "A", "B", "B", "B", "B", "A"],
         "offset": [1, 2, 0, 1, 2, 3, 0],
-        "timestamp": [EPOCH + second * dt.timedelta(seconds=1) for second in (1, 2, 1, 1, 2, 2, 1)],
+        "timestamp": [one, two, None, one, two, two, None],  # unknown times are null
         "timestampType": [None] * 7,
     }
 
 
-def test_unknown_times_are_null(source: MemoryReader) -> None:
-    wanted = OffsetRange(*A, 0, 4)
-    (batch,) = read(source, wanted, schema=columns("timestamp"))
-    assert batch["timestamp"].to_pylist() == [None] * 4
-    source.written = [(2, 7)]
-    (batch,) = read(source, wanted, schema=columns("timestamp"))
-    time = EPOCH + dt.timedelta(microseconds=7)
-    assert batch["timestamp"].to_pylist() == [None, None, time, time]
-
-
-def test_only_the_columns_asked_for(source: MemoryReader) -> None:
-    (batch,) = read(source, OffsetRange(*A, 0, 5), schema=columns("offset", "value"))
-    assert batch.schema.names == ["offset", "value"]
+def test_only_the_columns_asked_for(source: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(arrow_batches, "opened_columns")  # nothing opens envelopes
+    (batch,) = read(source, OffsetRange(*A, 0, 5), schema=columns("offset", "topic"))
+    assert batch.schema.names == ["offset", "topic"]
     assert "times" not in source.calls
 
 
@@ -119,9 +114,9 @@ def test_batches_have_at_most_max_records(
 
 
 def test_batches_have_at_most_max_bytes(source: MemoryReader) -> None:
-    batches = read(source, OffsetRange(*A, 0, 100), maxbytesperbatch="20")
+    batches = read(source, OffsetRange(*A, 0, 90), OffsetRange(*B, 0, 5), maxbytesperbatch="20")
     assert all(sum(map(len, batch["value"].to_pylist())) <= 20 for batch in batches)
-    assert offsets(batches) == list(range(100))
+    assert offsets(batches) == [*range(90), *range(5)]
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
@@ -133,30 +128,81 @@ def test_a_gap_is_an_error(source: MemoryReader, fail: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "wanted", "left"),
+    ("error", "start", "end", "wanted", "left"),
     [
-        (RetentionAheadError, 10, range(20, 30)),
-        (StoreLostDataError, 100, range(90, 100)),
-        (PartitionVanishedError, 10, range(0)),
+        (RetentionAheadError, 10, 30, 10, range(20, 30)),
+        (StoreLostDataError, 90, 110, 100, range(90, 100)),
+        (PartitionVanishedError, 10, 30, 10, range(0)),
     ],
 )
 def test_lost_records_fail_a_query_or_are_skipped(
     source: MemoryReader,
     caplog: pytest.LogCaptureFixture,
     error: type[SourceLossError],
+    start: int,
+    end: int,
     wanted: int,
     left: range,
 ) -> None:
-    ranges = OffsetRange(*B, 0, 20), OffsetRange(*A, *((90, 110) if wanted == 100 else (10, 30)))
-    if error is RetentionAheadError:
-        source.trim(A, 20)
-    elif error is PartitionVanishedError:
+    ranges = OffsetRange(*B, 0, 20), OffsetRange(*A, start, end)
+    source.trim(A, 20)
+    if error is PartitionVanishedError:
         source.drop(A)
     with pytest.raises(error) as caught:
         read(source, *ranges)
     assert (caught.value.partition, caught.value.wanted) == ("A", wanted)
     assert offsets(read(source, *ranges, failondataloss="false")) == [*range(20), *left]
     assert caplog.text.count("failOnDataLoss is false") == 1
+
+
+# -- completeness ----------------------------------------------------------------------------------
+
+WANTED = OffsetRange(*A, 10, 30), OffsetRange(*B, 0, 5)
+WHOLE_B = (B, 0, 5)
+
+
+def records(tp: TopicPartition, start: int, end: int) -> RecordBatch:
+    return RecordBatch.of(tp, start, [b""] * (end - start))
+
+
+@pytest.mark.parametrize(
+    ("came", "expected", "found"),
+    [
+        ([(A, 10, 20), WHOLE_B], 20, None),
+        ([(A, 10, 15), (A, 16, 30)], 15, 16),
+        ([(A, 10, 15), (A, 10, 15), (A, 15, 30)], 15, 10),
+        ([(A, 10, 31)], 10, 10),
+        ([(A, 10, 30), (A, 30, 31)], 30, 30),
+        ([(A, 9, 30)], 10, 9),
+        ([WHOLE_B], 10, None),
+        ([(C, 10, 30)], 0, 10),
+    ],
+)
+def test_rows_that_are_not_those_of_the_range_are_an_error(
+    came: list[tuple[TopicPartition, int, int]], expected: int, found: int | None
+) -> None:
+    with pytest.raises(IncompleteBatchError, match=r"^\[DAFKA_INCOMPLETE_BATCH\].* rows") as caught:
+        list(complete((records(*each) for each in came), WANTED))
+    error = caught.value
+    planned = (0, 0) if error.partition == "C" else (10, 30)
+    assert (error.start, error.end, error.expected, error.found) == (*planned, expected, found)
+
+
+@given(st.sets(st.integers(11, 29)), st.sets(st.integers(0, 20)), st.data())
+def test_records_and_lost_offsets_cover_the_ranges(
+    cuts: set[int], holes: set[int], data: st.DataObject
+) -> None:
+    """In any pieces, and with those of another partition between them."""
+    pieces: list[Fetched] = []
+    for number, (start, end) in enumerate(pairwise([10, *sorted(cuts), 30])):
+        lost = number in holes
+        pieces.append(LostOffsets(A, start, end) if lost else records(A, start, end))
+    pieces.insert(data.draw(st.integers(0, len(pieces))), records(*WHOLE_B))
+    found = [each for each in pieces if not isinstance(each, LostOffsets)]
+    assert list(complete(pieces, WANTED)) == found
+    without = data.draw(st.sampled_from(pieces))
+    with pytest.raises(IncompleteBatchError):
+        list(complete((each for each in pieces if each is not without), WANTED))
 
 
 # -- columns ---------------------------------------------------------------------------------------
@@ -176,12 +222,6 @@ def test_times_and_offsets_are_those_of_each_batch() -> None:
     table = pa.Table.from_batches(made)
     assert table["offset"].to_pylist() == list(range(len(expected)))
     assert table["timestamp"].cast(pa.int64()).to_pylist() == expected
-
-
-def test_odd_names_are_escaped() -> None:
-    arrow = ArrowBatches(columns("topic", "partition"), OPTIONS)
-    made = arrow.of([RecordBatch.of(ODD, 0, [b"", b""])])
-    assert made.to_pylist() == [{"topic": r"bad\xff\x0a", "partition": r"\x1b"}] * 2
 
 
 @given(
@@ -208,33 +248,27 @@ def test_joined_columns_are_those_of_each_batch(parts: list[Any]) -> None:
     assert pa.Table.from_batches([together]).equals(apart.combine_chunks())
 
 
-def made(schema: StructType, envelope: str = "auto") -> list[dict[str, Any]]:
-    """Rows of four contents."""
+def made(schema: StructType, envelope: str = "auto") -> dict[str, list[Any]]:
+    """Columns of four records, of a partition with an odd name."""
     contents = [b"bare", closed(b"v", b"k"), closed(None, b"k"), closed(b"v", None, [("h", None)])]
     options = SourceOptions.of({"subscribe": "t", "envelope": envelope})
-    rows: list[dict[str, Any]] = (
-        ArrowBatches(schema, options).of([RecordBatch.of(A, 0, contents)]).to_pylist()
-    )
-    return rows
+    batch = ArrowBatches(schema, options).of([RecordBatch.of(ODD, 0, contents)])
+    found: dict[str, list[Any]] = batch.to_pydict()
+    return found
 
 
-def test_envelopes_are_opened() -> None:
-    rows = made(StructType([full(headers=True)[name] for name in ("headers", "value", "key")]))
-    assert [row["headers"] for row in rows] == [None, None, None, [{"key": "h", "value": None}]]
-    assert [row["value"] for row in rows] == [b"bare", b"v", None, b"v"]
-    assert [row["key"] for row in rows] == [None, b"k", b"k", None]
-    assert [row["key"] for row in made(columns("key"))] == [None, b"k", b"k", None]
+def test_envelopes_are_opened_and_names_escaped() -> None:
+    rows = made(full(headers=True))
+    assert rows["headers"] == [None, None, None, [{"key": "h", "value": None}]]
+    assert rows["value"] == [b"bare", b"v", None, b"v"]
+    assert rows["key"] == made(columns("key"))["key"] == [None, b"k", b"k", None]
+    assert (rows["topic"], rows["partition"]) == ([r"bad\xff\x0a"] * 4, [r"\x1b"] * 4)
 
 
 def test_contents_may_be_left_as_they_are() -> None:
     rows = made(columns("key", "value"), "none")
-    assert [row["value"] for row in rows][:2] == [b"bare", closed(b"v", b"k")]
-    assert {row["key"] for row in rows} == {None}
-
-
-def test_envelopes_are_opened_only_if_a_column_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(arrow_batches, "opened_columns")
-    assert len(made(columns("offset", "topic", "timestamp", "timestampType"))) == 4
+    assert rows["value"][:2] == [b"bare", closed(b"v", b"k")]
+    assert rows["key"] == [None] * 4
 
 
 def test_columns_with_fewer_rows_than_records_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
