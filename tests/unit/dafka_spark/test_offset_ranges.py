@@ -152,14 +152,6 @@ def test_the_best_store_comes_first(
     assert pickle.loads(pickle.dumps(one)).stores == one.stores
 
 
-def test_stores_share_the_tasks() -> None:
-    every = stores_of(("A", 0, 200), ("B", 0, 200))
-    one = plan([80], {tp("00000"): every}, minpartitions=4)
-    assert [names(each) for task in one for each in task.ranges] == ["AB", "BA"] * 2
-    many = plan([10] * 64, {item.tp: every for item in ranges_of([10] * 64)})
-    assert [{names(each)[0] for each in task.ranges} for task in many] == [{"A"}, {"B"}] * 8
-
-
 @pytest.mark.parametrize(
     ("sizes", "given", "expected"),
     [

@@ -20,10 +20,6 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_spark.errors import (
     IncompleteBatchError,
-    PartitionVanishedError,
-    RetentionAheadError,
-    SourceLossError,
-    StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
@@ -98,25 +94,23 @@ def test_only_the_columns_asked_for(source: MemoryReader, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("limit", "counts"),
-    [("30", [28, 28, 28, 16]), ("5", [5, 2] * 14 + [2]), ("7", [7] * 14 + [2])],
+    ("option", "limit", "counts"),
+    [
+        ("maxrecordsperbatch", "30", [28, 12, 30]),
+        ("maxrecordsperbatch", "5", [5, 2, 5, 2, 5, 2, 5, 2, 5, 2, 5, 5, 2, 5, 2, 5, 2, 5, 4]),
+        ("maxbytesperbatch", "20", [14, 7, 7, 7, 5, 14, 7, 9]),
+    ],
 )
-def test_batches_have_at_most_max_records(
-    source: MemoryReader, limit: str, counts: list[int]
+def test_options_limit_batches(
+    source: MemoryReader, option: str, limit: str, counts: list[int]
 ) -> None:
-    """The mesh sends seven at once: small batches are joined, none is cut to fill another."""
-    batches = read(source, OffsetRange(*A, 0, 100), maxrecordsperbatch=limit)
-    assert [batch.num_rows for batch in batches] == counts
-    assert offsets(batches) == list(range(100))
-    both = read(source, OffsetRange(*A, 0, 20), OffsetRange(*B, 0, 20), maxrecordsperbatch=limit)
-    assert max(batch.num_rows for batch in both) <= int(limit)
-    assert offsets(both) == [*range(20), *range(20)]
-
-
-def test_batches_have_at_most_max_bytes(source: MemoryReader) -> None:
-    batches = read(source, OffsetRange(*A, 0, 90), OffsetRange(*B, 0, 5), maxbytesperbatch="20")
-    assert all(sum(map(len, batch["value"].to_pylist())) <= 20 for batch in batches)
-    assert offsets(batches) == [*range(90), *range(5)]
+    """The mesh sends seven at once: small batches are joined, none is split to fill another."""
+    ranges = OffsetRange(*A, 0, 40), OffsetRange(*B, 0, 30)
+    both = read(source, *ranges, **{option: limit})
+    assert [batch.num_rows for batch in both] == counts
+    assert offsets(both) == [*range(40), *range(30)]
+    one = read(source, ranges[0], **{option: limit})
+    assert [batch.num_rows for batch in one] == counts[: len(one)]
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
@@ -125,34 +119,6 @@ def test_a_gap_is_an_error(source: MemoryReader, fail: str) -> None:
     with pytest.raises(IncompleteBatchError) as caught:
         read(source, OffsetRange(*A, 0, 20), OffsetRange(*B, 20, 30), failondataloss=fail)
     assert (caught.value.partition, caught.value.expected, caught.value.found) == ("B", 25, 26)
-
-
-@pytest.mark.parametrize(
-    ("error", "start", "end", "wanted", "left"),
-    [
-        (RetentionAheadError, 10, 30, 10, range(20, 30)),
-        (StoreLostDataError, 90, 110, 100, range(90, 100)),
-        (PartitionVanishedError, 10, 30, 10, range(0)),
-    ],
-)
-def test_lost_records_fail_a_query_or_are_skipped(
-    source: MemoryReader,
-    caplog: pytest.LogCaptureFixture,
-    error: type[SourceLossError],
-    start: int,
-    end: int,
-    wanted: int,
-    left: range,
-) -> None:
-    ranges = OffsetRange(*B, 0, 20), OffsetRange(*A, start, end)
-    source.trim(A, 20)
-    if error is PartitionVanishedError:
-        source.drop(A)
-    with pytest.raises(error) as caught:
-        read(source, *ranges)
-    assert (caught.value.partition, caught.value.wanted) == ("A", wanted)
-    assert offsets(read(source, *ranges, failondataloss="false")) == [*range(20), *left]
-    assert caplog.text.count("failOnDataLoss is false") == 1
 
 
 # -- completeness ----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from dafka_spark.errors import (
     IncompleteBatchError,
     PartitionVanishedError,
     RetentionAheadError,
+    SourceLossError,
     StoreLostDataError,
 )
 from dafka_spark.options import SourceOptions
@@ -186,32 +187,36 @@ def test_sources_that_stay_away_are_an_error() -> None:
         offsets(0, 30, [])
 
 
-def test_records_are_lost_if_every_source_lacks_them(caplog: pytest.LogCaptureFixture) -> None:
-    scripted = [Scripted(earliest=40), Scripted(earliest=20)]
-    assert offsets(0, 60, [*scripted, Scripted()]) == list(range(60))
-    with pytest.raises(RetentionAheadError, match=r"^\[DAFKA_RETENTION_AHEAD\]") as caught:
-        offsets(0, 60, scripted, PATIENT)  # fails without waiting
-    assert (caught.value.wanted, caught.value.available) == (0, 20)
-    assert offsets(0, 60, scripted, LENIENT) == list(range(20, 60))
-    assert "offsets 0 to 20 (exclusive) are left out, as failOnDataLoss is false" in caplog.text
-    assert offsets(0, 10, scripted, LENIENT) == []
+def halves(end: int, earliest: int) -> list[Scripted]:
+    """Two sources, one with the offsets before ``end``, the other with those from ``earliest``."""
+    second = Scripted(earliest=earliest, known=range(earliest, 100))
+    return [second, Scripted(end=end, known=range(end))]
 
 
-def test_records_that_no_store_has_between_others() -> None:
-    through = [Scripted(end=40, known=range(40)), Scripted(earliest=60, known=range(60, 100))]
-    with pytest.raises(RetentionAheadError) as caught:
-        offsets(0, 100, through)
-    assert (caught.value.wanted, caught.value.available) == (40, 60)
-    assert offsets(0, 100, through, LENIENT) == [*range(40), *range(60, 100)]
-
-
-def test_an_end_that_every_source_lacks(caplog: pytest.LogCaptureFixture) -> None:
-    scripted = [Scripted(end=30), Scripted(end=40)]
-    with pytest.raises(StoreLostDataError, match=r"^\[DAFKA_STORE_LOST_DATA\]") as caught:
-        offsets(0, 60, scripted)
-    assert (caught.value.wanted, caught.value.end, caught.value.lost_end) == (40, 40, 60)
-    assert offsets(0, 60, scripted, LENIENT) == list(range(40))
-    assert "offsets 40 to 60 (exclusive) are left out" in caplog.text
+@pytest.mark.parametrize(
+    ("through", "error", "lost", "lost_end"),
+    [
+        ([Scripted(earliest=40), Scripted(earliest=20)], RetentionAheadError, 0, 20),
+        ([Scripted(earliest=90)], RetentionAheadError, 0, 60),
+        (halves(40, 50), RetentionAheadError, 40, 50),
+        ([Scripted(end=30), Scripted(end=40)], StoreLostDataError, 40, 60),
+        ([Scripted(end=0, there=False)], PartitionVanishedError, 0, 60),
+    ],
+)
+def test_records_are_lost_if_every_source_lacks_them(
+    caplog: pytest.LogCaptureFixture,
+    through: Sequence[RecordSource],
+    error: type[SourceLossError],
+    lost: int,
+    lost_end: int,
+) -> None:
+    with pytest.raises(error, match=rf"^\[{error.condition}\]") as caught:
+        offsets(0, 60, through)
+    assert (caught.value.wanted, caught.value.lost_end) == (lost, lost_end)
+    assert offsets(0, 60, through, LENIENT) == [*range(lost), *range(lost_end, 60)]
+    left_out = f"offsets {lost} to {lost_end} (exclusive) are left out, as failOnDataLoss is false"
+    assert left_out in caplog.text
+    assert offsets(0, 60, [*through, Scripted()]) == list(range(60))
 
 
 def test_an_end_that_grows_is_waited_for() -> None:
@@ -223,13 +228,6 @@ def test_an_end_that_grows_is_waited_for() -> None:
             return super().read(wanted)
 
     assert offsets(0, 60, [Growing(end=50), Scripted(end=55)], PATIENT) == list(range(60))
-
-
-def test_a_partition_that_no_source_knows() -> None:
-    source = Scripted(end=0, there=False)
-    with pytest.raises(PartitionVanishedError, match=r"^\[DAFKA_PARTITION_VANISHED\] .*no store"):
-        offsets(5, 60, [source])
-    assert offsets(5, 60, [source], LENIENT) == []
 
 
 def test_a_store_that_had_more_and_is_away() -> None:
@@ -269,9 +267,8 @@ def test_stores_that_report_records_and_do_not_return_them(fail: str) -> None:
 
 
 def test_sources_that_have_a_part_each() -> None:
-    first = Scripted(end=60, known=range(60))
-    second = Scripted(earliest=40, known=range(40, 100))
-    assert offsets(0, 100, [second, first]) == list(range(100))
+    second, first = through = halves(60, 40)
+    assert offsets(0, 100, through) == list(range(100))
     assert (first.asked, second.asked) == ([(0, 60)], [(60, 100)])
 
 

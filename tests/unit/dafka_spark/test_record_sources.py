@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from dafka_core.flight.store_location import StoreLocation, this_machine
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import (
-    SMALL_BYTES,
-    SMALL_RECORDS,
     UNKNOWN_US,
     PartitionInfo,
     RecordBatch,
@@ -98,12 +96,8 @@ def test_batches_keep_every_record_with_its_time_and_the_limits(
     [
         ([[b"a"]] * 10, 4, 100, [4, 4, 2]),
         ([[b"ab"]] * 5, 100, 5, [2, 2, 1]),
-        ([[b"a"] * 3] * 4, 8, 100, [6, 6]),
         ([[b"a"] * 9, [b"a"] * 2], 4, 100, [4, 4, 1, 2]),
         ([[b"abc", b"d"] * 2, [b"a"]], 100, 4, [2, 2, 1]),
-        ([[b"a"], [b"a"] * SMALL_RECORDS, [b"a"], [b"a"]], 10_000, 100_000, [1, SMALL_RECORDS, 2]),
-        ([[b"a"], [bytes(SMALL_BYTES)], [b"a"], [b"a"]], 10_000, 1 << 20, [1, 1, 2]),
-        ([[b"a"], [b"a"] * (SMALL_RECORDS - 1)], 10_000, 100_000, [SMALL_RECORDS]),
     ],
 )
 def test_small_batches_are_joined_and_large_ones_split(
@@ -112,22 +106,17 @@ def test_small_batches_are_joined_and_large_ones_split(
     assert [batch.count for batch in read(lists, max_records, max_bytes)] == counts
 
 
+LOGS = ["the log of store A", "the log of store B"]
+FLIGHT = ["store A by Arrow Flight", "store B by Arrow Flight"]
+
+
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        ("local", ["the log of store A", "the log of store B"]),
-        ("flight", ["store A by Arrow Flight", "store B by Arrow Flight"]),
+        ("local", LOGS),
+        ("flight", FLIGHT),
         ("mesh", ["the mesh"]),
-        (
-            "auto",
-            [
-                "the log of store A",
-                "the log of store B",
-                "store A by Arrow Flight",
-                "store B by Arrow Flight",
-                "the mesh",
-            ],
-        ),
+        ("auto", [*LOGS, *FLIGHT, "the mesh"]),
     ],
 )
 def test_option_fetch_selects_the_sources(option: str, expected: list[str]) -> None:
