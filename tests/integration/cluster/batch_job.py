@@ -1,4 +1,4 @@
-"""A batch write without Spark: its writer, and its tasks one by one."""
+"""A batch write without Spark: a writer and its tasks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,10 @@ VALUES = StructType([StructField("value", StringType())])
 
 
 class BatchJob:
-    """What Spark does with a writer."""
+    """Calls a writer as Spark does."""
 
     def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        cluster: EmbeddedCluster,
-        topic: str,
-        **given: object,
+        self, monkeypatch: pytest.MonkeyPatch, cluster: EmbeddedCluster, topic: str, **given: object
     ) -> None:
         self.cluster = cluster
         self.topic = topic
@@ -35,25 +31,25 @@ class BatchJob:
         self._monkeypatch = monkeypatch
 
     def task(self, number: int, rows: pa.Array, query: str = "") -> TaskCommit:
-        """Runs a task, which has a copy of the writer, as it would in another process."""
+        """Run a task with a copy of the writer, as in another process."""
         Task(number, {QUERY_ID: query} if query else {}).begin(self._monkeypatch)
         writer: DafkaBatchWriter = pickle.loads(pickle.dumps(self.writer))
         written = writer.write(iter([pa.record_batch({"value": rows})]))
-        told: TaskCommit = pickle.loads(pickle.dumps(written))
-        return told
+        received: TaskCommit = pickle.loads(pickle.dumps(written))
+        return received
 
     def info(self, written: TaskCommit, store: int = 0) -> TransactionState:
-        """What a store has of a task's partition."""
+        """Return a store's state of a task's partition."""
         (only,) = written.ranges
         return held(self.cluster, self.topic, store, only.tp.partition).info
 
     def seen(self) -> int:
-        """How many records of the topic there are to be seen."""
+        """Return the number of the topic's visible records."""
         return seen(self.cluster, self.topic)
 
 
 def seen(cluster: EmbeddedCluster, topic: str) -> int:
-    """How many records of a topic the store that has most of it shows."""
+    """Return the number of a topic's visible records in the store with most of them."""
     with StoreSession(options(cluster).mesh_address) as session:
         return max(
             sum(info.end for info in client.heads([topic], timeout_s=PATIENCE_S))

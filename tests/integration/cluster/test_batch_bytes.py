@@ -29,15 +29,13 @@ def one(serve: Serve) -> Served:
 
 
 def batches(stream: DafkaMicroBatchStream, start: Any) -> list[tuple[int, int, set[str]]]:
-    """Return the records, bytes and partitions of each micro-batch until all is read."""
+    """Return the records, bytes and partitions of each micro-batch until all records are read."""
     found = []
-    limit = stream.getDefaultReadLimit()
-    while (end := json_round(stream.latestOffset(start, limit))) != start:
-        parts = stream.partitions(start, end)
-        tables = [pa.Table.from_batches(list(stream.read(part))) for part in parts]
-        values = [value for table in tables for value in table["value"].to_pylist()]
-        names = {name for table in tables for name in table["partition"].to_pylist()}
-        found.append((len(values), sum(map(len, values)), names))
+    while (end := json_round(stream.latestOffset(start, stream.getDefaultReadLimit()))) != start:
+        batches = [each for task in stream.partitions(start, end) for each in stream.read(task)]
+        table = pa.Table.from_batches(batches)
+        size = sum(map(len, table["value"].to_pylist()))
+        found.append((table.num_rows, size, set(table["partition"].to_pylist())))
         start = end
     return found
 
@@ -55,7 +53,7 @@ def test_batches_have_about_that_many_bytes(one: Served) -> None:
 
 
 def test_records_that_become_larger_are_noticed(serve: Serve) -> None:
-    """A mean over all waiting records would be wrong for the first ones and for the last ones."""
+    """A mean over all waiting records would be wrong for the first and for the last of them."""
     store = serve("one")
     for size in (100, 100, 100, 20_000):
         store.add(A, 1_000, size)
@@ -76,14 +74,14 @@ def test_the_default_takes_a_small_topic_at_once(
 def test_a_store_without_sizes_is_retried_each_time(
     one: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requests = []
 
-    def counted(self: StoreClient, *given: Any, timeout_s: float) -> RecordSizes:
-        asked.append(given)
+    def fail(client: StoreClient, *ranges: Any, timeout_s: float) -> RecordSizes:
+        requests.append(ranges)
         raise StoreUnreachableError("one", "no answer")
 
-    monkeypatch.setattr(StoreClient, "record_sizes", counted)
+    monkeypatch.setattr(StoreClient, "record_sizes", fail)
     stream = reader(HeardOf([one]), maxbytespertrigger=str(1_024 * 1_000))
     found = batches(stream, json_round(stream.initialOffset()))
     assert [count for count, _, _ in found] == [1_000] * 5 + [100]
-    assert len(asked) == 6
+    assert len(requests) == 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -46,27 +45,12 @@ def batch(rows: dict[str, list[Any]]) -> pa.RecordBatch:
     return pa.record_batch({name: pa.array(rows[name], kind) for name, kind in types.items()})
 
 
-def write(
-    cluster: EmbeddedCluster,
-    topic: str,
-    rows: dict[str, list[Any]],
-    **given: Any,
-) -> None:
-    """Write rows as a task does."""
-    chosen = options(cluster, topic=topic, **given)
-    with factory(chosen) as task:
-        written = write_rows(iter([batch(rows)]), chosen, lambda _: PARTITION, task.open)
-        commit(chosen, task.picked, *written)
-
-
 def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[Any]]:
     """Read rows as a batch query does."""
-    asked = {"tower": cluster.tower, "subscribe": topic, **given}
-    reader = DafkaBatchReader(full(headers=True), SourceOptions.of(asked))
-    batches: Iterator[pa.RecordBatch] = (
-        each for task in reader.partitions() for each in reader.read(task)
-    )
-    found = pa.Table.from_batches(list(batches)).select(["key", "value", "headers"]).to_pydict()
+    options = SourceOptions.of({"tower": cluster.tower, "subscribe": topic, **given})
+    reader = DafkaBatchReader(full(headers=True), options)
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    found = pa.Table.from_batches(batches).select(list(ROWS)).to_pydict()
     return {**found, "headers": [row or [] for row in found["headers"]]}
 
 
@@ -74,7 +58,10 @@ def read(cluster: EmbeddedCluster, topic: str, **given: str) -> dict[str, list[A
 def test_every_source_returns_the_rows_that_were_written(
     shared: EmbeddedCluster, topic: str, fetch: str
 ) -> None:
-    write(shared, topic, ROWS)
+    chosen = options(shared, topic=topic)
+    with factory(chosen) as task:
+        written = write_rows(iter([batch(ROWS)]), chosen, lambda _: PARTITION, task.open)
+        commit(chosen, task.picked, *written)
     assert held(shared, topic).values == CONTENTS
     assert read(shared, topic, fetch=fetch) == ROWS
     assert read(shared, topic, fetch=fetch, envelope="none")["value"] == CONTENTS

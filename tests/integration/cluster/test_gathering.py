@@ -1,4 +1,4 @@
-"""What is found out about clusters that run, and what it means."""
+"""Facts that ``dafka doctor`` gathers about running clusters, and its findings."""
 
 from __future__ import annotations
 
@@ -27,8 +27,15 @@ def diagnosed(tower: str, *topics: str, uris: tuple[str, ...] = ()) -> list[Find
     return check_all(gathered({"tower": tower}, topics, uris, timeout_s=TIMEOUT_S))
 
 
-def about(findings: list[Finding], what: str) -> list[tuple[Severity, str]]:
-    return [(each.severity, str(each)) for each in findings if each.about == what]
+def about(findings: list[Finding], subject: str) -> list[tuple[Severity, str]]:
+    return [(each.severity, str(each)) for each in findings if each.about == subject]
+
+
+def warning(findings: list[Finding], subject: str) -> str:
+    """Return the only finding about a subject, a warning."""
+    ((severity, sentence),) = about(findings, subject)
+    assert severity is Severity.WARNING
+    return sentence
 
 
 def publish(tower: str, topic: str) -> None:
@@ -38,7 +45,7 @@ def publish(tower: str, topic: str) -> None:
 
 
 def meet(tower: str, *stores: str) -> None:
-    """Waits until a node hears of these stores."""
+    """Wait until a node discovers these stores."""
     with Reader(tower=tower) as reader:
         wait_until(lambda: set(stores) <= set(reader.stores()))
 
@@ -49,19 +56,17 @@ def test_a_healthy_cluster_has_no_problem(own: EmbeddedCluster, topic: str) -> N
     found = diagnosed(own.tower, topic)
     assert {each.severity for each in found} == {Severity.OK}, found
     assert [sentence.split()[1] for _, sentence in about(found, "stores")] == sorted(own.stores)
-    assert about(found, "topic") == [
-        (Severity.OK, f"topic '{topic}' has 1 partition with 2 records")
-    ]
+    sentence = f"topic '{topic}' has 1 partition with 2 records"
+    assert about(found, "topic") == [(Severity.OK, sentence)]
     assert len(about(found, "files")) == 2
     assert about(found, "clocks") == [(Severity.OK, "the clocks agree within 60 s")]
 
 
 def test_a_misspelt_topic_has_the_nearest_name(shared: EmbeddedCluster, topic: str) -> None:
     publish(shared.tower, topic)
-    (wrong,) = problems(diagnosed(shared.tower, f"{topic}x"))
-    assert wrong.sentence == f"no store has topic '{topic}x' (did you mean '{topic}'?)"
-    (wrong,) = problems(diagnosed("", f"{topic}x", uris=shared.locations()[-1:]))
-    assert wrong.sentence == f"no store has topic '{topic}x' (did you mean '{topic}'?)"
+    for tower, uris in (shared.tower, ()), ("", shared.locations()[-1:]):
+        (wrong,) = problems(diagnosed(tower, f"{topic}x", uris=uris))
+        assert wrong.sentence == f"no store has topic '{topic}x' (did you mean '{topic}'?)"
 
 
 def test_the_towers_ports_the_other_way_round(shared: EmbeddedCluster) -> None:
@@ -89,38 +94,31 @@ def test_a_tower_without_stores_and_one_with_c_stores_alone(topic: str) -> None:
             meet(cluster.tower, store.partition)
             found = diagnosed(cluster.tower, topic)
     assert not problems(found)
-    ((severity, sentence),) = about(found, "stores")
-    assert severity is Severity.WARNING
-    assert sentence.startswith(f"store {store.partition} is a C node")
+    assert warning(found, "stores").startswith(f"store {store.partition} is a C node")
     assert about(found, "topic")[0][1] == f"topic '{topic}' has 1 partition with 3 records"
 
 
 def test_stores_without_flight_and_stores_that_are_away(own: EmbeddedCluster) -> None:
-    """Two stores: of one only the mesh has the records, the other is killed."""
+    """One of three stores is killed, one has no Flight server."""
     own.start_store(2, flight_port="off")
     first, second, without = own.stores[0], own.stores[1], own.stores[-1]
     meet(own.tower, first, second, without)
     own.kill_store(1)
     found = diagnosed(own.tower)
-    said = {sentence.split()[1]: severity for severity, sentence in about(found, "stores")}
-    assert said == {
-        first: Severity.OK,
-        second: Severity.WARNING,
-        without: Severity.WARNING,
-    }
+    severities = {sentence.split()[1]: severity for severity, sentence in about(found, "stores")}
+    assert severities.pop(first) is Severity.OK
+    assert severities == dict.fromkeys((second, without), Severity.WARNING)
     assert not problems(found)
 
 
 def test_a_store_whose_clock_is_hours_ahead(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    ahead = SimpleNamespace(
-        time_ns=lambda: time.time_ns() + 3 * 3_600 * 10**9, monotonic=time.monotonic
-    )
-    monkeypatch.setattr(server_actions, "time", ahead)
+    ahead_ns = 3 * 3_600 * 10**9
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead_ns, monotonic=time.monotonic)
+    monkeypatch.setattr(server_actions, "time", clock)
     store = serve("one")
     found = diagnosed("", uris=store.location.locations[-1:])
-    ((severity, sentence),) = about(found, "clocks")
-    assert severity is Severity.WARNING
-    assert sentence.startswith(f"the clock of store {store.address} is 3.0 h ahead of this machine")
+    sentence = f"the clock of store {store.address} is 3.0 h ahead of this machine"
+    assert warning(found, "clocks").startswith(sentence)
 
 
 def test_a_store_of_an_older_version(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,23 +127,21 @@ def test_a_store_of_an_older_version(serve: Serve, monkeypatch: pytest.MonkeyPat
     store = serve("one")
     store.add(TopicPartition("flights", "AB12"), 5)
     found = diagnosed("", "flights", uris=store.location.locations[-1:])
-    ((severity, sentence),) = about(found, "versions")
-    assert severity is Severity.WARNING
-    assert "it lacks dafka.sizes.v1; start it again with this version" in sentence
-    assert about(found, "topic") == [
-        (Severity.OK, "topic 'flights' has 1 partition with 5 records")
-    ]
+    lacks = "it lacks dafka.sizes.v1; start it again with this version"
+    assert lacks in warning(found, "versions")
+    sentence = "topic 'flights' has 1 partition with 5 records"
+    assert about(found, "topic") == [(Severity.OK, sentence)]
 
 
-def test_stores_that_are_named_and_are_none(shared: EmbeddedCluster) -> None:
-    """A tower's port, and one where nobody listens."""
+def test_addresses_that_are_not_those_of_stores(shared: EmbeddedCluster) -> None:
+    """A tower's port, and a port without a server."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"grpc://127.0.0.1:{server.getsockname()[1]}"
-    towers = f"grpc://127.0.0.1:{shared.tower.rsplit(':', 1)[1]}"
-    first, second = problems(diagnosed("", "t", uris=(towers, nobody)))
+        free = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+    tower = f"grpc://127.0.0.1:{shared.tower.rsplit(':', 1)[1]}"
+    first, second = problems(diagnosed("", "t", uris=(tower, free)))
     assert first.sentence.endswith("listens there (it speaks 'ZeroMQ XPUB')")
     assert first.lasts
-    assert second.sentence.startswith(f"{nobody} does not answer by Arrow Flight: ")
+    assert second.sentence.startswith(f"{free} does not answer by Arrow Flight: ")
     assert not second.lasts
 
 

@@ -1,4 +1,4 @@
-"""Topics of any octets: what a sink writes, the readers of queries read, each way there is."""
+"""Topics of any bytes, written by a sink and read by queries from each source."""
 
 from __future__ import annotations
 
@@ -28,26 +28,24 @@ def names(topic: str) -> list[str]:
 
 
 def write(cluster: EmbeddedCluster, topic: str, **given: object) -> tuple[WrittenRange, ...]:
-    """A task's rows, one for each topic, with the topics in a column as they are shown."""
+    """Write a task's rows, one to each topic, with the escaped topics in a column."""
     shown = [escape(name) for name in names(topic)]
     rows = pa.record_batch({"value": pa.array(shown).cast(pa.binary()), "topic": pa.array(shown)})
     chosen = options(cluster, **given)
     with factory(chosen) as task:
-
-        def address_of(name: str) -> str:
-            return partition_address("query", name, 0)
-
-        written = write_rows(iter([rows]), chosen, address_of, task.open)
+        written = write_rows(
+            iter([rows]), chosen, lambda name: partition_address("query", name, 0), task.open
+        )
         commit(chosen, task.picked, *written)
         return written
 
 
-def rows_of(cluster: EmbeddedCluster, **given: str) -> list[tuple[str, str]]:
-    """Topic and value of all that a batch query reads."""
+def read(cluster: EmbeddedCluster, **given: str) -> list[tuple[str, str]]:
+    """Return topic and value of all rows of a batch query."""
     reader = DafkaBatchReader(full(), SourceOptions.of({"tower": cluster.tower, **given}))
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-    table = pa.Table.from_batches(batches).select(["topic", "value"]).to_pylist()
-    return sorted((row["topic"], row["value"].decode()) for row in table)
+    rows = pa.Table.from_batches(batches).to_pylist()
+    return sorted((row["topic"], row["value"].decode()) for row in rows)
 
 
 def test_what_is_written_is_read_each_way(shared: EmbeddedCluster, topic: str) -> None:
@@ -56,28 +54,26 @@ def test_what_is_written_is_read_each_way(shared: EmbeddedCluster, topic: str) -
     done = write(shared, topic, allowControlCharacters=True)
     assert {each.tp.topic for each in done} == set(names(topic))
     with Reader(tower=shared.tower) as reader:
-        held = {info.topic for info in reader.partitions(names(topic), timeout_s=PATIENCE_S)}
-    assert held == set(names(topic))
+        infos = reader.partitions(names(topic), timeout_s=PATIENCE_S)
+    assert {info.topic for info in infos} == set(names(topic))
     expected = sorted((escape(name), escape(name)) for name in names(topic))
     for fetch in ("local", "flight", "mesh"):
-        assert rows_of(shared, subscribePattern=f"{topic}-.*", fetch=fetch) == expected
+        assert read(shared, subscribePattern=f"{topic}-.*", fetch=fetch) == expected
     for pair in expected:
-        assert rows_of(shared, subscribe=pair[0]) == [pair]
+        assert read(shared, subscribe=pair[0]) == [pair]
 
 
-def test_a_stream_goes_on_from_its_checkpoint(shared: EmbeddedCluster, topic: str) -> None:
-    write(shared, topic, allowControlCharacters=True)
+def test_a_stream_continues_from_its_checkpoint(shared: EmbeddedCluster, topic: str) -> None:
     given = {"tower": shared.tower, "startingOffsets": "earliest"}
     chosen = SourceOptions.of({**given, "subscribePattern": f"{topic}-.*"})
-    begin = end = None
-    for count in (1, 2):
+    position = None
+    for _ in range(2):
+        write(shared, topic, allowControlCharacters=True)
         stream = DafkaMicroBatchStream(full(), chosen)
-        begin = end or stream.initialOffset()
-        end = json.loads(json.dumps(stream.latestOffset(begin, ReadAllAvailable())))
-        assert "packed" in end
-        tasks = stream.partitions(begin, end)
+        start = position or stream.initialOffset()
+        position = json.loads(json.dumps(stream.latestOffset(start, ReadAllAvailable())))
+        assert "packed" in position
+        tasks = stream.partitions(start, position)
         batches = [batch for task in tasks for batch in stream.read(task)]
         found = sorted(name for batch in batches for name in batch["topic"].to_pylist())
         assert found == sorted(map(escape, names(topic)))
-        if count == 1:
-            write(shared, topic, allowControlCharacters=True)

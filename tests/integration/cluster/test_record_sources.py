@@ -135,6 +135,7 @@ def test_a_store_that_ends_its_leases_is_read_over_flight(
 
     def ended_at_once(environment: Environment, work: Any) -> Any:
         found, given = original(environment, work)
+        assert given is not None
         environment.end_lease(given.id)
         return found, given
 

@@ -39,7 +39,8 @@ def query(source: HeardOf, where: str, **given: str) -> DafkaBatchReader:
 
 def read(source: HeardOf, where: str, **given: str) -> Rows:
     """Return the partitions and offsets of a batch query, in order."""
-    batch, rows = query(source, where, **given), []
+    batch = query(source, where, **given)
+    rows: Rows = []
     for each in (each for task in batch.partitions() for each in batch.read(task)):
         assert 0 < each.num_rows <= int(given.get("maxRecordsPerBatch", MAX_BLOCK_RECORDS))
         assert each["timestamp"].null_count in (0, each.num_rows)

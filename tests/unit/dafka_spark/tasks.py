@@ -1,4 +1,4 @@
-"""Tasks without Spark, for what writes in them."""
+"""Tasks without Spark, for tests of writers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dafka_spark.sink import writer
 
 
 class Task:
-    """What a writer asks the context of a task."""
+    """The part of a TaskContext that writers read."""
 
     def __init__(self, number: int = 0, properties: Mapping[str, str] | None = None) -> None:
         self._number = number
         self._properties = properties or {}
 
     def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """From now on this is the running task."""
+        """Make this the running task."""
         monkeypatch.setattr(writer, "TaskContext", self)
 
     def get(self) -> Self:

@@ -94,22 +94,22 @@ def test_only_the_columns_asked_for(source: MemoryReader, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("option", "limit", "counts"),
+    ("given", "counts"),
     [
-        ("maxrecordsperbatch", "30", [28, 12, 30]),
-        ("maxrecordsperbatch", "5", [5, 2, 5, 2, 5, 2, 5, 2, 5, 2, 5, 5, 2, 5, 2, 5, 2, 5, 4]),
-        ("maxbytesperbatch", "20", [14, 7, 7, 7, 5, 14, 7, 9]),
+        ({"maxrecordsperbatch": "30"}, [28, 12, 30]),
+        ({"maxrecordsperbatch": "5"}, [5, 2, 5, 2, 5, 2, 5, 2, 5, 2, 5, 5, 2, 5, 2, 5, 2, 5, 4]),
+        ({"maxbytesperbatch": "20"}, [14, 7, 7, 7, 5, 14, 7, 9]),
     ],
 )
 def test_options_limit_batches(
-    source: MemoryReader, option: str, limit: str, counts: list[int]
+    source: MemoryReader, given: dict[str, str], counts: list[int]
 ) -> None:
     """The mesh sends seven at once: small batches are joined, none is split to fill another."""
     ranges = OffsetRange(*A, 0, 40), OffsetRange(*B, 0, 30)
-    both = read(source, *ranges, **{option: limit})
+    both = read(source, *ranges, schema=None, **given)
     assert [batch.num_rows for batch in both] == counts
     assert offsets(both) == [*range(40), *range(30)]
-    one = read(source, ranges[0], **{option: limit})
+    one = read(source, ranges[0], schema=None, **given)
     assert [batch.num_rows for batch in one] == counts[: len(one)]
 
 
