@@ -295,14 +295,13 @@ class RangeFetch:
                 raise self._error(failures, denied)
             self._contradicted_at = left.start
             return
-        assert loss.lost_end is not None  # the range has an end
+        lost_end = loss.lost_end or left.end
         # A loss that stores report ends where the archive begins.
         archives = (each.known.start for each in self._sources if isinstance(each, ArchiveSource))
-        if later := [each for each in archives if left.start < each < loss.lost_end]:
-            end = min(later)
-            loss = RetentionAheadError(*left.tp, left.start, end, lost_end=end)
+        if later := [each for each in archives if left.start < each < lost_end]:
+            lost_end = min(later)
+            loss = RetentionAheadError(*left.tp, left.start, lost_end, lost_end=lost_end)
         self._policy.fail_or_warn(loss)
-        lost_end = loss.lost_end or left.end
         yield LostOffsets(left.tp, left.start, lost_end)
         self._left = left.between(lost_end, left.end)
 

@@ -187,18 +187,17 @@ def test_sources_that_stay_away_are_an_error() -> None:
         offsets(0, 30, [])
 
 
-def halves(end: int, earliest: int) -> list[Scripted]:
-    """Two sources, one with the offsets before ``end``, the other with those from ``earliest``."""
-    second = Scripted(earliest=earliest, known=range(earliest, 100))
-    return [second, Scripted(end=end, known=range(end))]
-
-
 @pytest.mark.parametrize(
     ("through", "error", "lost", "lost_end"),
     [
         ([Scripted(earliest=40), Scripted(earliest=20)], RetentionAheadError, 0, 20),
         ([Scripted(earliest=90)], RetentionAheadError, 0, 60),
-        (halves(40, 50), RetentionAheadError, 40, 50),
+        (
+            [Scripted(end=40, known=range(40)), Scripted(earliest=50, known=range(50, 100))],
+            RetentionAheadError,
+            40,
+            50,
+        ),
         ([Scripted(end=30), Scripted(end=40)], StoreLostDataError, 40, 60),
         ([Scripted(end=0, there=False)], PartitionVanishedError, 0, 60),
     ],
@@ -266,12 +265,6 @@ def test_stores_that_report_records_and_do_not_return_them(fail: str) -> None:
         offsets(0, 9, [Denying()], options(failondataloss=fail))
 
 
-def test_sources_that_have_a_part_each() -> None:
-    second, first = through = halves(60, 40)
-    assert offsets(0, 100, through) == list(range(100))
-    assert (first.asked, second.asked) == ([(0, 60)], [(60, 100)])
-
-
 def test_the_mesh_is_asked_for_what_no_other_source_has() -> None:
     mesh = Scripted(known=None)
     source = Scripted(earliest=10, end=60, known=range(10, 60))
@@ -282,13 +275,6 @@ def test_the_mesh_is_asked_for_what_no_other_source_has() -> None:
     gone = Scripted(breaks=[0] * 9, known=range(10, 60))
     assert offsets(0, 100, [gone, mesh], AUTO) == list(range(100))
     assert mesh.asked == [(0, 10), (10, 100)]
-
-
-@pytest.mark.parametrize("known", [range(30), range(50, 60), range(1_000), range(0)])
-def test_known_offsets_may_be_outdated(known: range) -> None:
-    assert offsets(0, 100, [Scripted(known=known)]) == list(range(100))
-    less = [Scripted(end=60, known=known), Scripted(earliest=50, known=known)]
-    assert offsets(0, 100, less) == list(range(100))
 
 
 def test_the_mesh_comes_last() -> None:

@@ -94,9 +94,3 @@ def test_records_that_are_all_bad() -> None:
     expected = {(None, "it is not UTF-8", b"\xff")}
     assert {(row["value"], row["_error"], row["_corrupt_record"]) for row in rows} == expected
     assert read([b"\xff"] * 12, valueformat="string", mode="dropmalformed") == []
-
-
-def test_envelopes_may_stay_closed() -> None:
-    whole = closed(b"v", b"k")
-    rows = read([whole] * 11, valueformat="string", envelope="none", mode="permissive")
-    assert {row["_corrupt_record"] for row in rows} == {whole}
