@@ -287,8 +287,8 @@ class RangeFetch:
         if isinstance(denied, SourceLossError):
             loss = denied
         else:
-            bounds, held, store = (left.start, left.end), self._held(), away[0] if away else ""
-            loss = classify(left.tp, *bounds, held, away=store, waited_s=patience.waited_s)
+            bounds, info, store = (left.start, left.end), self._info(), away[0] if away else ""
+            loss = classify(left.tp, *bounds, info, away=store, waited_s=patience.waited_s)
         if loss is None or loss.wanted > left.start:
             # The stores report the record that they did not return: read once more.
             if self._contradicted_at == left.start:
@@ -320,8 +320,8 @@ class RangeFetch:
         self._sources = [*others[:at], *archives, *others[at:]]
         return any(position in each.known for each in archives)
 
-    def _held(self) -> PartitionInfo | None:
-        """Return what all sources together have of the partition now."""
+    def _info(self) -> PartitionInfo | None:
+        """Return the offsets that all sources together have of the partition now."""
         infos: list[PartitionInfo] = []
         for source in self._sources:
             if isinstance(source, ArchiveSource) and source.known.stop <= self._left.start:

@@ -67,10 +67,10 @@ class StoreSource:
 
     NAME: ClassVar[str]
 
-    def __init__(self, held: StoreRange, options: SourceOptions, *, times: bool = False) -> None:
-        self.name = self.NAME.format(held.location.store)
-        self.known = range(held.earliest, held.end)
-        self._location = held.location
+    def __init__(self, store: StoreRange, options: SourceOptions, *, times: bool = False) -> None:
+        self.name = self.NAME.format(store.location.store)
+        self.known = range(store.earliest, store.end)
+        self._location = store.location
         self._options = options
         self._times = times
         max_records, max_bytes = options.max_records_per_batch, options.max_bytes_per_batch

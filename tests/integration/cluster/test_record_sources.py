@@ -267,8 +267,8 @@ def two(serve: Serve) -> Served:
 
 def task(*stores: Served, end: int = 10) -> DafkaInputPartition:
     """All records, from stores that reported them, in this order."""
-    held = tuple(StoreRange(store.location, 0, end) for store in stores)
-    return DafkaInputPartition(tuple(OffsetRange(*tp, 0, end, held) for tp in PARTITIONS))
+    known = tuple(StoreRange(store.location, 0, end) for store in stores)
+    return DafkaInputPartition(tuple(OffsetRange(*tp, 0, end, known) for tp in PARTITIONS))
 
 
 def rows(wanted: DafkaInputPartition, fetch: str = "flight", **given: str) -> Rows:
@@ -360,8 +360,8 @@ def test_a_store_that_is_gone_is_asked_once_and_last(
     assert requests == {"read_many": 2}
     assert "continuing with another source" in caplog.text
     # The other store reported less than it has, and is asked for each range: first.
-    held = StoreRange(two.location, 0, 10), StoreRange(one.location, 0, 5)
-    ranges = tuple(replace(each, stores=held) for each in wanted.ranges[:3])
+    stores = StoreRange(two.location, 0, 10), StoreRange(one.location, 0, 5)
+    ranges = tuple(replace(each, stores=stores) for each in wanted.ranges[:3])
     assert rows(DafkaInputPartition(ranges)) == {each.partition: [*range(10)] for each in ranges}
     assert "continuing with another source at offset 0" not in caplog.text
 
