@@ -186,6 +186,16 @@ def test_lost_records_are_an_error_even_if_none_would_match(one: Served) -> None
     assert batch["offset"].to_pylist() == [900]
 
 
+@pytest.mark.parametrize("fetch", ["local", "flight"])
+def test_conditions_apply_to_envelopes_that_stay_closed(serve: Serve, fetch: str) -> None:
+    store = serve("one")
+    store.append(A, [closed(b"v", b"k"), b"bare"])
+    for envelope, offsets in ("auto", [1]), ("none", [0, 1]):
+        batch = query(HeardOf([store]), "key IS NULL", envelope=envelope, fetch=fetch)
+        (rows,) = batch.read(batch.partitions()[0])
+        assert rows["offset"].to_pylist() == offsets
+
+
 def test_an_invalid_condition_is_refused_before_the_query_starts() -> None:
     with pytest.raises(ConfigError, match=r"option 'where' = .*did you mean 'value'"):
         query(HeardOf(), "vaule = 'x'")
