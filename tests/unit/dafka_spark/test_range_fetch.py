@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dafka_core.errors import (
@@ -142,6 +142,7 @@ def test_the_next_source_continues_at_the_next_record(caplog: pytest.LogCaptureF
         st.tuples(*[st.integers(0, 100)] * 4, st.lists(st.integers(0, 30), max_size=6)), max_size=4
     )
 )
+@example([])  # fails at once, where others would wait for their sources
 def test_any_combination_of_sources_yields_all_records(
     given_sources: list[tuple[int, int, int, int, list[int]]],
 ) -> None:
