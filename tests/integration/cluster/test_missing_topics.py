@@ -106,7 +106,7 @@ def test_a_stream_waits_and_warns_once(source: HeardOf, caplog: pytest.LogCaptur
     for _ in range(3):
         assert stream.latestOffset(begin, ALL) == begin
     assert [record.getMessage() for record in caplog.records] == [
-        "no store has topic 'fligths' (did you mean 'flights'?); the query waits for it"
+        "no store has topic 'fligths' (did you mean 'flights'?); it is empty until a store has it"
     ]
     source.served[0].add(TopicPartition("fligths", "A"), 2)
     assert planned_parts(stream, begin, stream.latestOffset(begin, ALL)) == {("A", 0, 2)}

@@ -15,7 +15,8 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
-from dafka_spark.source.micro_batch_stream import LONG_S, DafkaMicroBatchStream, IdleWait
+from dafka_spark.source import micro_batch_stream
+from dafka_spark.source.micro_batch_stream import LONG_S, DafkaMicroBatchStream
 from tests.integration.cluster.stores import HeardOf, Serve, Served
 from tests.unit.dafka_spark.streams import ALL, reader
 
@@ -36,11 +37,11 @@ def later() -> Iterator[Later]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query waits for as long as it takes, unless a test changes it."""
-    monkeypatch.setattr(IdleWait, "allowed_s", lambda _: PATIENCE_S)
+    monkeypatch.setattr(micro_batch_stream, "idle_wait_s", lambda _: PATIENCE_S)
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch, wait_s: float = 0.02) -> None:
-    monkeypatch.setattr(IdleWait, "allowed_s", lambda _: wait_s)
+    monkeypatch.setattr(micro_batch_stream, "idle_wait_s", lambda _: wait_s)
 
 
 def idle(stream: DafkaMicroBatchStream) -> Offset:
@@ -224,7 +225,7 @@ def test_a_query_over_the_mesh_never_waits(serve: Serve) -> None:
 
 
 def test_available_now_never_waits(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(IdleWait, "allowed_s")
+    monkeypatch.delattr(micro_batch_stream, "idle_wait_s")
     store = serve("one")
     store.add(A, 5)
     stream = reader(HeardOf([store]))

@@ -17,11 +17,12 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.queries.source_offset import SourceOffset
+from dafka_spark.option_types import TIME, Position
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import micro_batch_stream
 from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
-from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot, RequestedTime
+from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.integration.cluster.stores import HeardOf, Serve, Served, value
 from tests.unit.dafka_spark.streams import ALL, Clock, json_round, positions, reader, rows
 
@@ -205,7 +206,7 @@ def test_records_that_a_store_lacks_may_be_newer(one: Served, serve: Serve) -> N
     behind = serve("two")
     hourly(behind, A, 4)
     head = PartitionInfo(*A, 0, 10)
-    times = {A: RequestedTime(int(hour(8)) * 1_000)}
+    times = {A: Position(TIME, int(hour(8)) * 1_000)}
     held = OffsetsSnapshot({A: head}, [(behind.location, {A: head._replace(end=4)})])
     answers = READER.offsets_for_times(times, held)
     assert answers.found == {A: 4}
@@ -219,7 +220,7 @@ def test_another_store_answers_for_one_that_is_gone(one: Served, serve: Serve) -
     head = PartitionInfo(*A, 0, 11)
     both = [(gone.location, {A: head}), (one.location, {A: head._replace(end=10)})]
     gone.close()
-    times = {A: RequestedTime(int(hour(8)) * 1_000)}
+    times = {A: Position(TIME, int(hour(8)) * 1_000)}
     answers = READER.offsets_for_times(times, OffsetsSnapshot({A: head}, both))
     assert (answers.found, answers.failures) == ({A: 8}, {})
 
@@ -320,8 +321,8 @@ def test_a_store_that_does_not_answer_narrows_nothing(
         return answer(client, times, **more)
 
     monkeypatch.setattr(StoreClient, "offset_for_times", failing)
-    assert filtered(HeardOf([one, other]), (">=", 4)) == {"A": (0, 10), "B": (1, 5)}
-    assert "its partitions are not narrowed by time" in caplog.text
+    assert filtered(HeardOf([one, other]), (">=", 4)) == {"A": (0, 10), "B": (0, 5)}
+    assert "the query's ranges are not narrowed by time" in caplog.text
 
 
 def test_records_of_c_nodes_are_read(one: Served) -> None:
