@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ HOUR_S = 3_600
 
 
 @pytest.fixture
-def one(serve: Serve) -> Served:
+def source(serve: Serve) -> HeardOf:
+    """A mesh with one store, which has five records of A when a query begins."""
     store = serve("one")
     store.add(A, 5)
-    return store
+    return HeardOf([store])
 
 
 @pytest.fixture
@@ -41,20 +43,20 @@ def write(store: Served, tp: TopicPartition, count: int, ago_s: float = 0.0) -> 
     """Append records of this age."""
     start, time_us = store.log.end(tp), int((time.time() - ago_s) * 1e6)
     values = Values.of([value(offset) for offset in range(start, start + count)])
-    times = np.array([[count, time_us]], np.int64)
-    store.log.append([RecordBatch(tp, start, values, times=times)])
+    store.log.append([RecordBatch(tp, start, values, times=np.array([[count, time_us]], np.int64))])
 
 
-def latest(source: HeardOf, **given: str) -> DafkaMicroBatchStream:
-    return reader(source, startingOffsets="latest", **{"fetchTimeoutMs": "10000"} | given)
+def latest(source: HeardOf) -> DafkaMicroBatchStream:
+    return reader(source, startingOffsets="latest", fetchTimeoutMs="10000")
 
 
 def read(stream: DafkaMicroBatchStream, start: Any, end: Any) -> dict[str, list[int]]:
     return rows(stream, stream.partitions(json_round(start), json_round(end)))
 
 
-def test_a_history_is_not_read(one: Served, away: Served, caplog: pytest.LogCaptureFixture) -> None:
-    source = HeardOf([one])
+def test_a_history_is_not_read(
+    source: HeardOf, away: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     stream = latest(source)
     begun = stream.initialOffset()
     assert positions(begun) == {"A": 5}
@@ -67,19 +69,18 @@ def test_a_history_is_not_read(one: Served, away: Served, caplog: pytest.LogCapt
     assert "topic 't', partition B appeared after the query's start" in warning
     assert "its older records, offsets 0 to 50 (exclusive), are left out" in warning
     write(away, B, 3)
-    one.add(A, 2)
+    source.served[0].add(A, 2)
     second = stream.latestOffset(json_round(first), ALL)
     assert read(stream, first, second) == {"A": [5, 6], "B": [50, 51, 52]}
 
 
 @pytest.mark.parametrize("ahead_s", [-10 * HOUR_S, 0, 10 * HOUR_S])
 def test_records_since_the_start_are_read(
-    one: Served, away: Served, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+    source: HeardOf, away: Served, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     """Also if the driver's clock is wrong, or a producer's half a minute behind."""
-    source = HeardOf([one])
-    stream = latest(source)
     monkeypatch.setattr(micro_batch_stream, "time", Clock(ahead_s))
+    stream = latest(source)
     begun = stream.initialOffset()
     write(away, B, 4, 30)
     write(away, C, 3)
@@ -88,15 +89,13 @@ def test_records_since_the_start_are_read(
     assert read(stream, begun, first) == {"B": [50, 51, 52, 53], "C": [0, 1, 2]}
 
 
-def test_a_restart_changes_nothing(one: Served, away: Served, serve: Serve) -> None:
-    source = HeardOf([one])
-    stream = latest(source)
+def test_a_restart_changes_nothing(source: HeardOf, away: Served, serve: Serve) -> None:
+    stream, again = latest(source), latest(source)
     begun = stream.initialOffset()
     write(away, B, 2)
     source.served.append(away)
     first = json_round(stream.latestOffset(begun, ALL))
     write(away, B, 5)
-    again = latest(source)
     assert read(again, again.initialOffset(), first) == {"B": [50, 51]}
     third = serve("three")
     write(third, C, 7, 10 * HOUR_S)
@@ -106,12 +105,11 @@ def test_a_restart_changes_nothing(one: Served, away: Served, serve: Serve) -> N
     assert read(again, first, second) == {"B": [52, 53, 54, 55, 56]}
 
 
-def test_the_start_is_fixed_at_once(one: Served, away: Served) -> None:
+def test_the_start_is_fixed_at_once(source: HeardOf, away: Served) -> None:
     """Also if the limit leaves no room for the partition in this batch."""
     write(away, C, 50, HOUR_S)
     for tp in (B, C):
         write(away, tp, 5)
-    source = HeardOf([one])
     stream = latest(source)
     begun = stream.initialOffset()
     source.served.append(away)
@@ -123,61 +121,75 @@ def test_the_start_is_fixed_at_once(one: Served, away: Served) -> None:
         assert [offset for each in batches for offset in each.get(name, [])] == [*range(50, 55)]
 
 
-def test_the_furthest_store_answers_or_else_another_one(
-    one: Served, away: Served, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ahead = serve("zzz")
-    for count in (50, 20):
-        write(ahead, B, count, HOUR_S)
-    source = HeardOf([one])
-    stream, other = latest(source), latest(source)
-    begun, begun_too = stream.initialOffset(), other.initialOffset()
-    source.served += [away, ahead]
-    assert positions(stream.latestOffset(begun, ALL)) == {"A": 5, "B": 70}
-    answered, answer = [], StoreClient.offset_for_times
+Answer = Callable[..., Any]
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, failures: int) -> list[str]:
+    """Let the first requests for times fail; return the names of the stores that get one."""
+    requests: list[str] = []
+    answer: Answer = StoreClient.offset_for_times
 
     def fails_first(client: StoreClient, *given: Any, **named: Any) -> Any:
-        answered.append(client.location.store)
-        if len(answered) == 1:
+        requests.append(client.location.store)
+        if len(requests) <= failures:
             raise StoreUnreachableError(client.location.store, "it is stopped")
         return answer(client, *given, **named)
 
     monkeypatch.setattr(StoreClient, "offset_for_times", fails_first)
-    # The other store lacks the last records, which may be newer.
-    first = other.latestOffset(begun_too, ALL)
-    assert read(other, begun_too, first) == {"B": [*range(50, 70)]}
-    assert answered == ["zzz", "two"]
+    return requests
+
+
+@pytest.mark.parametrize(
+    ("failures", "requests", "offsets"),
+    [
+        (0, ["zzz"], []),
+        # The other store lacks the last records, which may be newer.
+        (1, ["zzz", "two"], [*range(50, 70)]),
+    ],
+)
+def test_the_furthest_store_answers_or_else_another_one(
+    source: HeardOf,
+    away: Served,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+    requests: list[str],
+    offsets: list[int],
+) -> None:
+    ahead = serve("zzz")
+    write(ahead, B, 70, HOUR_S)
+    stream = latest(source)
+    begun = stream.initialOffset()
+    source.served += [away, ahead]
+    answered = answering(monkeypatch, failures)
+    first = stream.latestOffset(begun, ALL)
+    assert read(stream, begun, first).get("B", []) == offsets
+    assert answered == requests
 
 
 def test_a_partition_waits_for_its_store(
-    one: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    source: HeardOf, away: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(client: StoreClient, *_: Any, **__: Any) -> Any:
-        raise StoreUnreachableError(client.location.store, "it is stopped")
-
-    stream = latest(HeardOf([one]), fetchTimeoutMs="1000")
+    stream = latest(source)
     begun = stream.initialOffset()
-    write(one, B, 50, HOUR_S)
-    write(one, A, 1)
-    monkeypatch.setattr(StoreClient, "offset_for_times", fails)
+    source.served.append(away)
+    source.served[0].add(A, 1)
+    answering(monkeypatch, 1)
     first = stream.latestOffset(begun, ALL)
     assert positions(first) == {"A": 6}
     assert "it is stopped" in caplog.text
-    monkeypatch.undo()
     assert positions(stream.latestOffset(json_round(first), ALL)) == {"A": 6, "B": 50}
 
 
-def test_partitions_of_c_nodes_are_read_as_a_whole(one: Served) -> None:
-    source = HeardOf([one], ["a C node"])
+def test_partitions_of_c_nodes_are_read_as_a_whole(source: HeardOf) -> None:
+    source.c_nodes = ["a C node"]
     stream = latest(source)
     begun = stream.initialOffset()
     source.add(B, 4)
-    first = stream.latestOffset(begun, ALL)
-    assert read(stream, begun, first) == {"B": [0, 1, 2, 3]}
+    assert read(stream, begun, stream.latestOffset(begun, ALL)) == {"B": [0, 1, 2, 3]}
 
 
-def test_a_query_from_earliest_reads_all(one: Served, away: Served) -> None:
-    source = HeardOf([one])
+def test_a_query_from_earliest_reads_all(source: HeardOf, away: Served) -> None:
     stream = reader(source)
     first = stream.latestOffset(stream.initialOffset(), ALL)
     source.served.append(away)
