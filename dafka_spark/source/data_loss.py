@@ -123,7 +123,6 @@ class RegressionDetector:
 
     def __init__(self, options: SourceOptions) -> None:
         self.is_slow = False
-        self._options = options
         self._policy = DataLossPolicy(options)
         self._snapshot = OffsetsSnapshot({})
         self._last_answers: dict[str, Heads] = {}
@@ -140,7 +139,7 @@ class RegressionDetector:
         """Begin a trigger, which may take several snapshots."""
         now = time.monotonic()
         before, self._triggered_at = self._triggered_at, now
-        self.is_slow = before is not None and now - before > self._options.fetch_timeout_s
+        self.is_slow = before is not None and now - before > self._policy.options.fetch_timeout_s
         if self.is_slow:
             # The query took no snapshots in between: that time does not count.
             self._since = dict.fromkeys(self._since, now)
@@ -175,11 +174,11 @@ class RegressionDetector:
             if held is None:
                 return position > 0  # a partition without records has none to lose
             # With failOnDataLoss the task that reads trimmed records asks every store, and fails.
-            is_trimmed = held.earliest > position and not self._options.fail_on_data_loss
+            is_trimmed = held.earliest > position and not self._policy.options.fail_on_data_loss
             return held.end < position or is_trimmed
 
         found = {tp for tp, position in positions.items() if is_short(tp, position)}
-        return {tp for tp in found if self._options.selection.has(tp)}
+        return {tp for tp in found if self._policy.options.selection.has(tp)}
 
     def _away(self, tp: TopicPartition, position: int) -> str:
         """Return the store that may have the missing records and does not answer, if any."""

@@ -166,7 +166,6 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
         ranges = [
             OffsetRange(*each[:4], life=each.life, after=each.after)
             for each in self._parse(end).since(self._parse(start))
-            if each.start < each.end
         ]
         # ``availableNow`` takes no snapshots, but stores come and go meanwhile.
         is_old = time.monotonic() - self._snapshot_at > timing.SNAPSHOT_MAX_AGE_S
@@ -199,8 +198,6 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
 
     def _sizes(self, waiting: Waiting) -> Sizes:
         return self._limit.sizes(waiting, self._read, self._snapshot.holders)
-
-    # -- the end of a batch ------------------------------------------------------------------------
 
     def _end(self, start: dict[str, Any], heads: Heads, limit: ReadLimit) -> dict[str, Any]:
         begin = self._parse(start)
@@ -302,8 +299,6 @@ class DafkaMicroBatchStream(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _parse(self, given: dict[str, Any]) -> SourceOffset:
         tree, offset = self._parsed
         return offset if given == tree else SourceOffset.parse(given)
-
-    # -- snapshots ---------------------------------------------------------------------------------
 
     def _next_heads(self) -> Heads:
         """Wait for a snapshot that differs from the last one, at most for ``idle_wait_s``."""

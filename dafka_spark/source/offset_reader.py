@@ -135,8 +135,8 @@ _registries: WeakKeyDictionary[ClusterReader, StoreRegistry] = WeakKeyDictionary
 """The stores of a mesh, by its reader, once the mesh has answered that reader."""
 
 _NO_TIMES: Final = (
-    "no store can find times in {}: only stores with Arrow Flight can, and fetch = mesh contacts "
-    "none; name an offset, or read from such a store"
+    "no store can find times in {}: only stores with Arrow Flight can, except with fetch = mesh; "
+    "name an offset, or read from such a store"
 )
 _UNMATCHED: Final = (
     "{} has no record of {} or later; with startingOffsetsByTimestampStrategy = latest the query "
@@ -391,8 +391,6 @@ class OffsetReader:
     def _answer_s(self) -> float:
         return min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)
 
-    # -- snapshots ---------------------------------------------------------------------------------
-
     def _stores_snapshot(self, *, thorough: bool) -> OffsetsSnapshot:
         fetch = self._options.fetch
         self._watch.clear()
@@ -474,15 +472,12 @@ class OffsetReader:
     def _check_fetch(self, answers: Sequence[Answer[Heads]], others: set[TopicPartition]) -> None:
         """Raise ConfigError unless the stores with Flight can do what ``fetch`` demands."""
         if not answers:
-            why = (
-                "no store of this mesh serves Arrow Flight, through which its records are found; "
-                "start one without --flight-port off, or read with fetch = auto or mesh"
-            )
+            why = "no store of this mesh serves Arrow Flight; start one without --flight-port off, "
+            why += "or read with fetch = auto or mesh"
         elif self._options.fetch == LOCAL and not any(at.directory for at, _ in answers):
             why = "no store announces a log on this machine; read with fetch = auto or flight"
         elif missing := others.difference(*(heads for _, heads in answers)):
-            why = f"{min(missing)} is only in stores that serve no Arrow Flight; read with fetch = "
-            why += "auto or mesh"
+            why = f"{min(missing)} is only in stores that serve no Arrow Flight; use fetch = auto"
         else:
             return
         raise ConfigError("fetch", self._options.fetch, why)
