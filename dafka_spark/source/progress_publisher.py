@@ -37,9 +37,6 @@ SIZES_S: Final = 10.0
 SHOWN_TOPICS: Final = 5
 """Topics named in a description."""
 
-News = tuple[Mapping[str, Any], bool]
-"""An offset, and whether the query ends there."""
-
 _log = logging.getLogger("dafka_spark")
 
 
@@ -55,72 +52,63 @@ class ProgressPublisher:
         self._offsets = OffsetReader(options, connect)
         topics = tuple(sorted(options.selection.topics))
         self._report = QueryProgress(options.query_name, uuid.uuid4().hex.upper(), IDLE_S, topics)
-        self._newest: News = {}, False
-        self._tried: News = self._newest
+        self._newest: tuple[Mapping[str, Any], bool] = {}, False
+        """The offset, and whether the query ends there."""
+        self._publishing = threading.Lock()
         self._has_failed = False
-        self._changed = threading.Condition()
-        self._is_started = False
-        self._is_closed = False
+        self._is_new = threading.Event()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dafka-progress", daemon=True)
 
     def moved(self, offset: Mapping[str, Any], *, is_last: bool = False) -> None:
         """Note that the query has read everything before an offset.
 
-        With ``is_last`` the query ends by itself at this offset.  That is reported at once, and
-        this waits for up to ``REQUEST_TIMEOUT_S`` until a store has the report.
+        With ``is_last`` the query ends by itself at this offset, which is reported at once.
         """
-        news: News = offset, is_last
+        news = offset, is_last
         if not self._report.query or self._newest in (news, (offset, True)):
             return
-        with self._changed:
-            self._newest = news
-            self._changed.notify_all()
-            if not self._is_started and not self._is_closed:
-                self._is_started = True
-                threading.Thread(target=self._run, name="dafka-progress", daemon=True).start()
-            if is_last:
-                self._changed.wait_for(lambda: self._tried == news, timing.REQUEST_TIMEOUT_S)
+        self._newest = news
+        self._is_new.set()
+        if is_last:
+            self._publish()
+        if self._thread.ident is None and not self._is_closed.is_set():
+            self._thread.start()
 
     def close(self) -> None:
         """End the reports."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        self._is_closed.set()
+        self._is_new.set()
 
     def _run(self) -> None:
-        while not self._is_closed:
-            began, newest = time.monotonic(), self._newest
-            every_s = self._publish(*newest)
-            with self._changed:
-                self._tried = newest
-                self._changed.notify_all()
-            self._wait(began + every_s, lambda: self._newest[1] and self._newest != self._tried)
-            self._wait(began + max(IDLE_S, every_s), lambda: self._newest != self._tried)
+        while not self._is_closed.is_set():
+            self._is_new.clear()
+            every_s = self._publish()
+            self._is_closed.wait(every_s)
+            self._is_new.wait(max(0.0, IDLE_S - every_s))
 
-    def _wait(self, until: float, condition: Callable[[], bool]) -> None:
-        with self._changed:
-            left_s = max(0.0, until - time.monotonic())
-            self._changed.wait_for(lambda: self._is_closed or condition(), left_s)
-
-    def _publish(self, offset: Mapping[str, Any], is_last: bool) -> float:
+    def _publish(self) -> float:
         """Publish a report; return the least interval to the next one."""
-        positions = SourceOffset.parse(offset).positions
-        report = replace(self._report.at(positions), finished=is_last)
-        if self._options.selection.pattern:  # readers of reports need not match patterns
-            report = replace(report, topics=tuple(sorted({tp.topic for tp in positions})))
-        every_s = max(EVERY_S, len(report.packed()) / BYTES_PER_S)
-        report = replace(report, every_s=max(IDLE_S, every_s))
-        topic, timeout_s = self._options.progress_topic, timing.REQUEST_TIMEOUT_S
-        try:
-            with self._offsets.clients() as clients:
-                publish(clients, topic, report, timeout_s=timeout_s)
-            self._has_failed = False
-        except Exception as error:  # noqa: BLE001 -- the query continues after any error
-            level = logging.DEBUG if self._has_failed else logging.WARNING
-            self._has_failed = True
-            why = str(error) if isinstance(error, DafkaError) else repr(error)
-            text = "the progress of query '%s' cannot be reported; the query continues: %s"
-            _log.log(level, text, report.query, why)
-        return every_s
+        with self._publishing:  # the last report must be the newest
+            offset, is_last = self._newest
+            positions = SourceOffset.parse(offset).positions
+            report = replace(self._report.at(positions), finished=is_last)
+            if self._options.selection.pattern:  # readers of reports need not match patterns
+                report = replace(report, topics=tuple(sorted({tp.topic for tp in positions})))
+            every_s = max(EVERY_S, len(report.packed()) / BYTES_PER_S)
+            report = replace(report, every_s=max(IDLE_S, every_s))
+            topic, timeout_s = self._options.progress_topic, timing.REQUEST_TIMEOUT_S
+            try:
+                with self._offsets.clients() as clients:
+                    publish(clients, topic, report, timeout_s=timeout_s)
+                self._has_failed = False
+            except Exception as error:  # noqa: BLE001 -- the query continues after any error
+                level = logging.DEBUG if self._has_failed else logging.WARNING
+                self._has_failed = True
+                why = str(error) if isinstance(error, DafkaError) else repr(error)
+                text = "the progress of query '%s' cannot be reported; the query continues: %s"
+                _log.log(level, text, report.query, why)
+            return every_s
 
 
 def described(options: SourceOptions) -> str:
