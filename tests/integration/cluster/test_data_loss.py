@@ -65,6 +65,9 @@ def test_an_unreachable_store_has_lost_nothing(one: Served, source: HeardOf) -> 
     # It makes no difference that the mesh does not announce it any more.
     source.served.remove(one)
     assert isinstance(loss_of(stream, offset), HeadBehindError)
+    report = stream.reportLatestOffset()
+    assert report is not None
+    assert report["topics"] == {"t": {"A": 100, "B": 1}}  # it never goes backwards
     one.start(port)
     source.served.append(one)
     one.add(A, 5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
@@ -15,7 +13,7 @@ from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.offset_ranges import DafkaInputPartition
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.integration.cluster.stores import HeardOf, Serve
-from tests.unit.dafka_spark.streams import ALL, everything, planned, reader, rows
+from tests.unit.dafka_spark.streams import ALL, planned, reader, rows
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 
@@ -152,43 +150,6 @@ def test_an_impossible_fetch_fails_the_plan(
     monkeypatch.setattr(store.service.context, "location", location)
     with pytest.raises(ConfigError, match="no store announces a log on this machine"):
         snapshot(HeardOf([store]), fetch="local")
-
-
-def test_plans_name_the_stores(serve: Serve) -> None:
-    first, second = serve("first"), serve("second")
-    for store in (first, second):
-        store.add(A, 100)
-    second.log.trim(A, 30)
-    source = HeardOf([first, second], ["a C node"])
-    source.add(B, 10)
-    given = options(maxrecordsperpartition="50")
-    parts: list[Any] = DafkaBatchReader(full(), given, source.connect).partitions()
-    assert [(*part.ranges[0].tp, part.ranges[0].start, stores(part)) for part in parts] == [
-        ("t", "A", 0, ["first", "second"]),
-        ("t", "A", 50, ["second", "first"]),
-        ("t", "B", 0, []),
-    ]
-
-
-def test_an_offset_never_goes_backwards(serve: Serve) -> None:
-    """The store that was ahead is gone, and the other one catches up later."""
-    ahead, behind = serve("ahead"), serve("behind")
-    ahead.add(A, 100)
-    behind.add(A, 60)
-    source = HeardOf([ahead, behind])
-    stream = reader(source)
-    offset = everything(stream)
-    ahead.stop()
-    assert stream.latestOffset(offset, ALL) == offset
-    source.served.remove(ahead)
-    assert stream.latestOffset(offset, ALL) == offset
-    report = stream.reportLatestOffset()
-    assert report is not None
-    assert report["topics"] == {"t": {"A": 100}}
-    behind.add(A, 50)
-    after = stream.latestOffset(offset, ALL)
-    assert planned(stream, offset, after) == {("A", 100, 110)}
-    assert [stores(part) for part in stream.partitions(offset, after)] == [["behind"]]
 
 
 def test_a_plan_names_no_stores_that_are_gone(

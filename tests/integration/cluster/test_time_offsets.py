@@ -7,19 +7,17 @@ import time
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.values import Values
+from dafka_core.model.records import TopicPartition
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import micro_batch_stream
 from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
-from tests.integration.cluster.stores import HeardOf, Serve, Served, value
+from tests.integration.cluster.stores import HeardOf, Serve, Served, timed
 from tests.unit.dafka_spark.streams import ALL, Clock, json_round, positions, reader, rows
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
@@ -36,17 +34,9 @@ def by_time(partition: str, number: float) -> str:
     return f'{{"t": {{"{partition}": {hour(number)}}}}}'
 
 
-def write(store: Served, tp: TopicPartition, *times_ms: int) -> None:
-    """Append one record for each time."""
-    start = store.log.end(tp)
-    values = Values.of([value(offset) for offset in range(start, start + len(times_ms))])
-    times = np.array([[1, time_ms * 1_000] for time_ms in times_ms], np.int64)
-    store.log.append([RecordBatch(tp, start, values, times=times)])
-
-
 def hourly(store: Served, tp: TopicPartition, count: int, first: int = 0) -> None:
     """Append one record an hour, from hour ``first`` on."""
-    write(store, tp, *(int(hour(number)) for number in range(first, first + count)))
+    store.add_at(tp, *(int(hour(number)) for number in range(first, first + count)))
 
 
 def options(**given: str) -> SourceOptions:
@@ -147,7 +137,7 @@ def test_ago_is_by_the_clock_of_the_stores(
 ) -> None:
     """The driver's may be wrong by hours."""
     store, now_ms = serve("one"), time.time_ns() // 1_000_000
-    write(store, A, now_ms - 2 * HOUR_MS, now_ms - 30 * 60_000, now_ms - 60_000)
+    store.add_at(A, now_ms - 2 * HOUR_MS, now_ms - 30 * 60_000, now_ms - 60_000)
     monkeypatch.setattr(micro_batch_stream, "time", Clock(ahead_s))
     for text, offset in (("-1h", 1), ("-10m", 2), ("-1d", 0), ("-5s", 3)):
         stream = reader(HeardOf([store]), startingOffsets=text)
@@ -213,8 +203,7 @@ def test_stores_that_do_not_answer_are_retried_and_named(
 def test_many_partitions_are_one_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     store = serve("one")
     tps = [TopicPartition("t", f"{number:032X}") for number in range(1_000)]
-    times = np.array([[1, int(hour(0)) * 1_000], [1, int(hour(1)) * 1_000]], np.int64)
-    store.log.append([RecordBatch(tp, 0, Values.of([b"a", b"b"]), times=times) for tp in tps])
+    store.log.append([timed(tp, 0, T0_MS, T0_MS + HOUR_MS) for tp in tps])
     times_of = Mock(wraps=store.client().offset_for_times)
     monkeypatch.setattr(StoreClient, "offset_for_times", times_of)
     stream = reader(HeardOf([store]), startingTimestamp=hour(0.5))
