@@ -30,7 +30,7 @@ from dafka_core.model.names import escape, quoted
 from dafka_core.model.packed_offset import Positions
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_spark.cluster import connections, preflight, timing
-from dafka_spark.cluster.cluster_reader import ClusterReader
+from dafka_spark.cluster.cluster_reader import ClusterReader, map_concurrently
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
@@ -105,19 +105,22 @@ class OffsetsSnapshot(NamedTuple):
         return [location for location, _ in self.answers]
 
 
-@dataclass
-class TimeOffsets:
-    """The stores' answers for times.
+Span = tuple[range, Sequence[int | None]]
+"""The offsets that a store or the archive has, and those of times in it; None: all are older."""
+
+
+class TimeOffsets(NamedTuple):
+    """The offsets of one time in each partition.
 
     Attributes:
         found: the first offset published at the time or later; None if no record is so new.
-        failures: the error of each partition that no store has answered for.
+        failures: the error of a store of each partition of which one has not answered.
         ahead_us: how far the store clock that is furthest ahead is ahead of this machine's.
     """
 
-    found: dict[TopicPartition, int | None] = field(default_factory=dict)
-    failures: dict[TopicPartition, DafkaError] = field(default_factory=dict)
-    ahead_us: int | None = None
+    found: dict[TopicPartition, int | None]
+    failures: dict[TopicPartition, DafkaError]
+    ahead_us: int
 
 
 class Resolved(NamedTuple):
@@ -232,55 +235,18 @@ class OffsetReader:
 
         Stores that do not answer are retried for ``timeout_s``.
         """
-        answers = TimeOffsets()
         for _ in Deadline(timeout_s).attempts():
-            open_tps = (times.keys() - answers.found.keys()) | answers.failures.keys()
-            answers.failures.clear()
-            self._request_times(answers, {tp: times[tp] for tp in sorted(open_tps)}, snapshot)
-            if not answers.failures:
+            wanted = {tp: [each] for tp, each in times.items()}
+            spans, failures, ahead_us = self._request_times(wanted, snapshot)
+            if not failures:
                 break
-        now_us = time.time_ns() // 1_000 + (answers.ahead_us or 0)
-        for tp in times.keys() & snapshot.archived.keys():
-            if tp in answers.found or tp not in snapshot.holders:
-                time_us, files = _by_clock(times[tp], now_us), snapshot.archived[tp]
-                offset = archive.offset_of_time(self._options.archive, tp, files, time_us)
-                both = [each for each in (offset, answers.found.get(tp)) if each is not None]
-                answers.found[tp] = min(both, default=None)
-        return answers
-
-    def _request_times(
-        self,
-        answers: TimeOffsets,
-        times: Mapping[TopicPartition, Position],
-        snapshot: OffsetsSnapshot,
-    ) -> None:
-        """Request times from the best store of each partition.
-
-        Others follow if it does not answer, or if they have records before its first one.
-        """
-        ranges = {tp: ranked(snapshot.holders.get(tp, ())) for tp in times}
-        for choice in range(max(map(len, ranges.values()), default=0)):
-            stores: dict[StoreLocation, list[TopicPartition]] = {}
-            for tp, held in ranges.items():
-                first = min((each.earliest for each in held[:choice]), default=0)
-                is_open = tp not in answers.found or (
-                    answers.found[tp] == first > snapshot.heads[tp].earliest
-                )
-                if choice < len(held) and is_open:
-                    stores.setdefault(held[choice].location, []).append(tp)
-            for location, tps in stores.items():
-                try:
-                    with connections.lend_client(location, self._options.keys) as client:
-                        own_us = time.time_ns() // 1_000
-                        now_us = client.clock_us(timeout_s=self._answer_s)
-                        rows = [(*tp, _by_clock(times[tp], now_us)) for tp in tps]
-                        offsets = client.offset_for_times(rows, timeout_s=self._answer_s)
-                except DafkaError as error:
-                    answers.failures |= dict.fromkeys(tps, error)
-                    continue
-                answers.ahead_us = max(now_us - own_us, answers.ahead_us or now_us - own_us)
-                for tp, offset in zip(tps, offsets, strict=True):
-                    _add(answers, ranges[tp][choice], offset, snapshot.heads[tp])
+        now_us = time.time_ns() // 1_000 + ahead_us
+        for tp in snapshot.archived.keys() & times.keys() - (failures.keys() - spans.keys()):
+            files, time_us = snapshot.archived[tp], _by_clock(times[tp], now_us)
+            offset = archive.offset_of_time(self._options.archive, tp, files, time_us)
+            spans.setdefault(tp, []).append((range(files[0].start, files[-1].end), [offset]))
+        found = {tp: _first(each, snapshot.heads[tp]) for tp, each in spans.items()}
+        return TimeOffsets(found, failures, ahead_us)
 
     def spans_for_times(
         self,
@@ -290,28 +256,53 @@ class OffsetReader:
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return offsets that include every record from a time on and before the second time.
 
-        Either time may be None.  All stores with some of a partition answer, and the archive: a
-        record with different times at two of them (docs/guarantees.md) is included if it
-        matches at one.  The result is empty if a store does not answer.
+        Either time may be None.  A record with different times at two stores
+        (docs/guarantees.md) is included if it matches at one.  The result is empty if a store
+        does not answer.
         """
-        found: dict[TopicPartition, list[Span]] = {tp: [] for tp in tps}
-        for tp, files in snapshot.archived.items():
-            if tp in found:
-                found[tp].append(_times_of(files, times_us))
-        timeout_s = self._options.fetch_timeout_s
-        for location, heads in snapshot.answers:
-            held = [heads[tp] for tp in tps if tp in heads and heads[tp].earliest < heads[tp].end]
-            rows = [(*info.tp, us) for info in held for us in times_us if us is not None]
+        times = [None if us is None else Position(TIME, us) for us in times_us]
+        spans, failures, _ = self._request_times(dict.fromkeys(tps, times), snapshot)
+        for error in failures.values():
+            _log.warning("%s; the query's ranges are not narrowed by time", error)
+            return {}
+        for tp in snapshot.archived.keys() & set(tps):
+            spans.setdefault(tp, []).append(_times_of(snapshot.archived[tp], times_us))
+        return {tp: _span(each, times_us, snapshot.heads[tp]) for tp, each in spans.items()}
+
+    def _request_times(
+        self, times: Mapping[TopicPartition, Sequence[Position | None]], snapshot: OffsetsSnapshot
+    ) -> tuple[dict[TopicPartition, list[Span]], dict[TopicPartition, DafkaError], int]:
+        """Return the answers of all stores of the snapshot, failures, and the clock's advance."""
+        parts = [(at, [heads[tp] for tp in times if tp in heads]) for at, heads in snapshot.answers]
+        parts = [(at, infos) for at, infos in parts if infos]
+
+        def ask(
+            part: tuple[StoreLocation, list[PartitionInfo]],
+        ) -> tuple[int, Sequence[int | None]] | DafkaError:
+            location, infos = part
+            wanted = [(info.tp, each) for info in infos for each in times[info.tp] if each]
             try:
                 with connections.lend_client(location, self._options.keys) as client:
-                    offsets = iter(client.offset_for_times(rows, timeout_s=timeout_s))
+                    own_us = time.time_ns() // 1_000
+                    now_us = client.clock_us(timeout_s=self._answer_s)
+                    rows = [(*tp, _by_clock(each, now_us)) for tp, each in wanted]
+                    return now_us - own_us, client.offset_for_times(rows, timeout_s=self._answer_s)
             except DafkaError as error:
-                _log.warning("%s; the query's ranges are not narrowed by time", error)
-                return {}
-            for info in held:
-                answer = [None if us is None else next(offsets) for us in times_us]
-                found[info.tp].append((range(info.earliest, info.end), answer))
-        return {tp: _span(each, times_us, snapshot.heads[tp]) for tp, each in found.items() if each}
+                return error
+
+        spans: dict[TopicPartition, list[Span]] = {}
+        failures: dict[TopicPartition, DafkaError] = {}
+        ahead_us = []
+        for (_, infos), answer in zip(parts, map_concurrently(ask, parts), strict=True):
+            if isinstance(answer, DafkaError):
+                failures |= {info.tp: answer for info in infos}
+                continue
+            ahead_us.append(answer[0])
+            offsets = iter(answer[1])
+            for info in infos:
+                found = [each and next(offsets) for each in times[info.tp]]
+                spans.setdefault(info.tp, []).append((range(info.earliest, info.end), found))
+        return spans, failures, max(ahead_us, default=0)
 
     def query_stores(self, work: Callable[[StoreClient], T]) -> list[Answer[T]]:
         """Run some work at each store with Flight that the latest snapshot found, in parallel."""
@@ -519,22 +510,17 @@ def _since_us(everywhere: Position | None, began_us: int, answers: TimeOffsets) 
         return None
     if everywhere.base == TIME:
         # By this machine's clock, which is compared with the stores' clocks later on.
-        return min(everywhere.number - (answers.ahead_us or 0), began_us)
+        return min(everywhere.number - answers.ahead_us, began_us)
     return began_us - (everywhere.number if everywhere.base == AGO else 0)
 
 
-def _add(answers: TimeOffsets, held: HeldRange, offset: int | None, head: PartitionInfo) -> None:
-    if offset is None and held.end < head.end:
-        offset = held.end  # the store's records are all older; those that it lacks may be newer
-    if offset is not None:
-        offset = min(max(offset, head.earliest), head.end)
-    known = answers.found.get(head.tp)
-    answers.found[head.tp] = offset if known is None or offset is None else min(known, offset)
-    answers.failures.pop(head.tp, None)
-
-
-Span = tuple[range, list[int | None]]
-"""The offsets of one store or archive, and those of two times in it; None: all are older."""
+def _first(spans: Sequence[Span], head: PartitionInfo) -> int | None:
+    """Return the first offset of a time by the answers of all sources; None if all are older."""
+    offset = min((each for _, (each,) in spans if each is not None), default=None)
+    if offset is None:
+        furthest = max(held.stop for held, _ in spans)
+        return furthest if furthest < head.end else None  # records that no source has may be newer
+    return min(max(offset, head.earliest), head.end)
 
 
 def _times_of(files: Sequence[ArchivedFile], times_us: Sequence[int | None]) -> Span:
