@@ -487,11 +487,6 @@ class OffsetReader:
         return snapshot._replace(heads=heads, archived={info.tp: held[info.tp] for info in infos})
 
 
-def ranked(held: Sequence[HeldRange]) -> list[HeldRange]:
-    """Return the stores of a partition, first those with most of its newest history."""
-    return sorted(held, key=lambda each: (each.life, each.end, -each.earliest), reverse=True)
-
-
 def _offset(position: Position, info: PartitionInfo) -> int:
     if position.base == EARLIEST:
         return min(info.earliest + position.number, info.end)

@@ -25,7 +25,6 @@ from dafka_spark.cluster import connections, timing
 from dafka_spark.option_types import UNLIMITED_BYTES
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import Holders, rate_limit
-from dafka_spark.source.offset_reader import ranked
 
 UNASKED_BYTES: Final = 1 << 20
 """If records of this size would all fit into the limit, no store is asked for their size: a small
@@ -142,7 +141,8 @@ class BatchLimit:
         found: dict[TopicPartition, Sequence[float]] = {}
         stores: dict[StoreLocation, list[AskedRange]] = {}
         for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
-            for best in ranked(holders.get(tp, ()))[:1]:
+            if held := holders.get(tp):
+                best = max(held, key=lambda each: (each.life, each.end, -each.earliest))
                 wanted = AskedRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
                 stores.setdefault(best.location, []).append(wanted)
         timeout_s = min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)

@@ -228,53 +228,35 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
     assert contents(failOnDataLoss="false") == [*values[:22], *[b"new"] * 3]
 
 
-@pytest.fixture
-def stream(one: Served, archive: Path) -> DafkaMicroBatchStream:
-    return reader(HeardOf([one]), archive=str(archive))
-
-
 def streamed(stream: DafkaMicroBatchStream, start: Any, end: Any) -> dict[str, list[int]]:
     return streams.rows(stream, stream.partitions(json_round(start), json_round(end)))
 
 
-def test_a_stream_begins_in_the_archive_and_continues_in_the_stores(
-    one: Served, archive: Path, stream: DafkaMicroBatchStream
-) -> None:
-    start = stream.initialOffset()
-    end = stream.latestOffset(start, ALL)
-    assert streamed(stream, start, end) == {A.partition: [*range(60)]}
-    one.log.append([batch(A, 60, 80), batch(B, 0, 30)])
-    archived(archive, one, B, 20)
-    later = stream.latestOffset(end, ALL)
-    assert streamed(stream, end, later) == {
-        A.partition: [*range(60, 80)],
-        B.partition: [*range(30)],
-    }
-    assert stream.latestOffset(json_round(later), ALL) == later
-
-
-def test_a_stream_behind_retention_continues_in_the_archive(
-    one: Served, archive: Path, stream: DafkaMicroBatchStream
-) -> None:
+def test_a_stream_behind_retention_continues_in_the_archive(one: Served, archive: Path) -> None:
     """And another reader plans the same tasks for the repeated batch."""
+    stream, again = (reader(HeardOf([one]), archive=str(archive)) for _ in range(2))
     start = json_round(stream.initialOffset())
     end = json_round(stream.latestOffset(start, ALL))
     before = stream.partitions(start, end)
+    assert streamed(stream, start, end) == {A.partition: [*range(60)]}
     archived(archive, one, A, 60, start=40)
-    again = reader(HeardOf([one]), archive=str(archive))
     assert again.partitions(start, end) == before
     for each in (stream, again):
         assert streamed(each, start, end) == {A.partition: [*range(60)]}
-    one.log.append([batch(A, 60, 90)])
+    one.log.append([batch(A, 60, 90), batch(B, 0, 30)])
     archived(archive, one, A, 85, start=60)
+    archived(archive, one, B, 20)
     later = stream.latestOffset(end, ALL)
-    assert streamed(stream, end, later) == {A.partition: [*range(60, 90)]}
+    expected = {A.partition: [*range(60, 90)], B.partition: [*range(30)]}
+    assert streamed(stream, end, later) == expected
+    assert stream.latestOffset(json_round(later), ALL) == later
 
 
 def test_the_archive_is_read_again_only_after_a_trim(
-    one: Served, stream: DafkaMicroBatchStream, monkeypatch: pytest.MonkeyPatch
+    one: Served, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end = stream.latestOffset(stream.initialOffset(), ALL)
+    stream = reader(HeardOf([one]), archive=str(archive))
+    end = streams.everything(stream)
     monkeypatch.delattr(Archive, "held")
     one.log.append([batch(A, 60, 70)])
     assert stream.latestOffset(end, ALL) != end
