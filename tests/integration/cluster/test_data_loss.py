@@ -1,4 +1,4 @@
-"""Partitions that look shorter than they were, or whose records a newer producer has replaced."""
+"""Partitions that look shorter than they were, or with records that a newer producer replaced."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def one(serve: Serve) -> Served:
 
 @pytest.fixture
 def source(one: Served, serve: Serve) -> HeardOf:
-    """Two stores, of which the other one is behind."""
+    """A store, and a second store that is behind."""
     other = serve("other")
     other.add(A, 60)
     other.add(B, 1)

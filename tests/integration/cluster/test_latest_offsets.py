@@ -155,7 +155,7 @@ def test_an_impossible_fetch_fails_the_plan(
 def test_a_plan_names_no_stores_that_are_gone(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a reader with an old snapshot nor another one, which repeats a batch."""
+    """Neither the query, whose snapshot is old, nor its restart, which repeats a batch."""
     first, second = serve("first"), serve("second")
     for store in (first, second):
         store.add(A, 100)
@@ -171,7 +171,7 @@ def test_a_plan_names_no_stores_that_are_gone(
 
 
 def test_a_repeated_batch_has_the_same_tasks_at_other_stores(serve: Serve) -> None:
-    """One store has died, and another one holds only a part."""
+    """The store with all records has died, and a second store holds a part of them."""
     whole, part = serve("whole"), serve("part")
     whole.add(A, 100)
     part.add(A, 45)

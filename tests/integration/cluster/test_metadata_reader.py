@@ -33,18 +33,15 @@ ODD = TopicPartition("u\n", "A")
 Rows = list[dict[str, Any]]
 
 
-def reader(connect: Connect, kind: str, **given: str) -> MetadataReader:
-    options = SourceOptions.of({"metadata": kind, "fetchtimeoutms": "20000", **given}).for_batch()
-    return MetadataReader(metadata.full(kind), options, connect)
-
-
 def read(query: MetadataReader, task: Any) -> Rows:
     return [row for batch in query.read(task) for row in batch.to_pylist()]
 
 
 def rows(source: HeardOf | Connect, kind: str, **given: str) -> Rows:
     """Return the rows that Spark receives."""
-    query = reader(source.connect if isinstance(source, HeardOf) else source, kind, **given)
+    options = SourceOptions.of({"metadata": kind, "fetchtimeoutms": "20000", **given}).for_batch()
+    connect = source.connect if isinstance(source, HeardOf) else source
+    query = MetadataReader(metadata.full(kind), options, connect)
     (task,) = query.partitions()
     return read(query, task)
 
@@ -57,25 +54,19 @@ def one(serve: Serve) -> Served:
     return store
 
 
-def test_columns_are_chosen_in_any_case(one: Served) -> None:
+def test_columns_are_chosen_in_any_case_and_rows_travel_with_their_task(serve: Serve) -> None:
+    store = serve("one")
     schema = metadata.full("topics")
     schema.fields = [schema["records"], schema["topic"]]
     schema.fields[0].name = "Records"
-    query = MetadataReader(schema, SourceOptions.of({"metadata": "topics"}), HeardOf([one]).connect)
-    (task,) = query.partitions()
-    expected = [{"Records": 12, "topic": "t"}, {"Records": 3, "topic": r"u\x0a"}]
-    assert read(query, task) == expected
-
-
-def test_an_empty_table_and_rows_that_travel_with_their_task(serve: Serve) -> None:
-    store = serve("one")
-    query = reader(HeardOf([store]).connect, "topics")
+    options = SourceOptions.of({"metadata": "topics"})
+    query = MetadataReader(schema, options, HeardOf([store]).connect)
     (task,) = pickle.loads(pickle.dumps(query.partitions()))
     assert read(query, task) == []
-    store.add(A, 1)
+    store.add(A, 4)
     (task,) = pickle.loads(pickle.dumps(query.partitions()))
     store.stop()
-    assert len(read(query, task)) == 1
+    assert read(query, task) == [{"Records": 4, "topic": "t"}]
 
 
 def test_partitions_combine_all_stores(serve: Serve, one: Served) -> None:

@@ -219,7 +219,7 @@ def test_a_query_over_the_mesh_or_to_the_end_never_waits(one: Served, *, ends: b
 
 
 def test_a_hundred_idle_queries_at_one_store(one: Served, later: Later) -> None:
-    """A record wakes all of them, and the store serves others meanwhile."""
+    """A record wakes every query, and the store serves others meanwhile."""
     streams = [reader(HeardOf([one])) for _ in range(100)]
     waiting = [later(stream, idle(stream)) for stream in streams]
     watched(one, count=100)

@@ -178,7 +178,7 @@ def test_the_store_with_earlier_records_answers_too(serve: Serve) -> None:
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, store: Served) -> list[StoreClient]:
-    """Let a store not answer requests for times; return the list of its clients so far."""
+    """Let a store not answer requests for times; return its clients, in order."""
     requests, answer = [], StoreClient.offset_for_times
 
     def failing(client: StoreClient, *given: Any, **named: Any) -> Any:

@@ -138,7 +138,7 @@ def test_every_partition_advances_by_the_given_limit(source: MemoryReader) -> No
 
 
 def test_a_small_batch_waits_for_more(source: MemoryReader) -> None:
-    """The first batch comes at once, later ones when there are enough records, or in time."""
+    """The first batch comes at once, later ones with enough records, or after the delay."""
     stream = reader(source, minOffsetsPerTrigger="10", maxTriggerDelay="300ms")
     limit = stream.getDefaultReadLimit()
     first = json_round(stream.latestOffset(stream.initialOffset(), limit))
