@@ -177,7 +177,7 @@ class OffsetReader:
 
         Raises:
             StoreUnreachableError: ``fetch`` allows Flight only, and no store answers.
-            DafkaError: another attempt fails, too.
+            DafkaError: a retry does not help.
         """
         found = self._stores_snapshot(thorough=thorough)
         if found is not self._last:
@@ -246,6 +246,11 @@ class OffsetReader:
             offset = archive.offset_of_time(self._options.archive, tp, files, time_us)
             spans.setdefault(tp, []).append((range(files[0].start, files[-1].end), [offset]))
         found = {tp: _first(each, snapshot.heads[tp]) for tp, each in spans.items()}
+        for tp in failures.keys() & found.keys():
+            # A store that has not answered may have an earlier record of the time.
+            earliest = min(held.start for held, _ in spans[tp])
+            if found[tp] == earliest > snapshot.heads[tp].earliest:
+                del found[tp]
         return TimeOffsets(found, failures, ahead_us)
 
     def spans_for_times(

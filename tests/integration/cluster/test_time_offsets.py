@@ -49,6 +49,20 @@ def batch(source: HeardOf, **given: str) -> dict[str, list[int]]:
     return rows(query, query.partitions())
 
 
+def fail(monkeypatch: pytest.MonkeyPatch, store: Served) -> list[StoreClient]:
+    """Let a store not answer requests for times; return its clients, in order."""
+    requests, answer = [], StoreClient.offset_for_times
+
+    def failing(client: StoreClient, *given: Any, **named: Any) -> Any:
+        if client.location != store.location:
+            return answer(client, *given, **named)
+        requests.append(client)
+        raise StoreUnreachableError(store.address, "it is gone")
+
+    monkeypatch.setattr(StoreClient, "offset_for_times", failing)
+    return requests
+
+
 @pytest.fixture
 def one(serve: Serve) -> Served:
     """A store with a record an hour in A, ten, and five in B, which begins three hours later."""
@@ -165,7 +179,9 @@ def test_a_stream_starts_there_in_later_partitions_too(
     assert (found["A"], found["C"]) == ([*range(6, 10)], [*range(first, 10)])
 
 
-def test_the_store_with_earlier_records_answers_too(serve: Serve) -> None:
+def test_the_store_with_earlier_records_answers_too(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another one has the same end, and has trimmed the records of the time."""
     whole, trimmed = serve("one"), serve("two")
     for store in (trimmed, whole):
@@ -174,21 +190,12 @@ def test_the_store_with_earlier_records_answers_too(serve: Serve) -> None:
     for served in ([whole, trimmed], [trimmed, whole]):
         assert batch(HeardOf(served), startingTimestamp=hour(3))["A"][0] == 3
     hourly(trimmed, A, 1, 10)  # now it is also the furthest
-    assert batch(HeardOf([whole, trimmed]), startingTimestamp=hour(3))["A"][0] == 3
-
-
-def fail(monkeypatch: pytest.MonkeyPatch, store: Served) -> list[StoreClient]:
-    """Let a store not answer requests for times; return its clients, in order."""
-    requests, answer = [], StoreClient.offset_for_times
-
-    def failing(client: StoreClient, *given: Any, **named: Any) -> Any:
-        if client.location != store.location:
-            return answer(client, *given, **named)
-        requests.append(client)
-        raise StoreUnreachableError(store.address, "it is gone")
-
-    monkeypatch.setattr(StoreClient, "offset_for_times", failing)
-    return requests
+    both = HeardOf([whole, trimmed])
+    assert batch(both, startingTimestamp=hour(3))["A"][0] == 3
+    fail(monkeypatch, whole)
+    assert batch(both, startingTimestamp=hour(8), fetchTimeoutMs="300")["A"] == [8, 9, 10]
+    with pytest.raises(StoreUnreachableError, match="it is gone"):
+        batch(both, startingTimestamp=hour(3), fetchTimeoutMs="300")
 
 
 def test_stores_that_do_not_answer_are_retried_and_named(
