@@ -22,11 +22,9 @@ from dafka_spark.errors import FetchError, HistoryReplacedError, RetentionAheadE
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.archive.records import BEGIN_US, HOUR_US, batch, content
 from tests.integration.cluster.stores import HeardOf, Serve, Served
-from tests.unit.dafka_spark import streams
-from tests.unit.dafka_spark.streams import ALL, json_round, reader
+from tests.unit.dafka_spark.streams import Query, positions, reader, rows
 
 A = TopicPartition("t", "A" * 32)
 B = TopicPartition("t", "B" * 32)
@@ -228,38 +226,30 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
     assert contents(failOnDataLoss="false") == [*values[:22], *[b"new"] * 3]
 
 
-def streamed(stream: DafkaMicroBatchStream, start: Any, end: Any) -> dict[str, list[int]]:
-    return streams.rows(stream, stream.partitions(json_round(start), json_round(end)))
-
-
 def test_a_stream_behind_retention_continues_in_the_archive(one: Served, archive: Path) -> None:
     """And another reader plans the same tasks for the repeated batch."""
-    stream, again = (reader(HeardOf([one]), archive=str(archive)) for _ in range(2))
-    start = json_round(stream.initialOffset())
-    end = json_round(stream.latestOffset(start, ALL))
-    before = stream.partitions(start, end)
-    assert streamed(stream, start, end) == {A.partition: [*range(60)]}
+    query, again = (Query(reader(HeardOf([one]), archive=str(archive))) for _ in range(2))
+    assert query.read() == {A.partition: [*range(60)]}
+    before = query.stream.partitions(query.start, query.end)
     archived(archive, one, A, 60, start=40)
-    assert again.partitions(start, end) == before
-    for each in (stream, again):
-        assert streamed(each, start, end) == {A.partition: [*range(60)]}
+    assert again.stream.partitions(query.start, query.end) == before
+    for each in (query, again):
+        assert rows(each.stream, before) == {A.partition: [*range(60)]}
     one.log.append([batch(A, 60, 90), batch(B, 0, 30)])
     archived(archive, one, A, 85, start=60)
     archived(archive, one, B, 20)
-    later = stream.latestOffset(end, ALL)
-    expected = {A.partition: [*range(60, 90)], B.partition: [*range(30)]}
-    assert streamed(stream, end, later) == expected
-    assert stream.latestOffset(json_round(later), ALL) == later
+    assert query.read() == {A.partition: [*range(60, 90)], B.partition: [*range(30)]}
+    assert query.read() == {}
 
 
 def test_the_archive_is_read_again_only_after_a_trim(
     one: Served, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = reader(HeardOf([one]), archive=str(archive))
-    end = streams.everything(stream)
+    query = Query(reader(HeardOf([one]), archive=str(archive)))
+    query.read()
     monkeypatch.delattr(Archive, "held")
     one.log.append([batch(A, 60, 70)])
-    assert stream.latestOffset(end, ALL) != end
+    assert query.read() == {A.partition: [*range(60, 70)]}
 
 
 def test_a_later_partition_of_a_stream_from_a_time_starts_in_the_archive(
@@ -267,10 +257,8 @@ def test_a_later_partition_of_a_stream_from_a_time_starts_in_the_archive(
 ) -> None:
     """Its store has trimmed some of the records since then."""
     time_ms = str((BEGIN_US + 25 * HOUR_US) // 1000)
-    stream = reader(HeardOf([one]), archive=str(archive), startingTimestamp=time_ms)
-    begun = stream.initialOffset()
-    assert streams.positions(begun) == {A.partition: 25}
+    query = Query(reader(HeardOf([one]), archive=str(archive), startingTimestamp=time_ms))
+    assert positions(query.end) == {A.partition: 25}
     one.log.append([batch(B, 0, 60)])
     archived(archive, one, B, 30)
-    end = stream.latestOffset(begun, ALL)
-    assert streamed(stream, begun, end)[B.partition] == [*range(25, 60)]
+    assert query.read()[B.partition] == [*range(25, 60)]

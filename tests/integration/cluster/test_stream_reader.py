@@ -13,9 +13,8 @@ from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from dafka_spark.source import micro_batch_stream
-from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.stores import HeardOf, Serve, Served
-from tests.unit.dafka_spark.streams import ALL, Clock, json_round, positions, reader, rows
+from tests.unit.dafka_spark.streams import Clock, Query, positions, reader, rows
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HOUR_S = 3_600
@@ -42,32 +41,26 @@ def write(store: Served, tp: TopicPartition, count: int, ago_s: float = 0.0) -> 
     store.add_at(tp, *[(time.time() - ago_s) * 1e3] * count)
 
 
-def latest(source: HeardOf) -> DafkaMicroBatchStream:
-    return reader(source, startingOffsets="latest", fetchTimeoutMs="10000")
-
-
-def read(stream: DafkaMicroBatchStream, start: Any, end: Any) -> dict[str, list[int]]:
-    return rows(stream, stream.partitions(json_round(start), json_round(end)))
+def latest(source: HeardOf) -> Query:
+    return Query(reader(source, startingOffsets="latest", fetchTimeoutMs="10000"))
 
 
 def test_a_history_is_not_read(
     source: HeardOf, away: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream = latest(source)
-    begun = stream.initialOffset()
-    assert positions(begun) == {"A": 5}
+    query = latest(source)
+    assert positions(query.end) == {"A": 5}
     source.served.append(away)
-    first = stream.latestOffset(begun, ALL)
-    assert positions(first) == {"A": 5, "B": 50}  # without a record to read
-    assert read(stream, begun, first) == {}
-    assert stream.latestOffset(json_round(first), ALL) == json_round(first)
+    assert query.read() == {}
+    assert positions(query.end) == {"A": 5, "B": 50}  # without a record to read
+    assert query.read() == {}
+    assert query.start == query.end
     (warning,) = [each.getMessage() for each in caplog.records if "older" in each.message]
     assert "topic 't', partition B appeared after the query's start" in warning
     assert "its older records, offsets 0 to 50 (exclusive), are left out" in warning
     write(away, B, 3)
     source.served[0].add(A, 2)
-    second = stream.latestOffset(json_round(first), ALL)
-    assert read(stream, first, second) == {"A": [5, 6], "B": [50, 51, 52]}
+    assert query.read() == {"A": [5, 6], "B": [50, 51, 52]}
 
 
 @pytest.mark.parametrize("ahead_s", [-10 * HOUR_S, 0, 10 * HOUR_S])
@@ -76,29 +69,27 @@ def test_records_since_the_start_are_read(
 ) -> None:
     """Also if the driver's clock is wrong, or a producer's half a minute behind."""
     monkeypatch.setattr(micro_batch_stream, "time", Clock(ahead_s))
-    stream = latest(source)
-    begun = stream.initialOffset()
+    query = latest(source)
     write(away, B, 4, 30)
     write(away, C, 3)
     source.served.append(away)
-    first = stream.latestOffset(begun, ALL)
-    assert read(stream, begun, first) == {"B": [50, 51, 52, 53], "C": [0, 1, 2]}
+    assert query.read() == {"B": [50, 51, 52, 53], "C": [0, 1, 2]}
 
 
 def test_a_restart_changes_nothing(source: HeardOf, away: Served, serve: Serve) -> None:
-    stream, again = latest(source), latest(source)
-    begun = stream.initialOffset()
+    query = latest(source)
     write(away, B, 2)
     source.served.append(away)
-    first = json_round(stream.latestOffset(begun, ALL))
+    assert query.read() == {"B": [50, 51]}
     write(away, B, 5)
-    assert read(again, again.initialOffset(), first) == {"B": [50, 51]}
+    again = latest(source)
+    assert rows(again.stream, again.stream.partitions(again.end, query.end)) == {"B": [50, 51]}
     third = serve("three")
     write(third, C, 7, 10 * HOUR_S)
     source.served.append(third)
-    second = again.latestOffset(first, ALL)
-    assert positions(second) == {"A": 5, "B": 57, "C": 7}
-    assert read(again, first, second) == {"B": [52, 53, 54, 55, 56]}
+    again.end = query.end
+    assert again.read() == {"B": [52, 53, 54, 55, 56]}
+    assert positions(again.end) == {"A": 5, "B": 57, "C": 7}
 
 
 def test_the_start_is_fixed_at_once(source: HeardOf, away: Served) -> None:
@@ -106,13 +97,10 @@ def test_the_start_is_fixed_at_once(source: HeardOf, away: Served) -> None:
     write(away, C, 50, HOUR_S)
     for tp in (B, C):
         write(away, tp, 5)
-    stream = latest(source)
-    begun = stream.initialOffset()
+    query = latest(source)
     source.served.append(away)
-    first = stream.latestOffset(begun, ReadMaxRows(1))
-    assert sum(positions(first).values()) == 5 + 50 + 50 + 1
-    second = stream.latestOffset(json_round(first), ALL)
-    batches = [read(stream, begun, first), read(stream, first, second)]
+    batches = [query.read(ReadMaxRows(1)), query.read()]
+    assert sum(positions(query.start).values()) == 5 + 50 + 50 + 1
     for name in "BC":
         assert [offset for each in batches for offset in each.get(name, [])] == [*range(50, 55)]
 
@@ -137,8 +125,7 @@ def test_stores_that_do_not_answer_for_a_time(
 ) -> None:
     ahead = serve("zzz")
     write(ahead, B, 70, HOUR_S)
-    stream = latest(source)
-    begun = stream.initialOffset()
+    query = latest(source)
     source.served += [away, ahead]
     source.served[0].add(A, 1)
     answer: Callable[..., Any] = StoreClient.offset_for_times
@@ -150,23 +137,21 @@ def test_stores_that_do_not_answer_for_a_time(
 
     with monkeypatch.context() as patched:
         patched.setattr(StoreClient, "offset_for_times", fails)
-        first = stream.latestOffset(begun, ALL)
-    assert read(stream, begun, first) == expected
-    assert ("B" in positions(first)) == (failing != "zzz two")
-    assert positions(stream.latestOffset(json_round(first), ALL)) == {"A": 6, "B": 70}
+        assert query.read() == expected
+    assert ("B" in positions(query.end)) == (failing != "zzz two")
+    assert query.read() == {}
+    assert positions(query.end) == {"A": 6, "B": 70}
 
 
 def test_partitions_of_c_nodes_are_read_as_a_whole(source: HeardOf) -> None:
     source.c_nodes = ["a C node"]
-    stream = latest(source)
-    begun = stream.initialOffset()
+    query = latest(source)
     source.add(B, 4)
-    assert read(stream, begun, stream.latestOffset(begun, ALL)) == {"B": [0, 1, 2, 3]}
+    assert query.read() == {"B": [0, 1, 2, 3]}
 
 
 def test_a_query_from_earliest_reads_all(source: HeardOf, away: Served) -> None:
-    stream = reader(source)
-    first = stream.latestOffset(stream.initialOffset(), ALL)
+    query = Query(reader(source))
+    assert query.read() == {"A": [*range(5)]}
     source.served.append(away)
-    second = stream.latestOffset(json_round(first), ALL)
-    assert read(stream, first, second) == {"B": list(range(50))}
+    assert query.read() == {"B": [*range(50)]}

@@ -13,12 +13,14 @@ from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThan, Le
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
+from dafka_spark.option_types import TIME, Position
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source import micro_batch_stream
 from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
+from dafka_spark.source.offset_reader import OffsetReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, timed
-from tests.unit.dafka_spark.streams import ALL, Clock, json_round, positions, reader, rows
+from tests.unit.dafka_spark.streams import Clock, Query, positions, reader, rows
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HOUR_MS = 3_600_000
@@ -121,14 +123,11 @@ def test_partitions_without_a_record_so_new(
     """An ended producer is normal; where no partition matches at all the time may be wrong."""
     source = HeardOf([one])
     assert batch(source, **given) == read
-    stream = reader(source, **given)
-    begun = stream.initialOffset()
-    end = stream.latestOffset(begun, ALL)
-    assert rows(stream, stream.partitions(begun, end)) == read
+    query = Query(reader(source, **given))
+    assert query.read() == read
     assert caplog.text.count("no partition has a record of this time or later") == 2 * warns
     hourly(one, B, 1, 100)
-    later = stream.latestOffset(json_round(end), ALL)
-    assert rows(stream, stream.partitions(end, later)) == {"B": [5]}
+    assert query.read() == {"B": [5]}
 
 
 def test_with_strategy_error_they_fail_as_in_kafkas(one: Served) -> None:
@@ -139,10 +138,9 @@ def test_with_strategy_error_they_fail_as_in_kafkas(one: Served) -> None:
     )
     with pytest.raises(ConfigError, match=error):
         batch(HeardOf([one]), **given)
-    stream = reader(HeardOf([one]), **given)
-    begun = stream.initialOffset()
+    query = Query(reader(HeardOf([one]), **given))
     with pytest.raises(ConfigError, match=error):
-        stream.latestOffset(begun, ALL)
+        query.read()
 
 
 @pytest.mark.parametrize("ahead_s", [-36_000, 36_000])
@@ -170,12 +168,10 @@ def test_a_stream_starts_there_in_later_partitions_too(
 ) -> None:
     """Records that are older than the time, and a minute, are left out of them."""
     source = HeardOf([one])
-    stream = reader(source, **{option: start})
-    begun = stream.initialOffset()
+    query = Query(reader(source, **{option: start}))
     source.served.append(serve("two"))
     hourly(source.served[1], C, 10)
-    end = stream.latestOffset(begun, ALL)
-    found = rows(stream, stream.partitions(begun, end))
+    found = query.read()
     assert (found["A"], found["C"]) == ([*range(6, 10)], [*range(first, 10)])
 
 
@@ -196,6 +192,14 @@ def test_the_store_with_earlier_records_answers_too(
     assert batch(both, startingTimestamp=hour(8), fetchTimeoutMs="300")["A"] == [8, 9, 10]
     with pytest.raises(StoreUnreachableError, match="it is gone"):
         batch(both, startingTimestamp=hour(3), fetchTimeoutMs="300")
+
+
+def test_records_after_the_snapshot_do_not_count(one: Served) -> None:
+    offsets = OffsetReader(options(), HeardOf([one]).connect)
+    before = offsets.snapshot()
+    hourly(one, A, 5, 10)
+    times = {A: Position(TIME, int(hour(12)) * 1_000)}
+    assert offsets.offsets_for_times(times, before).found == {A: before.heads[A].end}
 
 
 def test_stores_that_do_not_answer_are_retried_and_named(

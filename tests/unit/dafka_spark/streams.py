@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.options import SourceOptions
@@ -68,3 +68,17 @@ def rows(query: RangeReader, tasks: Sequence[Any]) -> dict[str, list[int]]:
         for name, offset in zip(*map(table.column, ("partition", "offset")), strict=True):
             found.setdefault(name.as_py(), []).append(offset.as_py())
     return found
+
+
+class Query:
+    """A streaming query as Spark drives it: each batch starts at the end of the previous one."""
+
+    def __init__(self, stream: DafkaMicroBatchStream) -> None:
+        self.stream = stream
+        self.start: dict[str, Any] = {}
+        self.end = json_round(stream.initialOffset())
+
+    def read(self, limit: ReadLimit = ALL) -> dict[str, list[int]]:
+        """Return the offsets that the next batch reads, by partition."""
+        self.start, self.end = self.end, json_round(self.stream.latestOffset(self.end, limit))
+        return rows(self.stream, self.stream.partitions(self.start, self.end))
