@@ -6,12 +6,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dafka_core.archive.archive import Archive
 from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
 from dafka_core.archive.layout import ArchiveError
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import SetAside
@@ -250,6 +253,16 @@ def test_the_archive_is_read_again_only_after_a_trim(
     monkeypatch.delattr(Archive, "held")
     one.log.append([batch(A, 60, 70)])
     assert query.read() == {A.partition: [*range(60, 70)]}
+
+
+def test_the_archive_does_not_answer_for_a_store(
+    one: Served, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = StoreUnreachableError("one", "it is gone")
+    monkeypatch.setattr(StoreClient, "offset_for_times", Mock(side_effect=error))
+    time_ms = str((BEGIN_US + 50 * HOUR_US) // 1000)
+    with pytest.raises(StoreUnreachableError):
+        offsets(archive, one, startingTimestamp=time_ms, fetchTimeoutMs="300")
 
 
 def test_a_later_partition_of_a_stream_from_a_time_starts_in_the_archive(

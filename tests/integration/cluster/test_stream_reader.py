@@ -12,9 +12,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
-from dafka_spark.source import micro_batch_stream
 from tests.integration.cluster.stores import HeardOf, Serve, Served
-from tests.unit.dafka_spark.streams import Clock, Query, positions, reader, rows
+from tests.unit.dafka_spark.streams import Query, positions, reader, rows, set_clock
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HOUR_S = 3_600
@@ -68,7 +67,7 @@ def test_records_since_the_start_are_read(
     source: HeardOf, away: Served, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     """Also if the driver's clock is wrong, or a producer's half a minute behind."""
-    monkeypatch.setattr(micro_batch_stream, "time", Clock(ahead_s))
+    set_clock(monkeypatch, ahead_s)
     query = latest(source)
     write(away, B, 4, 30)
     write(away, C, 3)

@@ -16,11 +16,10 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.option_types import TIME, Position
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import micro_batch_stream
 from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
 from dafka_spark.source.offset_reader import OffsetReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, timed
-from tests.unit.dafka_spark.streams import Clock, Query, positions, reader, rows
+from tests.unit.dafka_spark.streams import Query, positions, reader, rows, set_clock
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HOUR_MS = 3_600_000
@@ -150,7 +149,7 @@ def test_ago_is_by_the_clock_of_the_stores(
     """The driver's may be wrong by hours."""
     store, now_ms = serve("one"), time.time_ns() // 1_000_000
     store.add_at(A, now_ms - 2 * HOUR_MS, now_ms - 30 * 60_000, now_ms - 60_000)
-    monkeypatch.setattr(micro_batch_stream, "time", Clock(ahead_s))
+    set_clock(monkeypatch, ahead_s)
     for text, offset in (("-1h", 1), ("-10m", 2), ("-1d", 0), ("-5s", 3)):
         stream = reader(HeardOf([store]), startingOffsets=text)
         assert positions(stream.initialOffset()) == {"A": offset}
