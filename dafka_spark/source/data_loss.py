@@ -123,7 +123,6 @@ class RegressionDetector:
 
     def __init__(self, options: SourceOptions) -> None:
         self.is_slow = False
-        self._options = options
         self._policy = DataLossPolicy(options)
         self._snapshot = OffsetsSnapshot({})
         self._last_answers: dict[str, Heads] = {}
@@ -140,7 +139,7 @@ class RegressionDetector:
         """Begin a trigger, which may take several snapshots."""
         now = time.monotonic()
         before, self._triggered_at = self._triggered_at, now
-        self.is_slow = before is not None and now - before > self._options.fetch_timeout_s
+        self.is_slow = before is not None and now - before > self._policy.options.fetch_timeout_s
         if self.is_slow:
             # The query took no snapshots in between: that time does not count.
             self._since = dict.fromkeys(self._since, now)
@@ -155,7 +154,7 @@ class RegressionDetector:
         now, waiting = time.monotonic(), set()
         short = self._short(positions, heads)
         for tp in self._since.keys() - short:
-            _log.info("%s looked shorter for %.1f s", tp, now - self._since.pop(tp))
+            del self._since[tp]
             self._warned.pop(tp, None)
         for tp in sorted(short):
             position, waited_s = positions[tp], now - self._since.setdefault(tp, now)
@@ -170,19 +169,16 @@ class RegressionDetector:
         return waiting
 
     def _short(self, positions: Positions, heads: Heads) -> set[TopicPartition]:
-        def is_wrong(held: PartitionInfo | None, position: int) -> bool:
+        def is_short(tp: TopicPartition, position: int) -> bool:
+            held = heads.get(tp)
             if held is None:
                 return position > 0  # a partition without records has none to lose
-            # A task that finds its records trimmed asks every store, and fails then.
-            return held.end < position or not self._options.fail_on_data_loss
+            # With failOnDataLoss the task that reads trimmed records asks every store, and fails.
+            is_trimmed = held.earliest > position and not self._policy.options.fail_on_data_loss
+            return held.end < position or is_trimmed
 
-        changed = {
-            tp: held
-            for tp, position in positions.items()
-            if (held := heads.get(tp)) is None or not held.earliest <= position <= held.end
-        }
-        has = self._options.selection.has
-        return {tp for tp, held in changed.items() if is_wrong(held, positions[tp]) and has(tp)}
+        found = {tp for tp, position in positions.items() if is_short(tp, position)}
+        return {tp for tp in found if self._policy.options.selection.has(tp)}
 
     def _away(self, tp: TopicPartition, position: int) -> str:
         """Return the store that may have the missing records and does not answer, if any."""

@@ -8,8 +8,8 @@ pickles to the executors for ``read``.  Neither opens a connection before it nee
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
+import math
 import time
 from functools import cached_property
 from typing import Any, Final, NoReturn
@@ -23,133 +23,54 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.option_types import AT_LATEST
+from dafka_spark.option_types import AGO, AT_LATEST, Position
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.source.data_loss import RegressionDetector
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, plan_input_partitions
-from dafka_spark.source.offset_reader import (
-    Heads,
-    OffsetReader,
-    OffsetsSnapshot,
-    RequestedTime,
-    Resolved,
-)
+from dafka_spark.source.offset_reader import Heads, OffsetReader, OffsetsSnapshot, Resolved
 from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
 from dafka_spark.source.read_limit import BatchLimit, Sizes, Waiting
 from dafka_spark.tracebacks import hide_frames
 
 SPARK_POLLING_S: Final = 0.01
-"""Spark's sleep between two questions (default of ``spark.sql.streaming.pollingDelay``)."""
+"""Spark's sleep between two triggers (default of ``spark.sql.streaming.pollingDelay``)."""
 
 POLLING_GAP_S: Final = 0.03
-"""The longest gap between two questions while Spark does nothing else.  A longer one is due to
-other sources, which wait as well, or to a short trigger interval: then the wait stays short."""
-
-SHORT_S, LONG_S, SHARE = 0.05, 0.25, 0.05
-"""The first and the longest wait, and the wait as a share of the time without new records.  Four
-questions a second cost little, and delay the query's other sources by at most 0.25 s."""
+"""The longest gap between two triggers while Spark does nothing else."""
 
 PAUSE_S: Final = 0.5
-"""A gap of a query with a trigger interval, which never waits."""
+"""The shortest gap that only a trigger interval explains."""
+
+SHORT_S, LONG_S = 0.05, 0.25
 
 MARGIN_US: Final = 60_000_000
 """The tolerance for clocks that differ (docs/guarantees.md): records of later partitions that are
 older than the query's start by less are read, too."""
 
+_LEFT_OUT: Final = (
+    "%s appeared after the query's start: its older records, offsets %d to %d (exclusive), are "
+    "left out"
+)
+
 _log = logging.getLogger("dafka_spark")
 
 
-class IdleWait:
-    """The wait for new records before an idle query answers Spark.
+def idle_wait_s(gap_s: float) -> float:
+    """Return how long an idle query waits for records, ``gap_s`` after its previous answer.
 
     Without a trigger interval Spark asks again after 10 ms.  A later answer saves work in all
-    processes, and delays the query's other sources.
+    processes, and delays the query's other sources; if these wait as well, the wait is short.
     """
-
-    def __init__(self) -> None:
-        self._idle_since: float | None = None
-        self._answered_at = 0.0
-
-    def answered(self, *, idle: bool) -> None:
-        """Note an answer: no new records, or some."""
-        self._answered_at = time.monotonic()
-        if not idle:
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = self._answered_at
-
-    def allowed_s(self) -> float:
-        """Return how long the question that has just come may wait."""
-        now = time.monotonic()
-        gap_s = now - self._answered_at
-        if self._idle_since is None or gap_s > PAUSE_S:
-            self._idle_since = None
-            return 0.0
-        if gap_s > POLLING_GAP_S:
-            return SHORT_S
-        return min(max(SHARE * (now - self._idle_since), SHORT_S), LONG_S)
-
-
-class LaterPartitions:
-    """Finds where a query that starts at ``latest`` or a time begins in partitions of later.
-
-    A partition may be new: the query reads it from its first record on.  Or it has a history, and
-    its store was unreachable.  The store finds the first record since then by its own clock.
-    """
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._timeout_s = options.fetch_timeout_s
-        self._unanswered: dict[TopicPartition, Deadline] = {}
-
-    def starts(
-        self, begun_us: int, later: Heads, snapshot: OffsetsSnapshot, reader: OffsetReader
-    ) -> dict[TopicPartition, int]:
-        """Return the first offsets of these partitions, without those that no store answers for.
-
-        ``begun_us`` is the start time of the query, in microseconds since the epoch UTC.
-        """
-        # The driver's clock may be wrong by hours: each store subtracts from its own.
-        ago = RequestedTime(time.time_ns() // 1_000 - begun_us + MARGIN_US, is_ago=True)
-        times = dict.fromkeys(later, ago)
-        answers = reader.offsets_for_times(times, snapshot._replace(heads=later))
-        for error in {each for tp, each in answers.failures.items() if tp not in self._unanswered}:
-            _log.warning("%s", error)
-        found: dict[TopicPartition, int] = {}
-        for tp, info in later.items():
-            if tp in answers.found:
-                offset = answers.found[tp]
-                found[tp] = info.end if offset is None else offset
-                if found[tp] > info.earliest:
-                    begun = dt.datetime.fromtimestamp(begun_us // 1_000_000, dt.UTC).isoformat()
-                    count, ends = found[tp] - info.earliest, (info.earliest, found[tp])
-                    _log.warning(_LEFT_OUT, tp, begun, count, *ends)
-                continue
-            deadline = self._unanswered.setdefault(tp, Deadline(self._timeout_s))
-            if tp not in snapshot.holders or deadline.is_over:
-                # C stores keep no timestamps: a record too many is better than one too few.
-                found[tp] = info.earliest
-                _log.warning(_NOT_LEFT_OUT, tp, info.earliest)
-        for tp in found:
-            self._unanswered.pop(tp, None)
-        return found
-
-
-_LEFT_OUT: Final = (
-    "%s appeared after the query's start, %s: %d older records are left out, offsets "
-    "%d to %d (exclusive)"
-)
-_NOT_LEFT_OUT: Final = (
-    "%s appeared after the query's start, and no store can find which of its records are "
-    "older: the query reads it from offset %d on"
-)
+    if gap_s > PAUSE_S:
+        return 0.0
+    return LONG_S if gap_s <= POLLING_GAP_S else SHORT_S
 
 
 class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the selected partitions; later ones are read from their first record on.
 
-    After a start at ``latest`` or a time, a later partition is read from that time on
-    (``LaterPartitions``).
+    After a start at ``latest`` or a time, a later partition is read from that time on.
     """
 
     def __init__(
@@ -160,19 +81,18 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
     ) -> None:
         super().__init__(schema, options, connect)
         self._frozen: Heads | None = None
-        self._snapshot: OffsetsSnapshot | None = None
-        self._snapshot_at = 0.0
+        self._snapshot = OffsetsSnapshot({})
+        self._snapshot_at = -math.inf
         self._parsed: tuple[dict[str, Any], SourceOffset] = {}, SourceOffset({})
-        self._idle = IdleWait()
         self._limit = BatchLimit(options)
-        self._finished: tuple[dict[str, Any] | None, Heads] = None, {}
-        """The offset without new records at the last trigger, and the heads at that time."""
+        self._finished: dict[str, Any] | None = None
+        """The offset of the last trigger if the snapshot has no records behind it."""
+        self._answered_at = -math.inf
         self._read: dict[TopicPartition, int] = {}
         """The positions at the end of the batch that was planned last."""
         self._lag = ReportedLag()
         self._report: dict[str, Any] | None = None
         self._regressions = RegressionDetector(options)
-        self._later_partitions = LaterPartitions(options)
         self._start_error: ConfigError | None = None
         self._is_begun = False
 
@@ -193,14 +113,9 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         that batch holds its start.  So ``latestOffset``, which Spark does not call in that case,
         raises the error for ``startingOffsets`` beyond the end of a partition, which may look
         shorter now.
-
-        Raises:
-            ArchiveError: option ``archive`` is not an archive, or it is damaged.
-            ConfigError: no store can do what option ``fetch`` demands.
         """
         bound, begun_us = self._options.starting(AT_LATEST), time.time_ns() // 1_000
-        heads = self._heads(thorough=True)
-        assert self._snapshot is not None
+        heads = self._refresh(thorough=True) if self._frozen is None else self._frozen
         start, self._start_error = Resolved({}), None
         try:
             start = self._offsets.resolve(bound, self._snapshot._replace(heads=heads), begun_us)
@@ -220,25 +135,22 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch; ``start`` itself without new records.
 
-        Called again without new records, it first waits until a store has some (``IdleWait``).
-
-        Raises:
-            ConfigError: the checkpoint cannot be read, ``startingOffsets`` is beyond the end of a
-                partition, or no store has a named partition.
-            TypeError: the limit has a type that ``getDefaultReadLimit`` never returns.
-            SourceLossError: for ``fetchTimeoutMs`` no store has had a partition, or it has ended
-                before the query's position, and option ``failOnDataLoss`` is true.
+        Called again without new records, it first waits for some (``idle_wait_s``).
         """
-        heads, (finished, known) = None, self._finished
-        if start == finished and self._frozen is None:
-            heads = self._next_heads(known)
+        if self._frozen is not None:
+            heads = self._frozen
+        elif start != self._finished:
+            heads = self._refresh()
+        else:
+            known = self._snapshot.heads
+            heads = self._next_heads()
             if heads is known and not self._limit.is_due:
                 self._regressions.begin_trigger()
-                self._idle.answered(idle=True)
+                self._answered_at = time.monotonic()
                 return start
         end = self._end(start, heads, limit)
-        self._idle.answered(idle=end is start)
         self._progress.moved(start, is_last=end is start and self._frozen is not None)
+        self._answered_at = time.monotonic()
         return end
 
     @hide_frames
@@ -248,23 +160,18 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         The start of a partition that ``end`` holds overrides ``start``, which is a new result of
         ``initialOffset`` when Spark repeats a first batch.  The two offsets and the options alone
         decide which task reads which range (``plan_input_partitions``).
-
-        Raises:
-            ConfigError: the checkpoint cannot be read, or the batch would go backwards.
         """
         if start == end:
             return []
         ranges = [
             OffsetRange(*each[:4], life=each.life, after=each.after)
             for each in self._parse(end).since(self._parse(start))
-            if each.start < each.end
         ]
         # ``availableNow`` takes no snapshots, but stores come and go meanwhile.
         is_old = time.monotonic() - self._snapshot_at > timing.SNAPSHOT_MAX_AGE_S
-        needs_stores = self._options.fetch != MESH or self._options.archive
-        if needs_stores and (self._snapshot is None or is_old):
+        if is_old and (self._options.fetch != MESH or self._options.archive):
             self._refresh()
-        found = self._snapshot or OffsetsSnapshot({})
+        found = self._snapshot
         return plan_input_partitions(ranges, found.holders, self._options, archived=found.archived)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -280,7 +187,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
 
         Many partitions are summed up.
         """
-        heads = self._snapshot.heads if self._snapshot else {}
+        heads = self._snapshot.heads
         if self._report is None and heads:
             ends = {tp: max(info.end, self._read.get(tp, 0)) for tp, info in heads.items()}
             waiting = {tp: end - self._read.get(tp, end) for tp, end in ends.items()}
@@ -290,18 +197,14 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         return self._report
 
     def _sizes(self, waiting: Waiting) -> Sizes:
-        assert self._snapshot is not None
         return self._limit.sizes(waiting, self._read, self._snapshot.holders)
 
-    # -- the end of a batch ------------------------------------------------------------------------
-
-    def _end(self, start: dict[str, Any], known: Heads | None, limit: ReadLimit) -> dict[str, Any]:
+    def _end(self, start: dict[str, Any], heads: Heads, limit: ReadLimit) -> dict[str, Any]:
         begin = self._parse(start)
-        heads = self._trusted_heads(begin, self._heads() if known is None else known)
+        heads = self._trusted_heads(begin, heads)
         if not self._is_begun:
             self._begin(begin, heads)
-        assert self._snapshot is not None
-        self._finished = None, {}
+        self._finished = None
         later, heads = self._later(begin, heads)
         firsts = {tp: begin.positions.get(tp, info.earliest) for tp, info in heads.items()} | later
         if not self._options.fail_on_data_loss:
@@ -318,7 +221,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         if not taken and not later:
             # While a partition looks shorter than it was, each trigger takes a new snapshot.
             if heads is self._snapshot.heads:
-                self._finished = start, heads
+                self._finished = start
             return start
         # A partition of which nothing is taken keeps its start from now on, too.
         moved = {tp: firsts[tp] for tp in taken if firsts[tp] != begin.positions.get(tp)}
@@ -335,9 +238,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         held = {*heads, *begin.positions}  # the store of a checkpointed partition may be away
         self._offsets.check_stores()
         self._offsets.warn_of_unselected(begin.positions)
-        if self._frozen is not None or self._options.assign:
-            self._offsets.check_found(held)
-        self._offsets.warn_of_missing(held)
+        self._offsets.check_found(held, waits=self._frozen is None and not self._options.assign)
         if self._start_error is not None and not begin.positions:
             raise self._start_error
         self._is_begun = True
@@ -345,15 +246,32 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
     def _later(self, begin: SourceOffset, heads: Heads) -> tuple[dict[TopicPartition, int], Heads]:
         """Return the starts of partitions that a query from ``latest`` finds later, and the heads.
 
-        The heads are without partitions that no store answers for yet.
+        A partition may be new: the query reads it from its first record on.  Or it has a history,
+        and its store was unreachable: the store finds the first record since the query's start.
+        While it does not answer, the heads are without the partition.
         """
-        if begin.begun_us is None or not (unknown := heads.keys() - begin.positions.keys()):
+        unknown = sorted(heads.keys() - begin.positions.keys())
+        if begin.begun_us is None or not unknown:
             return {}, heads
-        assert self._snapshot is not None
-        found = {tp: heads[tp] for tp in sorted(unknown)}
-        starts = self._later_partitions.starts(begin.begun_us, found, self._snapshot, self._offsets)
-        waiting = unknown - starts.keys()
-        return starts, {tp: heads[tp] for tp in heads if tp not in waiting} if waiting else heads
+        later = {tp: heads[tp] for tp in unknown}
+        # The driver's clock may be wrong by hours: each store subtracts from its own.
+        ago = Position(AGO, time.time_ns() // 1_000 - begin.begun_us + MARGIN_US)
+        snapshot = self._snapshot._replace(heads=later)
+        answers = self._offsets.offsets_for_times(dict.fromkeys(later, ago), snapshot)
+        failures = {tp: each for tp, each in answers.failures.items() if tp not in answers.found}
+        for error in set(failures.values()):
+            _log.warning("%s", error)
+        starts: dict[TopicPartition, int] = {}
+        for tp, info in later.items():
+            if tp in answers.found:
+                offset = answers.found[tp]
+                starts[tp] = info.end if offset is None else offset
+                if starts[tp] > info.earliest:
+                    _log.warning(_LEFT_OUT, tp, info.earliest, starts[tp])
+            elif tp not in failures:
+                # C stores keep no timestamps: a record too many is better than one too few.
+                starts[tp] = info.earliest
+        return starts, {tp: heads[tp] for tp in heads if tp not in failures} if failures else heads
 
     def _trusted_heads(self, begin: SourceOffset, heads: Heads) -> Heads:
         """Return the heads without partitions that look shorter than they were, for now.
@@ -382,26 +300,21 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         tree, offset = self._parsed
         return offset if given == tree else SourceOffset.parse(given)
 
-    # -- snapshots ---------------------------------------------------------------------------------
-
-    def _heads(self, *, thorough: bool = False) -> Heads:
-        return self._refresh(thorough=thorough) if self._frozen is None else self._frozen
-
-    def _next_heads(self, known: Heads) -> Heads:
-        """Wait for other heads than the known ones, for as long as ``IdleWait`` allows."""
-        deadline = Deadline(self._idle.allowed_s())
+    def _next_heads(self) -> Heads:
+        """Wait for a snapshot that differs from the last one, at most for ``idle_wait_s``."""
+        known = self._snapshot
+        deadline = Deadline(idle_wait_s(time.monotonic() - self._answered_at))
         while True:
             # A store watch covers the stores with Flight, not those that only the mesh reaches.
-            snapshot = self._snapshot
-            if snapshot and snapshot.is_complete and not deadline.is_over:
-                may_be_new = self._offsets.wait(snapshot, deadline.left_s)
+            if known.is_complete and not deadline.is_over:
+                may_be_new = self._offsets.wait(known, deadline.left_s)
                 # A store sends a change within milliseconds: after a long wait without one, no
                 # record from before the question is missed, as ``processAllAvailable`` demands.
                 is_recent = time.monotonic() - self._snapshot_at < timing.IDLE_CHECK_S
                 if not may_be_new and is_recent and deadline.timeout_s >= LONG_S:
-                    return known
+                    return known.heads
             heads = self._refresh()
-            if heads is not known or deadline.is_over:
+            if heads is not known.heads or deadline.is_over:
                 return heads
             time.sleep(SPARK_POLLING_S)
 
@@ -409,17 +322,16 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         """Take a snapshot, with retries until a store answers: stores may be starting."""
         # The first snapshot of a restarted query is thorough, too: the query then fails at once if
         # no store can do what option ``fetch`` demands.
-        thorough = thorough or self._snapshot is None
-        failure: StoreUnreachableError | None = None
-        for _ in Deadline(self._options.fetch_timeout_s).attempts():
+        thorough = thorough or self._snapshot_at == -math.inf
+        deadline = Deadline(self._options.fetch_timeout_s)
+        while True:
             try:
                 snapshot = self._offsets.snapshot(thorough=thorough)
                 break
-            except StoreUnreachableError as error:
-                failure = error
-        else:
-            assert failure is not None  # at least one attempt was made
-            raise failure
+            except StoreUnreachableError:
+                if deadline.is_over:
+                    raise
+                deadline.pause()
         self._snapshot_at = time.monotonic()
         if snapshot is not self._snapshot:
             self._snapshot, self._report = snapshot, None

@@ -25,7 +25,6 @@ from dafka_spark.cluster import connections, timing
 from dafka_spark.option_types import UNLIMITED_BYTES
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import Holders, rate_limit
-from dafka_spark.source.offset_reader import ranked
 
 UNASKED_BYTES: Final = 1 << 20
 """If records of this size would all fit into the limit, no store is asked for their size: a small
@@ -33,6 +32,12 @@ batch costs no request."""
 
 ASSUMED_BYTES: Final = 1_024
 """The size of a record where no store knows it: C stores."""
+
+_LIMITED_BY_DEFAULT: Final = (
+    "the next micro-batch takes %d of the %d waiting records, later ones take the others: as "
+    "neither maxBytesPerTrigger nor maxOffsetsPerTrigger is set, maxBytesPerTrigger is %d "
+    "('unlimited' takes all)"
+)
 
 Waiting = Mapping[TopicPartition, int]
 Sizes = Mapping[TopicPartition, Sequence[float]]
@@ -85,13 +90,12 @@ class BatchLimit:
 
     def is_delayed(self, limit: ReadLimit, waiting: Waiting) -> bool:
         """Return whether the next batch waits for ``minOffsetsPerTrigger``."""
-        least, total = self._options.min_offsets_per_trigger, sum(waiting.values())
-        is_free = least is None or isinstance(limit, ReadAllAvailable)
-        delayed = not is_free and total < (least or 0) and not self._is_time
-        self._is_delayed = delayed and total > 0
-        if total and not delayed:
+        least, total = self._options.min_offsets_per_trigger or 0, sum(waiting.values())
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        self._is_delayed = is_limited and 0 < total < least and not self._is_time
+        if total and not self._is_delayed:
             self._last_s = time.monotonic()
-        return delayed
+        return self._is_delayed
 
     @property
     def is_due(self) -> bool:
@@ -111,25 +115,22 @@ class BatchLimit:
         *,
         turn: int,
     ) -> dict[TopicPartition, int]:
-        """Return how many records to take of each partition, from offsets ``firsts`` on.
-
-        Raises:
-            TypeError: the limit has a type that ``default`` never returns.
-        """
+        """Return how many records to take of each partition, from offsets ``firsts`` on."""
         if isinstance(limit, ReadAllAvailable):
             return rate_limit(waiting, None)
-        if not isinstance(limit, ReadMaxRows | ReadMaxBytes):
+        most = total = sum(waiting.values())
+        size = self._options.max_trigger_bytes
+        if isinstance(limit, ReadMaxRows):
+            most = min(total, limit.max_rows)
+        elif isinstance(limit, ReadMaxBytes):
+            size = limit.max_bytes
+        else:
             raise TypeError(f"a limit of {type(limit).__name__} is not one this source declared")
-        waiting = {tp: count for tp, count in waiting.items() if count > 0}
-        total = sum(waiting.values())
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else total
-        most = min(rows, self._options.max_offsets_per_trigger or rows)
-        size = (
-            limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_trigger_bytes
-        )
-        if min(total, most) * UNASKED_BYTES > size:
+        if most * UNASKED_BYTES > size:
             within = records_within(size, waiting, self.sizes(waiting, firsts, holders))
-            self._warn_of_default(size, within, total)
+            if within < total and self._options.is_limited_by_default and not self._has_warned:
+                self._has_warned = True
+                _log.warning(_LIMITED_BY_DEFAULT, within, total, size)
             most = min(most, within)
         return rate_limit(waiting, most, turn=turn)
 
@@ -140,7 +141,8 @@ class BatchLimit:
         found: dict[TopicPartition, Sequence[float]] = {}
         stores: dict[StoreLocation, list[AskedRange]] = {}
         for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
-            for best in ranked(holders.get(tp, ()))[:1]:
+            if held := holders.get(tp):
+                best = max(held, key=lambda each: (each.life, each.end, -each.earliest))
                 wanted = AskedRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
                 stores.setdefault(best.location, []).append(wanted)
         timeout_s = min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)
@@ -154,15 +156,3 @@ class BatchLimit:
             for wanted, size in zip(ranges, sizes, strict=False):
                 found[wanted.tp] = size or ()
         return found
-
-    def _warn_of_default(self, size: int, within: int, total: int) -> None:
-        if within < total and self._options.is_limited_by_default and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "the next micro-batch takes %d of the %d waiting records, later ones take the "
-                "others: as neither maxBytesPerTrigger nor maxOffsetsPerTrigger is set, "
-                "maxBytesPerTrigger is %d ('unlimited' takes all)",
-                within,
-                total,
-                size,
-            )

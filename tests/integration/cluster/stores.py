@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dafka_core.model.records import TopicPartition
+import numpy as np
+
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.values import Values
 from dafka_core.testing import StoreDouble
 from tests.memory_reader import MemoryReader
 
@@ -15,6 +18,10 @@ class Served(StoreDouble):
     def add(self, tp: TopicPartition, count: int, size_bytes: int = 0) -> None:
         end = self.log.end(tp)
         self.append(tp, [value(offset, size_bytes) for offset in range(end, end + count)])
+
+    def add_at(self, tp: TopicPartition, *times_ms: float) -> None:
+        """Append one record for each time, in milliseconds since the epoch UTC."""
+        self.log.append([timed(tp, self.log.end(tp), *times_ms)])
 
 
 Serve = Callable[[str], Served]
@@ -39,3 +46,10 @@ class HeardOf(MemoryReader):
 def value(offset: int, size_bytes: int = 0) -> bytes:
     """The record at an offset, padded to a size."""
     return b"%0*d" % (size_bytes, offset)
+
+
+def timed(tp: TopicPartition, start: int, *times_ms: float) -> RecordBatch:
+    """Return records from offset ``start`` on, one for each time."""
+    values = Values.of([value(offset) for offset in range(start, start + len(times_ms))])
+    times = np.array([[1, int(time_ms * 1_000)] for time_ms in times_ms], np.int64)
+    return RecordBatch(tp, start, values, times=times)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dafka_core.archive.archive import Archive
 from dafka_core.archive.archive_writer import ArchiveWriter, Wanted
 from dafka_core.archive.layout import ArchiveError
+from dafka_core.errors import StoreUnreachableError
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import SetAside
@@ -23,16 +25,13 @@ from dafka_spark.errors import FetchError, HistoryReplacedError, RetentionAheadE
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.archive.records import BEGIN_US, HOUR_US, batch, content
 from tests.integration.cluster.stores import HeardOf, Serve, Served
-from tests.unit.dafka_spark import streams
-from tests.unit.dafka_spark.streams import ALL, json_round, reader
+from tests.unit.dafka_spark.streams import Query, positions, reader, rows
 
 A = TopicPartition("t", "A" * 32)
 B = TopicPartition("t", "B" * 32)
 WAYS = ["local", "flight", "auto"]
-Rows = list[tuple[str, int]]
 
 
 @pytest.fixture
@@ -62,68 +61,55 @@ def one(serve: Serve, archive: Path) -> Served:
     return store
 
 
-def query(store: Served | HeardOf, archive: Path, **given: str) -> DafkaBatchReader:
+def query(archive: Path, *stores: Served, **given: str) -> DafkaBatchReader:
     options = {"subscribe": "t", "fetchTimeoutMs": "10000", "archive": str(archive), **given}
-    source = store if isinstance(store, HeardOf) else HeardOf([store])
-    return DafkaBatchReader(full(), SourceOptions.of(options).for_batch(), source.connect)
+    schema = full(headers="includeHeaders" in given)
+    return DafkaBatchReader(schema, SourceOptions.of(options).for_batch(), HeardOf(stores).connect)
 
 
-def read(query: DafkaBatchReader, tasks: Sequence[Any] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch."""
-    for task in query.partitions() if tasks is None else tasks:
-        for each in query.read(task):
-            yield from each.to_pylist()
+def read(query: DafkaBatchReader, tasks: Sequence[Any] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a batch."""
+    tasks = query.partitions() if tasks is None else tasks
+    return [row for task in tasks for each in query.read(task) for row in each.to_pylist()]
 
 
-def rows(query: DafkaBatchReader) -> Rows:
-    found = list(read(query))
+def offsets(archive: Path, *stores: Served, **given: str) -> list[int]:
+    """Return the offsets of the rows of a batch, in order."""
+    found = read(query(archive, *stores, **given))
     assert all(row["value"] == content(row["offset"]) for row in found)
-    return [(row["partition"], row["offset"]) for row in found]
-
-
-def of(tp: TopicPartition, *spans: range) -> Rows:
-    return [(tp.partition, offset) for span in spans for offset in span]
+    return [row["offset"] for row in found]
 
 
 @pytest.mark.parametrize("fetch", WAYS)
 def test_a_batch_reads_both_as_one_topic(one: Served, archive: Path, fetch: str) -> None:
-    assert rows(query(one, archive, fetch=fetch)) == of(A, range(60))
-    small = query(one, archive, fetch=fetch, maxRecordsPerPartition="7", maxRecordsPerBatch="3")
-    assert rows(small) == of(A, range(60))
+    small = {"maxRecordsPerPartition": "7", "maxRecordsPerBatch": "3"}
+    for given in {}, small:
+        assert offsets(archive, one, fetch=fetch, **given) == [*range(60)]
 
 
 def test_records_of_both_come_once(one: Served, archive: Path, serve: Serve) -> None:
     other = serve("other")
     other.log.append([batch(A, 0, 60)])
     other.log.trim(A, 15)
-    assert rows(query(HeardOf([one, other]), archive)) == of(A, range(60))
+    assert offsets(archive, one, other) == [*range(60)]
 
 
 def test_columns_from_the_archive_are_those_of_stores(serve: Serve, archive: Path) -> None:
     store = serve("one")
     contents = [closed(b"v", b"k", [("h", b"1"), ("n", None)]), closed(None, b"k"), b"", b"bare"]
     store.append(A, contents)
-    options = {"subscribe": "t", "includeHeaders": "true", "archive": str(archive)}
     (archive / "_dafka").mkdir(parents=True)
-
-    def table() -> list[dict[str, Any]]:
-        made = SourceOptions.of(options).for_batch()
-        return list(read(DafkaBatchReader(full(headers=True), made, HeardOf([store]).connect)))
-
-    before = table()
+    before = read(query(archive, store, includeHeaders="true"))
     archived(archive, store, A, 4)
-    assert store.log.info(A).earliest == 4  # type: ignore[union-attr]
-    assert table() == before
+    assert read(query(archive, store, includeHeaders="true")) == before
     assert len(before) == 4
 
 
 @pytest.mark.parametrize("fetch", ["auto", "flight"])
 def test_a_topic_of_the_archive_alone(one: Served, archive: Path, serve: Serve, fetch: str) -> None:
-    empty = serve("empty")
-    assert rows(query(empty, archive, fetch=fetch)) == of(A, range(40))
-    time_ms = str((BEGIN_US + 7 * HOUR_US) // 1000)
-    found = rows(query(empty, archive, fetch=fetch, startingTimestamp=time_ms))
-    assert found == of(A, range(7, 40))
+    empty, time_ms = serve("empty"), str((BEGIN_US + 7 * HOUR_US) // 1000)
+    assert offsets(archive, empty, fetch=fetch) == [*range(40)]
+    assert offsets(archive, empty, fetch=fetch, startingTimestamp=time_ms) == [*range(7, 40)]
 
 
 @pytest.mark.parametrize("fetch", WAYS)
@@ -132,12 +118,10 @@ def test_a_hole_between_archive_and_stores_is_lost(
 ) -> None:
     one.log.trim(A, 50)
     with pytest.raises(RetentionAheadError) as lost:
-        rows(query(one, archive, fetch=fetch))
+        offsets(archive, one, fetch=fetch)
     assert (lost.value.wanted, lost.value.lost_end) == (40, 50)
-    assert "[DAFKA_RETENTION_AHEAD]" in str(lost.value)
-    with caplog.at_level(logging.WARNING):
-        found = rows(query(one, archive, fetch=fetch, failOnDataLoss="false"))
-    assert found == of(A, range(40), range(50, 60))
+    found = offsets(archive, one, fetch=fetch, failOnDataLoss="false")
+    assert found == [*range(40), *range(50, 60)]
     assert "offsets 40 to 50 (exclusive) are left out" in caplog.text
 
 
@@ -146,21 +130,21 @@ def test_a_hole_in_the_archive_hides_nothing_behind_it(
     one: Served, archive: Path, fetch: str
 ) -> None:
     shutil.rmtree(archive / "topic=t" / "day=2026-01-01")
-    assert rows(query(one, archive, fetch=fetch)) == of(A, range(24, 60))  # expired: not lost
+    assert offsets(archive, one, fetch=fetch) == [*range(24, 60)]  # expired: not lost
     one.log.append([batch(A, 60, 100)])
     archived(archive, one, A, 90, start=40)
     shutil.rmtree(archive / "topic=t" / "day=2026-01-03")
     with pytest.raises(RetentionAheadError) as lost:
-        rows(query(one, archive, fetch=fetch))
+        offsets(archive, one, fetch=fetch)
     assert (lost.value.wanted, lost.value.lost_end) == (48, 72)
-    found = rows(query(one, archive, fetch=fetch, failOnDataLoss="false"))
-    assert found == of(A, range(24, 48), range(72, 100))
+    found = offsets(archive, one, fetch=fetch, failOnDataLoss="false")
+    assert found == [*range(24, 48), *range(72, 100)]
 
 
 @pytest.mark.parametrize("fetch", WAYS)
 def test_the_archive_changes_after_the_plan(one: Served, archive: Path, fetch: str) -> None:
     """More records are archived, and then a day is removed."""
-    batch_query = query(one, archive, fetch=fetch, failOnDataLoss="false")
+    batch_query = query(archive, one, fetch=fetch, failOnDataLoss="false")
     tasks = batch_query.partitions()
     archived(archive, one, A, 55, start=40)
     assert [row["offset"] for row in read(batch_query, tasks)] == [*range(60)]
@@ -173,45 +157,39 @@ def test_a_damaged_file_always_fails(one: Served, archive: Path, fetch: str) -> 
     for path in archive.glob("topic=t/day=2026-01-01/*.parquet"):
         path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(FetchError, match=r"the archive at .*cannot be read"):
-        rows(query(one, archive, fetch=fetch, failOnDataLoss="false"))
+        offsets(archive, one, fetch=fetch, failOnDataLoss="false")
 
 
 def test_a_wrong_directory_fails_the_plan(one: Served, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="there is no archive"):
-        query(one, tmp_path / "archve").partitions()
-
-
-def test_conditions_apply_to_both(one: Served, archive: Path) -> None:
-    assert rows(query(one, archive, where="value IN ('value 7', 'value 50')")) == of(
-        A, range(7, 8), range(50, 51)
-    )
-    found = rows(query(one, archive, where="timestamp >= '2026-01-02T06:00:00Z' AND offset < 45"))
-    assert found == of(A, range(30, 45))
+        query(tmp_path / "archve", one).partitions()
 
 
 @pytest.mark.parametrize(
-    ("where", "expected"),
+    ("where", "spans", "read"),
     [
-        ("offset >= 20 AND offset < 22", [(20, 22)]),
-        ("timestamp >= '2026-01-02T06:00:00Z'", [(24, 60)]),
-        ("timestamp >= '2026-01-03T02:00:00Z'", [(50, 60)]),
-        ("timestamp < '2026-01-01T02:00:00Z'", [(0, 24)]),
-        ("timestamp < '2026-01-03T02:00:00Z'", [(0, 50)]),
-        ("timestamp < '2025-01-03T02:00:00Z'", []),
-        ("partition = 'none'", []),
+        ("value IN ('value 7', 'value 50')", [(0, 60)], [7, 50]),
+        ("offset >= 20 AND offset < 22", [(20, 22)], [20, 21]),
+        ("timestamp >= '2026-01-02T06:00:00Z' AND offset < 45", [(24, 45)], [*range(30, 45)]),
+        ("timestamp >= '2026-01-03T02:00:00Z'", [(50, 60)], [*range(50, 60)]),
+        ("timestamp < '2026-01-01T02:00:00Z'", [(0, 24)], [0, 1]),
+        ("timestamp < '2026-01-03T02:00:00Z'", [(0, 50)], [*range(50)]),
+        ("timestamp < '2025-01-03T02:00:00Z'", [], []),
+        ("partition = 'none'", [], []),
     ],
 )
-def test_conditions_narrow_the_ranges(
-    one: Served, archive: Path, where: str, expected: list[tuple[int, int]]
+def test_conditions_apply_to_both_and_narrow_the_ranges(
+    one: Served, archive: Path, where: str, spans: list[tuple[int, int]], read: list[int]
 ) -> None:
-    parts: list[Any] = query(one, archive, where=where).partitions()
-    assert [(each.start, each.end) for part in parts for each in part.ranges] == expected
+    parts: list[Any] = query(archive, one, where=where).partitions()
+    assert [(each.start, each.end) for part in parts for each in part.ranges] == spans
+    assert offsets(archive, one, where=where) == read
 
 
 @pytest.mark.parametrize(("hours", "first"), [(-5, 0), (7, 7), (39.5, 40), (41, 41), (55, 55)])
 def test_a_query_starts_at_a_time(one: Served, archive: Path, hours: float, first: int) -> None:
     time_ms = str((BEGIN_US + int(hours * HOUR_US)) // 1000)
-    assert rows(query(one, archive, startingTimestamp=time_ms)) == of(A, range(first, 60))
+    assert offsets(archive, one, startingTimestamp=time_ms) == [*range(first, 60)]
 
 
 def test_odd_names(serve: Serve, archive: Path) -> None:
@@ -219,8 +197,10 @@ def test_odd_names(serve: Serve, archive: Path) -> None:
     store = serve("one")
     store.log.append([batch(odd, 0, 10)])
     archived(archive, store, odd, 6)
-    found = rows(query(store, archive, subscribe=r"a/\xff="))
-    assert found == [(r"../\x80", offset) for offset in range(10)]
+    found = read(query(archive, store, subscribe=r"a/\xff="))
+    assert [(row["partition"], row["offset"]) for row in found] == [
+        (r"../\x80", offset) for offset in range(10)
+    ]
 
 
 def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None:
@@ -240,7 +220,7 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
     store.log.trim(A, 10)
 
     def contents(**given: str) -> list[bytes]:
-        return [row["value"] for row in read(query(store, archive, **given))]
+        return [row["value"] for row in read(query(archive, store, **given))]
 
     assert contents() == [*values[:20], *[b"new"] * 5]
     store.log.trim(A, 22)  # by a store without an archive
@@ -249,56 +229,40 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
     assert contents(failOnDataLoss="false") == [*values[:22], *[b"new"] * 3]
 
 
-@pytest.fixture
-def stream(one: Served, archive: Path) -> DafkaMicroBatchStream:
-    return reader(HeardOf([one]), archive=str(archive))
-
-
-def streamed(stream: DafkaMicroBatchStream, start: Any, end: Any) -> dict[str, list[int]]:
-    return streams.rows(stream, stream.partitions(json_round(start), json_round(end)))
-
-
-def test_a_stream_begins_in_the_archive_and_continues_in_the_stores(
-    one: Served, archive: Path, stream: DafkaMicroBatchStream
-) -> None:
-    start = stream.initialOffset()
-    end = stream.latestOffset(start, ALL)
-    assert streamed(stream, start, end) == {A.partition: [*range(60)]}
-    one.log.append([batch(A, 60, 80), batch(B, 0, 30)])
-    archived(archive, one, B, 20)
-    later = stream.latestOffset(end, ALL)
-    assert streamed(stream, end, later) == {
-        A.partition: [*range(60, 80)],
-        B.partition: [*range(30)],
-    }
-    assert stream.latestOffset(json_round(later), ALL) == later
-
-
-def test_a_stream_behind_retention_continues_in_the_archive(
-    one: Served, archive: Path, stream: DafkaMicroBatchStream
-) -> None:
+def test_a_stream_behind_retention_continues_in_the_archive(one: Served, archive: Path) -> None:
     """And another reader plans the same tasks for the repeated batch."""
-    start = json_round(stream.initialOffset())
-    end = json_round(stream.latestOffset(start, ALL))
-    before = stream.partitions(start, end)
+    query, again = (Query(reader(HeardOf([one]), archive=str(archive))) for _ in range(2))
+    assert query.read() == {A.partition: [*range(60)]}
+    before = query.stream.partitions(query.start, query.end)
     archived(archive, one, A, 60, start=40)
-    again = reader(HeardOf([one]), archive=str(archive))
-    assert again.partitions(start, end) == before
-    for each in (stream, again):
-        assert streamed(each, start, end) == {A.partition: [*range(60)]}
-    one.log.append([batch(A, 60, 90)])
+    assert again.stream.partitions(query.start, query.end) == before
+    for each in (query, again):
+        assert rows(each.stream, before) == {A.partition: [*range(60)]}
+    one.log.append([batch(A, 60, 90), batch(B, 0, 30)])
     archived(archive, one, A, 85, start=60)
-    later = stream.latestOffset(end, ALL)
-    assert streamed(stream, end, later) == {A.partition: [*range(60, 90)]}
+    archived(archive, one, B, 20)
+    assert query.read() == {A.partition: [*range(60, 90)], B.partition: [*range(30)]}
+    assert query.read() == {}
 
 
 def test_the_archive_is_read_again_only_after_a_trim(
-    one: Served, stream: DafkaMicroBatchStream, monkeypatch: pytest.MonkeyPatch
+    one: Served, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end = stream.latestOffset(stream.initialOffset(), ALL)
+    query = Query(reader(HeardOf([one]), archive=str(archive)))
+    query.read()
     monkeypatch.delattr(Archive, "held")
     one.log.append([batch(A, 60, 70)])
-    assert stream.latestOffset(end, ALL) != end
+    assert query.read() == {A.partition: [*range(60, 70)]}
+
+
+def test_the_archive_does_not_answer_for_a_store(
+    one: Served, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = StoreUnreachableError("one", "it is gone")
+    monkeypatch.setattr(StoreClient, "offset_for_times", Mock(side_effect=error))
+    time_ms = str((BEGIN_US + 50 * HOUR_US) // 1000)
+    with pytest.raises(StoreUnreachableError):
+        offsets(archive, one, startingTimestamp=time_ms, fetchTimeoutMs="300")
 
 
 def test_a_later_partition_of_a_stream_from_a_time_starts_in_the_archive(
@@ -306,10 +270,8 @@ def test_a_later_partition_of_a_stream_from_a_time_starts_in_the_archive(
 ) -> None:
     """Its store has trimmed some of the records since then."""
     time_ms = str((BEGIN_US + 25 * HOUR_US) // 1000)
-    stream = reader(HeardOf([one]), archive=str(archive), startingTimestamp=time_ms)
-    begun = stream.initialOffset()
-    assert streams.positions(begun) == {A.partition: 25}
+    query = Query(reader(HeardOf([one]), archive=str(archive), startingTimestamp=time_ms))
+    assert positions(query.end) == {A.partition: 25}
     one.log.append([batch(B, 0, 60)])
     archived(archive, one, B, 30)
-    end = stream.latestOffset(begun, ALL)
-    assert streamed(stream, begun, end)[B.partition] == [*range(25, 60)]
+    assert query.read()[B.partition] == [*range(25, 60)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import pickle
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,79 +26,71 @@ from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.metadata_reader import MetadataReader
 from tests.forked import ForkedCluster
-from tests.integration.cluster.stores import HeardOf, Serve
+from tests.integration.cluster.stores import HeardOf, Serve, Served
 
-A = TopicPartition("t", "A")
-
-
-def test_columns_are_chosen_in_any_case(serve: Serve) -> None:
-    store = serve("one")
-    store.add(A, 4)
-    options = SourceOptions.of({"metadata": "topics"})
-    schema = metadata.full("topics")
-    schema.fields = [schema["records"], schema["topic"]]
-    schema.fields[0].name = "Records"
-    reader = MetadataReader(schema, options, HeardOf([store]).connect)
-    (task,) = reader.partitions()
-    assert [row for batch in reader.read(task) for row in batch.to_pylist()] == [
-        {"Records": 4, "topic": "t"}
-    ]
-
-
-def test_an_empty_table_and_rows_that_travel_with_their_task(serve: Serve) -> None:
-    store = serve("one")
-    reader = MetadataReader(
-        metadata.full("topics"), SourceOptions.of({"metadata": "topics"}), HeardOf([store]).connect
-    )
-    (task,) = pickle.loads(pickle.dumps(reader.partitions()))
-    assert sum(batch.num_rows for batch in reader.read(task)) == 0
-    store.add(A, 1)
-    (task,) = pickle.loads(pickle.dumps(reader.partitions()))
-    store.stop()
-    assert sum(batch.num_rows for batch in reader.read(task)) == 1
-
-
-B = TopicPartition("t", "B")
+A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
 ODD = TopicPartition("u\n", "A")
+Rows = list[dict[str, Any]]
 
 
-def rows(source: HeardOf | Connect, kind: str, **given: str) -> list[dict[str, Any]]:
+def read(query: MetadataReader, task: Any) -> Rows:
+    return [row for batch in query.read(task) for row in batch.to_pylist()]
+
+
+def rows(source: HeardOf | Connect, kind: str, **given: str) -> Rows:
     """Return the rows that Spark receives."""
     options = SourceOptions.of({"metadata": kind, "fetchtimeoutms": "20000", **given}).for_batch()
     connect = source.connect if isinstance(source, HeardOf) else source
-    reader = MetadataReader(metadata.full(kind), options, connect)
-    (task,) = reader.partitions()
-    return [row for batch in reader.read(task) for row in batch.to_pylist()]
+    query = MetadataReader(metadata.full(kind), options, connect)
+    (task,) = query.partitions()
+    return read(query, task)
 
 
-def test_partitions_combine_all_stores(serve: Serve) -> None:
-    ahead, behind = serve("ahead"), serve("behind")
+@pytest.fixture
+def one(serve: Serve) -> Served:
+    store = serve("one")
+    for tp, count in ((A, 5), (B, 7), (ODD, 3)):
+        store.add(tp, count, size_bytes=50)
+    return store
+
+
+def test_columns_are_chosen_in_any_case_and_rows_travel_with_their_task(serve: Serve) -> None:
+    store = serve("one")
+    schema = metadata.full("topics")
+    schema.fields = [schema["records"], schema["topic"]]
+    schema.fields[0].name = "Records"
+    options = SourceOptions.of({"metadata": "topics"})
+    query = MetadataReader(schema, options, HeardOf([store]).connect)
+    (task,) = pickle.loads(pickle.dumps(query.partitions()))
+    assert read(query, task) == []
+    store.add(A, 4)
+    (task,) = pickle.loads(pickle.dumps(query.partitions()))
+    store.stop()
+    assert read(query, task) == [{"Records": 4, "topic": "t"}]
+
+
+def test_partitions_combine_all_stores(serve: Serve, one: Served) -> None:
     before = dt.datetime.now(dt.UTC)
+    ahead = serve("ahead")
     ahead.add(A, 100, size_bytes=50)
     ahead.log.trim(A, 20)
-    behind.add(A, 60, size_bytes=50)
-    behind.add(ODD, 1)
-    first, odd = rows(HeardOf([ahead, behind]), "partitions")
+    first, *_, odd = rows(HeardOf([one, ahead]), "partitions")
     assert (first["topic"], first["partition"]) == ("t", "A")
     assert (first["earliest"], first["end"], first["records"]) == (0, 100, 100)
     assert 80 * 50 < first["size_bytes"] < 120 * 60
     assert before <= first["first_timestamp"] <= first["last_timestamp"]
-    assert sorted(first["stores"]) == ["ahead", "behind"]
-    assert (odd["topic"], odd["records"], odd["stores"]) == (r"u\x0a", 1, ["behind"])
+    assert sorted(first["stores"]) == ["ahead", "one"]
+    assert (odd["topic"], odd["records"], odd["stores"]) == (r"u\x0a", 3, ["one"])
 
 
-def test_a_topic_is_the_sum_of_its_partitions(serve: Serve) -> None:
-    store = serve("one")
-    for tp, count in ((A, 5), (B, 7), (ODD, 1)):
-        store.add(tp, count)
-    found = {row["topic"]: row for row in rows(HeardOf([store]), "topics")}
-    partitions = rows(HeardOf([store]), "partitions")
-    assert (found["t"]["partitions"], found["t"]["records"]) == (2, 12)
-    assert found["t"]["size_bytes"] == sum(
-        row["size_bytes"] for row in partitions if row["topic"] == "t"
-    )
-    assert found["t"]["first_timestamp"] <= found["t"]["last_timestamp"]
-    assert found[r"u\x0a"]["records"] == 1
+def test_a_topic_is_the_sum_of_its_partitions(one: Served) -> None:
+    topic, odd = rows(HeardOf([one]), "topics")
+    first, second, _ = rows(HeardOf([one]), "partitions")
+    assert (topic["topic"], topic["partitions"], topic["records"]) == ("t", 2, 12)
+    assert topic["size_bytes"] == first["size_bytes"] + second["size_bytes"]
+    assert topic["first_timestamp"] == first["first_timestamp"]
+    assert topic["last_timestamp"] == second["last_timestamp"]
+    assert (odd["topic"], odd["records"]) == (r"u\x0a", 3)
 
 
 def test_partitions_of_c_stores_have_no_size(serve: Serve) -> None:
@@ -112,97 +104,76 @@ def test_partitions_of_c_stores_have_no_size(serve: Serve) -> None:
     assert known["size_bytes"] > 0
     assert (unknown["records"], unknown["size_bytes"], unknown["stores"]) == (3, None, [])
     assert unknown["first_timestamp"] is None
-    there = {row["store"]: row for row in rows(source, "stores")}
-    assert there["C node"]["state"] == "there"
-    assert there["C node"]["file_bytes"] is None
+    c_node, _ = rows(source, "stores")
+    assert (c_node["state"], c_node["file_bytes"]) == ("there", None)
 
 
-def test_a_selection_narrows_every_table(serve: Serve) -> None:
-    store = serve("one")
-    for tp in (A, B, ODD):
-        store.add(tp, 2)
-    for given in (
-        {"subscribe": "t"},
-        {"subscribepattern": "."},
-        {"assign": '{"t": ["A", "B"]}'},
+def test_a_selection_narrows_every_table(one: Served) -> None:
+    source = HeardOf([one])
+    for option, value in (
+        ("subscribe", "t"),
+        ("subscribepattern", "."),
+        ("assign", '{"t": ["A", "B"]}'),
     ):
-        (topic,) = rows(HeardOf([store]), "topics", **given)
+        (topic,) = rows(source, "topics", **{option: value})
         assert (topic["topic"], topic["partitions"]) == ("t", 2)
-    (row,) = rows(HeardOf([store]), "stores", assign='{"t": ["A"]}')
-    assert (row["partitions"], row["records"]) == (1, 2)
+    (row,) = rows(source, "stores", assign='{"t": ["A"]}')
+    assert (row["partitions"], row["records"]) == (1, 5)
     with pytest.raises(ConfigError, match="no store has topic 'tt'"):
-        rows(HeardOf([store]), "topics", subscribe="tt")
+        rows(source, "topics", subscribe="tt")
 
 
 def test_stores_report_their_files_and_missing_stores(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+    serve: Serve, one: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, gone = serve("one"), serve("gone")
-    store.add(A, 3)
-    source = HeardOf([store, gone])
+    gone = serve("gone")
+    source = HeardOf([one, gone])
     heard = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     source.away = [KnownStore("W" * 32, "tcp://h:1", int(heard.timestamp() * 1e6))]
     gone.stop()
-    with caplog.at_level(logging.WARNING, "dafka_spark"):
-        found = {row["store"]: row for row in rows(source, "stores")}
+    silent, there, away = rows(source, "stores")
     assert f"store {'W' * 32} (tcp://h:1" in caplog.text
-    assert list(found) == ["gone", "one", "W" * 32]
-    assert [row["state"] for row in found.values()] == ["silent", "there", "away"]
-    assert found["W" * 32]["last_heard"] == heard
-    assert found["W" * 32]["locations"] == ["tcp://h:1"]
-    one = found["one"]
-    assert (one["partitions"], one["records"], one["leases"]) == (1, 3, 0)
-    assert one["file_bytes"] >= one["free_bytes"] >= 0
-    assert one["locations"] == list(store.location.locations)
-    assert abs(one["clock_ahead_s"]) < 1
+    assert [silent["store"], there["store"], away["store"]] == ["gone", "one", "W" * 32]
+    assert [silent["state"], there["state"], away["state"]] == ["silent", "there", "away"]
+    assert (away["last_heard"], away["locations"]) == (heard, ["tcp://h:1"])
+    assert (there["partitions"], there["records"], there["leases"]) == (3, 15, 0)
+    assert there["file_bytes"] >= there["free_bytes"] >= 0
+    assert there["locations"] == list(one.location.locations)
+    assert abs(there["clock_ahead_s"]) < 1
 
 
-def test_queries_and_their_lag_are_tables(serve: Serve) -> None:
-    store = serve("one")
-    store.add(A, 5)
-    store.add(ODD, 3)
-    source = HeardOf([store])
+def test_queries_and_their_lag_are_tables(one: Served) -> None:
+    source = HeardOf([one])
     assert rows(source, "queries") == []
-    for query, topics in (("both", ("t", ODD.topic)), ("odd\n", (ODD.topic,))):
-        report = QueryProgress(query, "r", 60, topics).at({A: 1} if "t" in topics else {})
-        publish([store.client()], QUERIES_TOPIC, report, timeout_s=PATIENCE_S)
-    found = {row["query"]: row for row in rows(source, "queries")}
-    assert {name: row["records_behind"] for name, row in found.items()} == {
-        "both": 7,
-        r"odd\x0a": 3,
-    }
-    assert found["both"]["state"] == "running"
-    assert found["both"]["seconds_behind"] > 0
+
+    def report(query: str, *topics: str, every_s: float = 60, finished: bool = False) -> None:
+        given = QueryProgress(query, "r", every_s, topics, finished=finished)
+        positions = {A: 1, B: 7} if "t" in topics else {}
+        publish([one.client()], QUERIES_TOPIC, given.at(positions), timeout_s=PATIENCE_S)
+
+    report("both", "t", ODD.topic)
+    report("odd\n", ODD.topic)
+    both, odd = rows(source, "queries")
+    assert (both["query"], both["state"], both["records_behind"]) == ("both", "running", 7)
+    assert (odd["query"], odd["records_behind"]) == (r"odd\x0a", 3)
+    assert both["seconds_behind"] > 0
     assert [row["query"] for row in rows(source, "queries", subscribe="t")] == ["both"]
     first, *_ = lag = rows(source, "lag")
-    assert len(lag) == 3
+    assert len(lag) == 4
     assert (first["topic"], first["partition"], first["position"], first["end"]) == ("t", "A", 1, 5)
     (row,) = rows(source, "lag", assign='{"t": ["A"]}')
     assert (row["query"], row["run"], row["records_behind"]) == ("both", "r", 4)
     assert rows(source, "queries", progresstopic="__dafka.other") == []
-    ended = QueryProgress("both", "r", 1e-6, ("t",), finished=True).at({A: 5})
-    publish([store.client()], QUERIES_TOPIC, ended, timeout_s=PATIENCE_S)
+    report("both", "t", every_s=1e-6, finished=True)
     (row,) = rows(source, "queries", subscribe="t")
     assert (row["query"], row["state"]) == ("both", "finished")
 
 
-def test_a_wrong_clock_is_reported(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = serve("one")
-    store.add(A, 1)
-    source = HeardOf([store])
-    rows(source, "stores")
+def test_a_wrong_clock_is_reported(one: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     own_ns = time.time_ns
-    served = "dafka_core.flight.server_actions.time"
-
-    class Ahead:
-        monotonic = time.monotonic
-
-        @staticmethod
-        def time_ns() -> int:
-            return own_ns() + 3_600 * 10**9
-
-    monkeypatch.setattr(served, Ahead)
-    (row,) = rows(source, "stores")
+    ahead = Mock(wraps=time, time_ns=lambda: own_ns() + 3_600 * 10**9)
+    monkeypatch.setattr("dafka_core.flight.server_actions.time", ahead)
+    (row,) = rows(HeardOf([one]), "stores")
     assert row["clock_ahead_s"] == pytest.approx(3_600, abs=1)
 
 
@@ -221,8 +192,8 @@ def locked() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-def known(cluster: EmbeddedCluster, kind: str, key: str, **given: str) -> list[dict[str, Any]]:
-    """The rows that the owner of a key gets."""
+def known(cluster: EmbeddedCluster, kind: str, key: str, **given: str) -> Rows:
+    """Return the rows that the owner of a key gets."""
     options = {f"dafka.{name}": value for name, value in cluster.key(key).items()} | given
     return rows(connections.lend, kind, tower=cluster.tower, **options)
 
@@ -247,7 +218,6 @@ def test_reports_of_queries_need_a_key_that_may_consume_their_topic(
     locked: EmbeddedCluster, kind: str
 ) -> None:
     assert [row["query"] for row in known(locked, kind, "client")] == ["payroll query"]
-    with pytest.raises(
-        NotAllowedError, match=r"may consume 'flights', and not consume '__dafka\.queries'"
-    ):
+    error = r"may consume 'flights', and not consume '__dafka\.queries'"
+    with pytest.raises(NotAllowedError, match=error):
         known(locked, kind, "analyst")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,7 @@ from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from tests.integration.cluster.stores import HeardOf, Serve
 from tests.memory_reader import MemoryReader
-from tests.unit.dafka_spark.streams import ALL, everything, reader
-from tests.unit.dafka_spark.streams import planned as planned_parts
+from tests.unit.dafka_spark.streams import ALL, everything, planned, reader
 
 FLIGHTS = TopicPartition("flights", "AB12")
 
@@ -31,65 +28,66 @@ FLIGHTS = TopicPartition("flights", "AB12")
 @pytest.fixture
 def source(serve: Serve) -> HeardOf:
     store = serve("one")
-    store.add(FLIGHTS, 5)
-    store.add(TopicPartition("bad\udcff", "AB1\n"), 5)
-    store.add(TopicPartition("sensors", "CD34"), 5)
+    for tp in (FLIGHTS, TopicPartition("bad\udcff", "AB1\n"), TopicPartition("sensors", "CD34")):
+        store.add(tp, 5)
     return HeardOf([store])
 
 
-def planned(source: HeardOf, **given: str) -> list[Any]:
+def sizes(connect: connections.Connect, **given: str) -> dict[str, int]:
+    """Return the number of records in the plan of a batch, by topic."""
     options = SourceOptions.of({"fetchtimeoutms": "20000", **given}).for_batch()
-    return DafkaBatchReader(full(), options, source.connect).partitions()
+    tasks: list[Any] = DafkaBatchReader(full(), options, connect).partitions()
+    return {each.topic: each.size for task in tasks for each in task.ranges}
+
+
+BAD = r"bad\xff"
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("option", "value", "error"),
     [
-        ({"subscribe": "fligths"}, "no store has topic 'fligths' (did you mean 'flights'?)"),
+        ("subscribe", "fligths", "no store has topic 'fligths' (did you mean 'flights'?)"),
         (
-            {"subscribe": "flights,x"},
-            r"no store has topic 'x' (there are 'bad\xff', 'flights', 'sensors')",
+            "subscribe",
+            "flights,x",
+            rf"no store has topic 'x' (there are '{BAD}', 'flights', 'sensors')",
         ),
         (
-            {"assign": '{"flights": ["AB13"]}'},
+            "assign",
+            '{"flights": ["AB13"]}',
             "no store has partition AB13 of topic 'flights' (did you mean 'AB12'?)",
         ),
+        ("assign", '{"sensor": ["CD34"]}', "no store has topic 'sensor' (did you mean 'sensors'?)"),
+        ("subscribe", r"bda\xff", rf"no store has topic 'bda\xff' (did you mean '{BAD}'?)"),
         (
-            {"assign": '{"sensor": ["CD34"]}'},
-            "no store has topic 'sensor' (did you mean 'sensors'?)",
-        ),
-        (
-            {"subscribe": r"bda\xff"},
-            r"'bda\xff': no store has topic 'bda\xff' (did you mean 'bad\xff'?)",
-        ),
-        (
-            {"assign": json.dumps({r"bad\xff": [r"AB1\x0d"]})},
-            r"no store has partition AB1\x0d of topic 'bad\xff' (did you mean 'AB1\x0a'?)",
+            "assign",
+            json.dumps({BAD: [r"AB1\x0d"]}),
+            rf"no store has partition AB1\x0d of topic '{BAD}' (did you mean 'AB1\x0a'?)",
         ),
     ],
 )
 def test_an_unknown_name_fails_a_batch(
-    source: HeardOf, given: dict[str, str], sentence: str
+    source: HeardOf, option: str, value: str, error: str
 ) -> None:
     """The error suggests the nearest name, as users write it."""
     with pytest.raises(ConfigError) as caught:
-        planned(source, **given)
-    assert sentence in str(caught.value)
-    assert f"option {next(iter(given))!r}" in str(caught.value)
-    assert "failOnMissingTopic = false reads it as empty" in str(caught.value)
+        sizes(source.connect, **{option: value})
+    text = str(caught.value)
+    assert error in text
+    assert f"option {option!r}" in text
+    assert "failOnMissingTopic = false reads it as empty" in text
 
 
 def test_an_unknown_name_is_wrong_before_its_bounds(source: HeardOf) -> None:
     bounds = '{"fligths": {"AB12": 3}}'
     with pytest.raises(ConfigError, match="did you mean 'flights'"):
-        planned(source, subscribe="fligths", startingOffsets=bounds)
+        sizes(source.connect, subscribe="fligths", startingOffsets=bounds)
 
 
 def test_an_unknown_name_may_be_read_as_empty(source: HeardOf) -> None:
-    assert planned(source, subscribe="fligths", failOnMissingTopic="false") == []
-    [part] = planned(source, subscribe="flights,none", failOnMissingTopic="false")
-    assert part.ranges[0].topic == "flights"
-    assert planned(source, subscribePattern="none.*") == []
+    found = sizes(source.connect, subscribe="flights,none", failOnMissingTopic="false")
+    assert found == {"flights": 5}
+    assert sizes(source.connect, subscribePattern="none.*") == {}
 
 
 def test_an_error_lists_ten_names(serve: Serve) -> None:
@@ -97,7 +95,7 @@ def test_an_error_lists_ten_names(serve: Serve) -> None:
     for number in range(13):
         store.add(TopicPartition(f"{number:02}", "A"), 1)
     with pytest.raises(ConfigError, match=r"there are '00', .*'09' and 3 more\); failOn"):
-        planned(HeardOf([store]), subscribe="flights")
+        sizes(HeardOf([store]).connect, subscribe="flights")
 
 
 def test_a_stream_waits_and_warns_once(source: HeardOf, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,10 +104,10 @@ def test_a_stream_waits_and_warns_once(source: HeardOf, caplog: pytest.LogCaptur
     for _ in range(3):
         assert stream.latestOffset(begin, ALL) == begin
     assert [record.getMessage() for record in caplog.records] == [
-        "no store has topic 'fligths' (did you mean 'flights'?); the query waits for it"
+        "no store has topic 'fligths' (did you mean 'flights'?); it is empty until a store has it"
     ]
     source.served[0].add(TopicPartition("fligths", "A"), 2)
-    assert planned_parts(stream, begin, stream.latestOffset(begin, ALL)) == {("A", 0, 2)}
+    assert planned(stream, begin, stream.latestOffset(begin, ALL)) == {("A", 0, 2)}
 
 
 @pytest.mark.parametrize(
@@ -119,15 +117,15 @@ def test_a_stream_waits_and_warns_once(source: HeardOf, caplog: pytest.LogCaptur
 def test_a_stream_that_ends_or_names_partitions_fails(
     source: HeardOf, given: dict[str, str], *, ends: bool
 ) -> None:
-    def end(**more: str) -> dict[str, Any]:
-        stream = reader(source, **given, **more)
-        if ends:
+    strict, lenient = (
+        reader(source, **given, failOnMissingTopic=each) for each in ("true", "false")
+    )
+    if ends:
+        for stream in (strict, lenient):
             stream.prepareForTriggerAvailableNow()
-        return everything(stream)
-
     with pytest.raises(ConfigError, match=r"did you mean .*failOnMissingTopic = false"):
-        end()
-    assert end(failOnMissingTopic="false")["topics"] == {}
+        everything(strict)
+    assert everything(lenient)["topics"] == {}
 
 
 def test_a_checkpointed_topic_may_only_be_away(source: HeardOf) -> None:
@@ -137,74 +135,52 @@ def test_a_checkpointed_topic_may_only_be_away(source: HeardOf) -> None:
     assert stream.latestOffset(begin, ALL) == begin
 
 
-ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
-TP = TopicPartition("t", "P")
-
-
-class Stores:
-    """Two stores; only the second has the last 100 of 400 records, and it is unreachable."""
-
-    def __init__(self, stack: ExitStack, directory: Path) -> None:
-        self.tower = stack.enter_context(Tower(**ANY_PORTS)).tower
-        self._stack = stack
-        self._directory = directory
-        first, second = self.start("1"), self.start("2")
-        self.address = second.address
-        with Producer("t", tower=self.tower) as producer:
-            tp = TopicPartition("t", producer.address)
-            producer.publish_many([b"x"] * 300)
-            logs = first.log, second.log
-            wait_until(lambda: all(log.end(tp) == 300 for log in logs), "what both have")
-            first.close()
-            producer.publish_many([b"x"] * 100)
-        second.close()
-        self.start("1")
-
-    def start(self, name: str) -> Store:
-        path = self._directory / name
-        return self._stack.enter_context(Store(path, tower=self.tower))
-
-    def planned(self, **given: str) -> int:
-        """Return the number of rows in the plan of a batch."""
-        options = SourceOptions.of({"tower": self.tower, "subscribe": "t", **given}).for_batch()
-        tasks: list[Any] = DafkaBatchReader(full(), options, connections.lend).partitions()
-        return sum(each.size for task in tasks for each in task.ranges)
-
-
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[Stores]:
-    with ExitStack() as stack:
-        yield Stores(stack, tmp_path)
-
-
 def test_a_batch_names_the_unreachable_store(
-    stores: Stores, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "dafka_spark"):
-        assert stores.planned() == 300
-    assert f"store {stores.address} (tcp://127.0.0.1:" in caplog.text
-    assert "is away: what only it has is not in this result" in caplog.text
-    for least in ("all", "2"):
-        with pytest.raises(ConfigError, match=f"'minStores' = .*: 1 store.*{stores.address}"):
-            stores.planned(minstores=least)
-    assert stores.planned(minstores="1") == 300
-    back = stores.start("2")
-    caplog.clear()
-    wait_until(lambda: stores.planned() == 400, "all that was written")
-    caplog.clear()
-    assert stores.planned(minstores="all") == 400
-    assert back.address not in caplog.text
+    """Only it has the last 100 of 400 records."""
+    ports = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}
+    with ExitStack() as stack:
+        tower = stack.enter_context(Tower(**ports)).tower
+
+        def start(name: str) -> Store:
+            return stack.enter_context(Store(tmp_path / name, tower=tower))
+
+        def size(**given: str) -> int:
+            return sizes(connections.lend, tower=tower, subscribe="t", **given)["t"]
+
+        first, second = start("1"), start("2")
+        producer = stack.enter_context(Producer("t", tower=tower))
+        tp = TopicPartition("t", producer.address)
+        producer.publish_many([b"x"] * 300)
+        wait_until(lambda: first.log.end(tp) == second.log.end(tp) == 300, "both have the records")
+        first.close()
+        producer.publish_many([b"x"] * 100)
+        producer.close()
+        second.close()
+        start("1")
+        assert size() == 300
+        assert f"store {second.address} (tcp://127.0.0.1:" in caplog.text
+        assert "is away: what only it has is not in this result" in caplog.text
+        for least in ("all", "2"):
+            with pytest.raises(ConfigError, match=f"'minStores' = .*: 1 store.*{second.address}"):
+                size(minstores=least)
+        assert size(minstores="1") == 300
+        start("2")
+        wait_until(lambda: size() == 400, "all records are found")
+        caplog.clear()
+        assert size(minstores="all") == 400
+        assert second.address not in caplog.text
 
 
 def test_a_stream_names_it_once(caplog: pytest.LogCaptureFixture) -> None:
     mesh = MemoryReader()
-    mesh.add(TP, 5)
+    mesh.add(TopicPartition("t", "P"), 5)
     mesh.away = [KnownStore("S" * 32, "tcp://h:1", 1)]
     stream = reader(mesh, fetch="mesh")
-    with caplog.at_level(logging.WARNING, "dafka_spark"):
-        start = stream.initialOffset()
-        for _ in range(3):
-            start = stream.latestOffset(start, ALL)
+    start = stream.initialOffset()
+    for _ in range(3):
+        start = stream.latestOffset(start, ALL)
     assert caplog.text.count(f"store {'S' * 32} (tcp://h:1") == 1
     with pytest.raises(ConfigError, match="away: store SSSS"):
         everything(reader(mesh, fetch="mesh", minStores="all"))

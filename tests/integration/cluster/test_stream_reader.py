@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.values import Values
-from dafka_core.testing import wait_until
-from dafka_spark.source import micro_batch_stream
-from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from tests.integration.cluster.stores import HeardOf, Serve, Served, value
-from tests.unit.dafka_spark.streams import ALL, Clock, json_round, positions, reader, rows
+from dafka_core.model.records import TopicPartition
+from tests.integration.cluster.stores import HeardOf, Serve, Served
+from tests.unit.dafka_spark.streams import Query, positions, reader, rows, set_clock
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 HOUR_S = 3_600
 
 
 @pytest.fixture
-def one(serve: Serve) -> Served:
+def source(serve: Serve) -> HeardOf:
+    """A mesh with one store, which has five records of A when a query begins."""
     store = serve("one")
     store.add(A, 5)
-    return store
+    return HeardOf([store])
 
 
 @pytest.fixture
@@ -41,155 +37,120 @@ def away(serve: Serve) -> Served:
 
 def write(store: Served, tp: TopicPartition, count: int, ago_s: float = 0.0) -> None:
     """Append records of this age."""
-    start, time_us = store.log.end(tp), int((time.time() - ago_s) * 1e6)
-    values = Values.of([value(offset) for offset in range(start, start + count)])
-    times = np.array([[count, time_us]], np.int64)
-    store.log.append([RecordBatch(tp, start, values, times=times)])
+    store.add_at(tp, *[(time.time() - ago_s) * 1e3] * count)
 
 
-def latest(source: HeardOf, **given: str) -> DafkaMicroBatchStream:
-    return reader(source, startingOffsets="latest", **{"fetchTimeoutMs": "10000"} | given)
+def latest(source: HeardOf) -> Query:
+    return Query(reader(source, startingOffsets="latest", fetchTimeoutMs="10000"))
 
 
-def read(stream: DafkaMicroBatchStream, start: Any, end: Any) -> dict[str, list[int]]:
-    return rows(stream, stream.partitions(json_round(start), json_round(end)))
-
-
-def test_a_history_is_not_read(one: Served, away: Served, caplog: pytest.LogCaptureFixture) -> None:
-    source = HeardOf([one])
-    stream = latest(source)
-    begun = stream.initialOffset()
-    assert positions(begun) == {"A": 5}
+def test_a_history_is_not_read(
+    source: HeardOf, away: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = latest(source)
+    assert positions(query.end) == {"A": 5}
     source.served.append(away)
-    first = stream.latestOffset(begun, ALL)
-    assert positions(first) == {"A": 5, "B": 50}  # without a record to read
-    assert read(stream, begun, first) == {}
-    assert stream.latestOffset(json_round(first), ALL) == json_round(first)
+    assert query.read() == {}
+    assert positions(query.end) == {"A": 5, "B": 50}  # without a record to read
+    assert query.read() == {}
+    assert query.start == query.end
     (warning,) = [each.getMessage() for each in caplog.records if "older" in each.message]
     assert "topic 't', partition B appeared after the query's start" in warning
-    assert "50 older records are left out, offsets 0 to 50" in warning
+    assert "its older records, offsets 0 to 50 (exclusive), are left out" in warning
     write(away, B, 3)
-    one.add(A, 2)
-    second = stream.latestOffset(json_round(first), ALL)
-    assert read(stream, first, second) == {"A": [5, 6], "B": [50, 51, 52]}
+    source.served[0].add(A, 2)
+    assert query.read() == {"A": [5, 6], "B": [50, 51, 52]}
 
 
 @pytest.mark.parametrize("ahead_s", [-10 * HOUR_S, 0, 10 * HOUR_S])
 def test_records_since_the_start_are_read(
-    one: Served, away: Served, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+    source: HeardOf, away: Served, monkeypatch: pytest.MonkeyPatch, ahead_s: int
 ) -> None:
     """Also if the driver's clock is wrong, or a producer's half a minute behind."""
-    source = HeardOf([one])
-    stream = latest(source)
-    monkeypatch.setattr(micro_batch_stream, "time", Clock(ahead_s))
-    begun = stream.initialOffset()
+    set_clock(monkeypatch, ahead_s)
+    query = latest(source)
     write(away, B, 4, 30)
     write(away, C, 3)
     source.served.append(away)
-    first = stream.latestOffset(begun, ALL)
-    assert read(stream, begun, first) == {"B": [50, 51, 52, 53], "C": [0, 1, 2]}
+    assert query.read() == {"B": [50, 51, 52, 53], "C": [0, 1, 2]}
 
 
-def test_a_restart_changes_nothing(one: Served, away: Served, serve: Serve) -> None:
-    source = HeardOf([one])
-    stream = latest(source)
-    begun = stream.initialOffset()
+def test_a_restart_changes_nothing(source: HeardOf, away: Served, serve: Serve) -> None:
+    query = latest(source)
     write(away, B, 2)
     source.served.append(away)
-    first = json_round(stream.latestOffset(begun, ALL))
+    assert query.read() == {"B": [50, 51]}
     write(away, B, 5)
     again = latest(source)
-    assert read(again, again.initialOffset(), first) == {"B": [50, 51]}
+    assert rows(again.stream, again.stream.partitions(again.end, query.end)) == {"B": [50, 51]}
     third = serve("three")
     write(third, C, 7, 10 * HOUR_S)
     source.served.append(third)
-    second = again.latestOffset(first, ALL)
-    assert positions(second) == {"A": 5, "B": 57, "C": 7}
-    assert read(again, first, second) == {"B": [52, 53, 54, 55, 56]}
+    again.end = query.end
+    assert again.read() == {"B": [52, 53, 54, 55, 56]}
+    assert positions(again.end) == {"A": 5, "B": 57, "C": 7}
 
 
-def test_the_start_is_fixed_at_once(one: Served, away: Served) -> None:
+def test_the_start_is_fixed_at_once(source: HeardOf, away: Served) -> None:
     """Also if the limit leaves no room for the partition in this batch."""
     write(away, C, 50, HOUR_S)
     for tp in (B, C):
         write(away, tp, 5)
-    source = HeardOf([one])
-    stream = latest(source)
-    begun = stream.initialOffset()
+    query = latest(source)
     source.served.append(away)
-    first = stream.latestOffset(begun, ReadMaxRows(1))
-    assert sum(positions(first).values()) == 5 + 50 + 50 + 1
-    second = stream.latestOffset(json_round(first), ALL)
-    batches = [read(stream, begun, first), read(stream, first, second)]
+    batches = [query.read(ReadMaxRows(1)), query.read()]
+    assert sum(positions(query.start).values()) == 5 + 50 + 50 + 1
     for name in "BC":
         assert [offset for each in batches for offset in each.get(name, [])] == [*range(50, 55)]
 
 
-def test_the_furthest_store_answers_or_else_another_one(
-    one: Served, away: Served, serve: Serve, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("failing", "expected"),
+    [
+        ("", {"A": [5]}),
+        # The store that answers lacks the last records, which may be newer.
+        ("zzz", {"A": [5], "B": [*range(50, 70)]}),
+        # None answers: the partition waits for the next trigger.
+        ("zzz two", {"A": [5]}),
+    ],
+)
+def test_stores_that_do_not_answer_for_a_time(
+    source: HeardOf,
+    away: Served,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+    expected: dict[str, list[int]],
 ) -> None:
     ahead = serve("zzz")
-    for count in (50, 20):
-        write(ahead, B, count, HOUR_S)
-    source = HeardOf([one])
-    stream, other = latest(source), latest(source)
-    begun, begun_too = stream.initialOffset(), other.initialOffset()
+    write(ahead, B, 70, HOUR_S)
+    query = latest(source)
     source.served += [away, ahead]
-    assert positions(stream.latestOffset(begun, ALL)) == {"A": 5, "B": 70}
-    answered, answer = [], StoreClient.offset_for_times
+    source.served[0].add(A, 1)
+    answer: Callable[..., Any] = StoreClient.offset_for_times
 
-    def fails_first(client: StoreClient, *given: Any, **named: Any) -> Any:
-        answered.append(client.location.store)
-        if len(answered) == 1:
+    def fails(client: StoreClient, *given: Any, **named: Any) -> Any:
+        if client.location.store in failing.split():
             raise StoreUnreachableError(client.location.store, "it is stopped")
         return answer(client, *given, **named)
 
-    monkeypatch.setattr(StoreClient, "offset_for_times", fails_first)
-    # The other store lacks the last records, which may be newer.
-    first = other.latestOffset(begun_too, ALL)
-    assert read(other, begun_too, first) == {"B": [*range(50, 70)]}
-    assert answered == ["zzz", "two"]
+    with monkeypatch.context() as patched:
+        patched.setattr(StoreClient, "offset_for_times", fails)
+        assert query.read() == expected
+    assert ("B" in positions(query.end)) == (failing != "zzz two")
+    assert query.read() == {}
+    assert positions(query.end) == {"A": 6, "B": 70}
 
 
-def test_a_partition_waits_for_its_store(
-    one: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """For ``fetchTimeoutMs``; then it is read as a whole, rather than not at all."""
-
-    def fails(client: StoreClient, *_: Any, **__: Any) -> Any:
-        raise StoreUnreachableError(client.location.store, "it is stopped")
-
-    stream = latest(HeardOf([one]), fetchTimeoutMs="1000")
-    begun = stream.initialOffset()
-    write(one, B, 50, HOUR_S)
-    write(one, A, 1)
-    monkeypatch.setattr(StoreClient, "offset_for_times", fails)
-    first = stream.latestOffset(begun, ALL)
-    assert positions(first) == {"A": 6}
-    wait_until(lambda: "B" in positions(stream.latestOffset(json_round(first), ALL)))
-    assert "no store can find which of its records are older" in caplog.text
-    monkeypatch.undo()
-    again = latest(HeardOf([one]))
-    assert positions(again.latestOffset(json_round(first), ALL)) == {"A": 6, "B": 50}
-
-
-def test_partitions_of_c_nodes_are_read_as_a_whole(
-    one: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = HeardOf([one], ["a C node"])
-    stream = latest(source)
-    begun = stream.initialOffset()
+def test_partitions_of_c_nodes_are_read_as_a_whole(source: HeardOf) -> None:
+    source.c_nodes = ["a C node"]
+    query = latest(source)
     source.add(B, 4)
-    with caplog.at_level(logging.WARNING):
-        first = stream.latestOffset(begun, ALL)
-    assert read(stream, begun, first) == {"B": [0, 1, 2, 3]}
-    assert "partition B appeared after the query's start" in caplog.text
+    assert query.read() == {"B": [0, 1, 2, 3]}
 
 
-def test_a_query_from_earliest_reads_all(one: Served, away: Served) -> None:
-    source = HeardOf([one])
-    stream = reader(source)
-    first = stream.latestOffset(stream.initialOffset(), ALL)
+def test_a_query_from_earliest_reads_all(source: HeardOf, away: Served) -> None:
+    query = Query(reader(source))
+    assert query.read() == {"A": [*range(5)]}
     source.served.append(away)
-    second = stream.latestOffset(json_round(first), ALL)
-    assert read(stream, first, second) == {"B": list(range(50))}
+    assert query.read() == {"B": [*range(50)]}

@@ -6,13 +6,16 @@ import json
 import time
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
+from dafka_spark.source import micro_batch_stream, offset_reader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from dafka_spark.source.partition_reader import PartitionReader
 from tests.memory_reader import MemoryReader
@@ -20,17 +23,11 @@ from tests.memory_reader import MemoryReader
 ALL = ReadAllAvailable()
 
 
-class Clock:
-    """A module ``time`` with a wrong wall clock."""
-
-    def __init__(self, ahead_s: int) -> None:
-        self._ahead_ns = ahead_s * 1_000_000_000
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-    def time_ns(self) -> int:
-        return time.time_ns() + self._ahead_ns
+def set_clock(monkeypatch: pytest.MonkeyPatch, ahead_s: int) -> None:
+    """Set the wall clock of the driver, and not that of the stores in this process."""
+    clock = Mock(wraps=time, time_ns=lambda: time.time_ns() + ahead_s * 1_000_000_000)
+    for module in (micro_batch_stream, offset_reader):
+        monkeypatch.setattr(module, "time", clock)
 
 
 def reader(source: MemoryReader, **given: str) -> DafkaMicroBatchStream:
@@ -68,3 +65,17 @@ def rows(query: PartitionReader, tasks: Sequence[Any]) -> dict[str, list[int]]:
         for name, offset in zip(*map(table.column, ("partition", "offset")), strict=True):
             found.setdefault(name.as_py(), []).append(offset.as_py())
     return found
+
+
+class Query:
+    """A streaming query as Spark drives it: each batch starts at the end of the previous one."""
+
+    def __init__(self, stream: DafkaMicroBatchStream) -> None:
+        self.stream = stream
+        self.start: dict[str, Any] = {}
+        self.end = json_round(stream.initialOffset())
+
+    def read(self, limit: ReadLimit = ALL) -> dict[str, list[int]]:
+        """Return the offsets that the next batch reads, by partition."""
+        self.start, self.end = self.end, json_round(self.stream.latestOffset(self.end, limit))
+        return rows(self.stream, self.stream.partitions(self.start, self.end))

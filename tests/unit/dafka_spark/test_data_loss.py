@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,9 +28,9 @@ from dafka_spark.source.data_loss import DataLossPolicy, classify, denial
 from tests.memory_reader import MemoryReader
 from tests.unit.dafka_spark.streams import ALL, everything, planned, reader
 
-A = TopicPartition("t", "A")
+A, B, Z = (TopicPartition("t", name) for name in "ABZ")
 
-LOSSES: list[SourceLossError] = [
+LOST, TRIMMED, VANISHED, BEHIND, REPLACED = LOSSES = [
     StoreLostDataError("t", "A", 40, end=40, lost_end=60),
     RetentionAheadError("t", "A", 10, 20, lost_end=20),
     PartitionVanishedError("t", "A", 10, store="S", lost_end=60),
@@ -70,46 +68,42 @@ def test_one_policy_fails_or_warns(loss: SourceLossError, caplog: pytest.LogCapt
         policy("true").fail_or_warn(loss)
     assert caught.value is loss
     assert "or set option failOnDataLoss to false" in str(loss)
-    with caplog.at_level(logging.WARNING):
-        policy("false").fail_or_warn(loss)
+    policy("false").fail_or_warn(loss)
     (text,) = [each.getMessage() for each in caplog.records]
     lost = f"offsets {loss.wanted} to {loss.lost_end} (exclusive) are left out"
-    if isinstance(loss, HistoryReplacedError):
+    if loss is REPLACED:
         lost = "the query continues with the partition's present records"
     assert text.startswith(f"[{loss.condition}] ")
     assert f"{lost}, as failOnDataLoss is false. {loss.advice}" in text
 
 
 @pytest.mark.parametrize(
-    ("held", "away", "kind"),
+    ("held", "away", "kind", "wanted"),
     [
-        ((0, 60), "", type(None)),
-        ((10, 99), "S", type(None)),
-        ((0, 59), "", StoreLostDataError),
-        ((0, 5), "", StoreLostDataError),
-        ((0, 59), "S", HeadBehindError),
-        ((11, 99), "S", RetentionAheadError),
-        (None, "S", PartitionVanishedError),
+        ((0, 60), "", None, 0),
+        ((10, 99), "S", None, 0),
+        ((0, 59), "", StoreLostDataError, 59),
+        ((0, 5), "", StoreLostDataError, 10),
+        ((0, 59), "S", HeadBehindError, 59),
+        ((11, 99), "S", RetentionAheadError, 10),
+        (None, "S", PartitionVanishedError, 10),
     ],
 )
 def test_the_condition_follows_from_the_range(
-    held: tuple[int, int] | None, away: str, kind: type
+    held: tuple[int, int] | None, away: str, kind: type | None, wanted: int
 ) -> None:
-    info = None if held is None else PartitionInfo(*A, *held)
-    found = classify(A, 10, 60, info, away=away)
-    assert type(found) is kind
-    if found is not None:
-        assert found.wanted == (59 if held == (0, 59) else 10)
+    found = classify(A, 10, 60, held and PartitionInfo(*A, *held), away=away)
+    assert (found and (type(found), found.wanted)) == (kind and (kind, wanted))
 
 
 @pytest.mark.parametrize(
     ("loss", "silent", "waits"),
     [
-        (LOSSES[0], False, True),
-        (LOSSES[1], False, False),
-        (LOSSES[1], True, True),
-        (LOSSES[2], False, True),
-        (LOSSES[3], True, True),
+        (LOST, False, True),
+        (TRIMMED, False, False),
+        (TRIMMED, True, True),
+        (VANISHED, False, True),
+        (BEHIND, True, True),
     ],
 )
 def test_only_trimmed_records_cannot_come_back(
@@ -120,27 +114,20 @@ def test_only_trimmed_records_cannot_come_back(
     assert not policy("true").waits(loss, timeout_s, silent=silent)
 
 
-SHORT = DataLossError("t", "A", 10, None, "it ends there")
-LONG = DataLossError("t", "A", 10, 5, "it ends there")
-GAP = DataLossError("t", "A", 10, 30, "trimmed")
-SMALL_GAP = DataLossError("t", "A", 10, 20, "trimmed")
+SHORT, LONG, GAP, SMALL_GAP = (
+    DataLossError("t", "A", 10, available, "not available") for available in (None, 5, 30, 20)
+)
 AWAY = StoreUnreachableError("S", "gone")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ([], None),
-        ([AWAY], None),
-        ([GAP, AWAY], None),
-        ([SHORT], SHORT),
-        ([LONG, SHORT], LONG),
-    ],
+    ("given", "found"),
+    [([], None), ([AWAY], None), ([GAP, AWAY], None), ([SHORT], SHORT), ([LONG, SHORT], LONG)],
 )
 def test_all_sources_must_lack_a_record(
-    given: list[DafkaError], said: DataLossError | None
+    given: list[DafkaError], found: DataLossError | None
 ) -> None:
-    assert denial(given, 10, 60) is said
+    assert denial(given, 10, 60) is found
 
 
 @pytest.mark.parametrize(("end", "lost_end"), [(60, 20), (15, 15)])
@@ -150,37 +137,28 @@ def test_records_that_all_sources_have_trimmed(end: int, lost_end: int) -> None:
     assert (found.wanted, found.available, found.lost_end) == (10, 20, lost_end)
 
 
-B = TopicPartition("t", "B")
-
-
 class ChangingReader(MemoryReader):
-    """Changes while a query waits for it."""
+    """Applies ``changes``, one at each snapshot."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._changes: list[Callable[[], object]] = []
-
-    def change_later(self, change: Callable[[], object]) -> None:
-        """Change at the third snapshot from now on."""
-        self._changes = [lambda: None, lambda: None, change]
+        self.changes: list[Callable[[], object]] = []
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:
-        if self._changes:
-            self._changes.pop(0)()
+        if self.changes:
+            self.changes.pop(0)()
         return super().partitions(topics, timeout_s=timeout_s)
 
 
 class Clock:
-    """Moves when a test moves it, or at each question."""
+    """A module ``time`` that moves by ``step_s`` whenever it is read."""
 
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.moves = False
+    now_s, step_s = 100.0, 0.0
 
     def monotonic(self) -> float:
-        self.now_s += 0.0002 * self.moves
+        self.now_s += self.step_s
         return self.now_s
 
 
@@ -200,8 +178,9 @@ def source(monkeypatch: pytest.MonkeyPatch) -> ChangingReader:
     return memory
 
 
+Lose = Callable[[MemoryReader], None]
 SHORTER = pytest.mark.parametrize(
-    ("lose", "error", "says"),
+    ("lose", "error", "text"),
     [
         (lambda source: source.cut(A, 3), StoreLostDataError, "it ends at 3 now"),
         (lambda source: source.drop(A), PartitionVanishedError, "no store has the partition"),
@@ -212,7 +191,12 @@ SHORTER = pytest.mark.parametrize(
 @SHORTER
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_partition_that_stays_shorter_is_lost(
-    source: MemoryReader, clock: Clock, lose: Any, error: type[Exception], says: str, *, ends: bool
+    source: MemoryReader,
+    clock: Clock,
+    lose: Lose,
+    error: type[DataLossError],
+    text: str,
+    ends: bool,
 ) -> None:
     """With ``availableNow`` the same call waits."""
     stream = reader(source, fetchTimeoutMs="1")
@@ -220,26 +204,22 @@ def test_a_partition_that_stays_shorter_is_lost(
     lose(source)
     if ends:
         stream.prepareForTriggerAvailableNow()
-        clock.moves = True
+        clock.step_s = 0.0002
     else:
         assert stream.latestOffset(first, ALL) == first  # it may be shorter for a moment only
 
     def fails() -> bool:
-        clock.now_s += 0.0009  # triggers follow each other soon enough for the time to count
+        clock.now_s += 0.0009  # less than fetchTimeoutMs, so that the time counts
         return stream.latestOffset(first, ALL) != first
 
-    with pytest.raises(error, match=rf"^\[DAFKA_.*{says}.*Start .*failOnDataLoss") as caught:
+    with pytest.raises(error, match=rf"^\[DAFKA_.*{text}.*Start .*failOnDataLoss") as caught:
         wait_until(fails)
-    assert caught.value.wanted == 10  # type: ignore[attr-defined]
+    assert caught.value.wanted == 10
 
 
 @SHORTER
 def test_a_loss_is_warned_of_once(
-    source: MemoryReader,
-    caplog: pytest.LogCaptureFixture,
-    lose: Any,
-    error: type[Exception],
-    says: str,
+    source: MemoryReader, caplog: pytest.LogCaptureFixture, lose: Lose, error: type, text: str
 ) -> None:
     stream = reader(source, fetchTimeoutMs="1", failOnDataLoss="false")
     first = everything(stream)
@@ -247,65 +227,55 @@ def test_a_loss_is_warned_of_once(
 
     def warned() -> bool:
         assert stream.latestOffset(first, ALL) == first
-        return says in caplog.text
+        return text in caplog.text
 
     wait_until(warned)
-    source.add(TopicPartition("t", "C"), 4)
+    source.add(Z, 4)
     after = stream.latestOffset(first, ALL)  # the other partitions continue
-    assert planned(stream, first, after) == {("C", 0, 4)}
-    assert caplog.text.count(says) == 1
-    assert "as failOnDataLoss is false. Start" in caplog.text
+    assert planned(stream, first, after) == {("Z", 0, 4)}
+    assert caplog.text.count(text) == 1
 
 
 @SHORTER
-def test_a_moment_is_not_added_to_the_next_one(
-    source: MemoryReader, clock: Clock, lose: Any, error: type[Exception], says: str
+def test_a_moment_is_no_loss_and_delays_no_other_partition(
+    source: MemoryReader, clock: Clock, lose: Lose, error: type, text: str
 ) -> None:
     stream = reader(source, fetchTimeoutMs="1000")
-    first = everything(stream)
+    offset = everything(stream)
     kept = list(source.logs[A])
-    for _ in range(6):
+    for end in range(21, 27):  # longer than fetchTimeoutMs together
         lose(source)
-        assert stream.latestOffset(first, ALL) == first
+        source.add(B, 1)
+        after = stream.latestOffset(offset, ALL)
+        assert planned(stream, offset, after) == {("B", end - 1, end)}
+        assert after["topics"]["t"]["A"] == 10
         clock.now_s += 0.3
         source.logs[A] = list(kept)
-        assert stream.latestOffset(first, ALL) == first
-
-
-@SHORTER
-def test_other_partitions_do_not_wait(
-    source: MemoryReader, lose: Any, error: type[Exception], says: str
-) -> None:
-    stream = reader(source)
-    first = everything(stream)
-    lose(source)
-    source.add(B, 5)
-    after = stream.latestOffset(first, ALL)
-    assert planned(stream, first, after) == {("B", 20, 25)}
-    assert after["topics"]["t"]["A"] == 10
+        offset = after
+        assert stream.latestOffset(offset, ALL) == offset
 
 
 def test_an_empty_or_unselected_partition_may_vanish(source: MemoryReader) -> None:
-    source.add(TopicPartition("t", "Z"), 0)
+    source.add(Z, 0)
     first = everything(reader(source))
     assert first["topics"]["t"]["Z"] == 0
-    source.drop(TopicPartition("t", "Z"))
+    source.drop(Z)
     source.drop(A)
     stream = reader(source, assign='{"t": ["B", "Z"]}', fetchTimeoutMs="1")
     stream.prepareForTriggerAvailableNow()
     assert stream.latestOffset(first, ALL) == first
 
 
-@pytest.mark.parametrize("vanished", [False, True])
+@SHORTER
 def test_available_now_waits_for_a_store_that_catches_up(
-    source: ChangingReader, *, vanished: bool
+    source: ChangingReader, lose: Lose, error: type, text: str
 ) -> None:
     first = everything(reader(source))
-    kept = list(source.logs[A])
-    source.drop(A) if vanished else source.cut(A, 3)
+    caught_up = [*source.logs[A], b"x", b"y"]
+    lose(source)
     stream = reader(source)
     stream.prepareForTriggerAvailableNow()
-    source.change_later(lambda: source.logs.update({A: [*kept, b"x", b"y"]}))
+    source.changes = [lambda: None, lambda: None, lambda: source.logs.update({A: caught_up})]
     source.add(B, 9)  # after the end of this run
     after = stream.latestOffset(first, ALL)
     assert planned(stream, first, after) == {("A", 10, 12)}
@@ -320,7 +290,7 @@ def test_a_query_with_rare_triggers_waits_for_stores(source: ChangingReader, clo
     source.cut(A, 3)
     assert stream.latestOffset(first, ALL) == first
     clock.now_s += 3600.0
-    source.change_later(lambda: source.logs.update({A: kept}))
+    source.changes = [lambda: None, lambda: source.logs.update({A: kept})]
     assert stream.latestOffset(first, ALL) == first
     assert source.logs[A] == kept
 
