@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from dafka_core.errors import DafkaError, DataLossError, PartitionError
-from dafka_core.model.records import Transaction
 
 
 @dataclass(eq=False)
@@ -24,8 +23,7 @@ class FetchError(PartitionError):
     """Records that no source returned; ``tried`` has the reason of each source."""
 
     sentence = (
-        "offsets {offset} to {end} (exclusive) could not be read with option fetch = {fetch}: "
-        "{reasons}"
+        "offsets {offset} to {end} (exclusive) could not be read with fetch = {fetch}: {reasons}"
     )
     offset: int
     end: int
@@ -45,9 +43,9 @@ class SourceLossError(DataLossError):
     The message begins with ``[condition]``, as those of Spark's own errors do.
 
     Attributes:
-        lost_end: the offset after the last lost record; None if unknown.
-        end: the current end offset of the partition; None if unknown or irrelevant.
-        store: a store that had more records; empty if unknown.
+        lost_end: the offset after the last lost record, if it is known.
+        end: the current end offset of the partition, if it matters.
+        store: a store that had more records, if it is known.
         waited_s: how long the partition has been in this state, in seconds.
     """
 
@@ -219,17 +217,17 @@ class TransactionChangedError(DafkaError):
 
 
 @dataclass(eq=False)
-class OldCheckpointError(PartitionError):
-    """A micro-batch older than one that the query has already written."""
+class OldCheckpointError(DafkaError):
+    """A micro-batch older than the last one that the query has written."""
 
     sentence = (
-        "batch {version} cannot be written, as batch {transaction.version} of this query already "
-        "is: its checkpoint is an older copy or was rewound, or the query runs twice, from this "
-        "checkpoint or a copy. Use the newest checkpoint, start a new query with a new checkpoint, "
-        "or continue from here as another query (dafka checkpoint fork)"
+        "batch {batch} cannot be written, as batch {last} of this query already is: its checkpoint "
+        "is an older copy or was rewound, or the query runs twice, from this checkpoint or a copy. "
+        "Use the newest checkpoint, start a new query with a new checkpoint, or continue from here "
+        "as another query (dafka checkpoint fork)"
     )
-    version: int
-    transaction: Transaction
+    batch: int
+    last: int
 
 
 @dataclass(eq=False)

@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from dafka_core import Reader
 from dafka_core.config.node_options import KeyFiles
@@ -24,6 +24,7 @@ from dafka_core.errors import DafkaError, DataLossError, TowerNotFoundError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.system.closing import Closing
 from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.cluster_reader import ClusterReader, KnownStoresReader, NamedStoresReader
 from dafka_spark.cluster.known_stores import remembered
@@ -33,22 +34,15 @@ Connect = Callable[[MeshAddress], AbstractContextManager[ClusterReader]]
 """Lends a reader of a mesh."""
 
 
-class Closeable(Protocol):
-    """A connection."""
-
-    def close(self) -> None:
-        """Close it."""
-
-
 K = TypeVar("K", bound=Hashable)
-C = TypeVar("C", bound=Closeable)
+C = TypeVar("C", bound=Closing)
 
 
 @dataclass(slots=True)
 class _Entry(Generic[C]):
     connection: C
     users: int = 0
-    idle_since: float = field(default_factory=time.monotonic)
+    idle_since: float = 0.0
     is_kept: bool = False
 
 
@@ -151,13 +145,12 @@ class Connections(Generic[K, C]):
                     for key, each in self._entries.items()
                     if not each.users and not each.is_kept and each.idle_since <= before
                 ]
-                closing = [self._entries.pop(key).connection for key in idle]
-                is_done = not self._entries
-                if is_done:
+                closing = [self._entries.pop(key) for key in idle]
+                if not self._entries:
                     self._sweeper = None
-            for connection in closing:
-                connection.close()
-            if is_done:
+            for entry in closing:
+                entry.connection.close()
+            if self._sweeper is not threading.current_thread():
                 return
 
 

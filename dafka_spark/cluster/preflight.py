@@ -9,7 +9,7 @@ once; any other is logged once while the query waits.  A healthy start imports n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core import Reader
@@ -29,11 +29,7 @@ _log = logging.getLogger("dafka_spark")
 
 
 def join(open_reader: Callable[..., Reader], tower: str, settings: Mapping[str, Any]) -> Reader:
-    """Open a reader with the settings of a node.
-
-    Raises:
-        TowerNotFoundError: no tower answers in time, or waiting is pointless; with the diagnosis.
-    """
+    """Open a reader with the settings of a node; explain if no tower answers in time."""
     options = ReaderOptions.build({"tower": tower, **settings})
     deadline = Deadline(options.tower_timeout_s)
     first_s = min(FIRST_TIMEOUT_S, deadline.timeout_s)
@@ -57,12 +53,14 @@ def explain(
 ) -> str:
     """Log why no store has answered yet, and return the diagnosis.
 
-    Raises:
-        NoStoreError: the deadline has passed, or waiting is pointless.
+    Raise NoStoreError if the deadline has passed, or if waiting is pointless: every problem lasts,
+    or one of a tower does.
     """
-    found = diagnosed(reader, address)
+    found = _problems(reader, address)
     text = _text(found)
-    if deadline.is_over or _is_hopeless(found):
+    lasting = [each for each in found if each.lasts]
+    is_hopeless = lasting and (lasting == found or any(each.about == "tower" for each in lasting))
+    if deadline.is_over or is_hopeless:
         raise no_store(error, deadline, text) from None
     if text:
         _log.warning("%s. The query waits for up to %g s", text, deadline.timeout_s)
@@ -85,8 +83,7 @@ def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStore
     return full
 
 
-def diagnosed(reader: ClusterReader, address: MeshAddress) -> list[Finding]:
-    """Return the problems that keep stores from answering."""
+def _problems(reader: ClusterReader, address: MeshAddress) -> list[Finding]:
     from dafka_core.ops.checks import Facts, StoreFacts, check_all
     from dafka_core.ops.findings import problems
     from dafka_core.ops.gathering import asked, heard
@@ -107,12 +104,6 @@ def _probe_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
 
     towers = ReaderOptions.build({"tower": tower}).tower
     return check_towers(towers_probed(towers, PROBE_S), found=found)
-
-
-def _is_hopeless(found: Sequence[Finding]) -> bool:
-    """Return True if waiting cannot help: every problem lasts, or one of a tower does."""
-    lasting = [each for each in found if each.lasts]
-    return bool(lasting) and (lasting == [*found] or any(each.about == "tower" for each in lasting))
 
 
 def _diagnosed_error(

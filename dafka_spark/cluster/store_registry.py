@@ -45,7 +45,7 @@ class StoreRegistry:
 
     Attributes:
         others: stores without Flight, which only the mesh reaches.
-        updated_at: time of the last ``update``, on the clock ``time.monotonic``.
+        updated_at: the time (``time.monotonic``) at which the list of stores was known to be true.
     """
 
     def __init__(self, locations: Sequence[StoreLocation] = (), *, keys: KeyFiles) -> None:
@@ -82,11 +82,8 @@ class StoreRegistry:
     ) -> list[Answer[T]]:
         """Run ``work`` with a client of each store, concurrently; return the answers.
 
-        Args:
-            work: asks one store.
-            timeout_s: timeout for describing a store's location.
-            max_age_s: age of a location from which the store describes it anew.
-            again: whether to ask also the stores that failed a moment ago.
+        A store describes its location, within ``timeout_s``, if it is older than ``max_age_s``.
+        Stores that failed a moment ago are asked only if ``again`` is true.
         """
         now = time.monotonic()
         due = [each for each in sorted(self._stores.items()) if again or now >= each[1].retry_at]

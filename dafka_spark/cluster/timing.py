@@ -1,4 +1,4 @@
-"""Timeouts and ages of the connector, in one place because they depend on each other.
+"""Timeouts and ages of the connector, which depend on each other.
 
 The mesh forgets a peer 4 s after its last beacon (``peer_expiry_ms``).  A task waits longer for a
 store before it continues without it.

@@ -45,11 +45,7 @@ MAX_TOPICS: Final = 1000
 
 
 def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
-    """Return the codec for column ``value``; None if its bytes are written unchanged.
-
-    Raises:
-        ColumnError: the options don't allow a column of this type.
-    """
+    """Return the codec for column ``value``; None if its bytes are written unchanged."""
     kind = plain_strings(kind)
     found = kind.simpleString()
     if options.value_format == BYTES:
@@ -73,16 +69,12 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
 
 
 def encoded(batches: Iterator[pa.RecordBatch], codec: Codec | None) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with column ``value`` encoded.
-
-    Raises:
-        ColumnError: the codec cannot encode a row.
-    """
+    """Yield the batches with column ``value`` encoded."""
     for batch in batches:
-        at = [name.lower() for name in batch.schema.names].index("value")
         if codec is None:
             yield batch
             continue
+        at = [name.lower() for name in batch.schema.names].index("value")
         try:
             values = codec.encode(batch.column(at))
         except ValueError as error:
@@ -126,12 +118,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the contents of a batch's records for each topic, in the order of the rows.
-
-    Raises:
-        ColumnError: a row has no topic, a topic name is invalid, a header has no name, or a
-            column of a SQL table that cannot be written is not null.
-    """
+    """Yield the contents of a batch's records for each topic, in the order of the rows."""
     batch = batch.rename_columns([name.lower() for name in batch.schema.names])
     if not WRITTEN.issuperset(batch.schema.names):
         _check_inserted(batch, options)
@@ -151,7 +138,6 @@ def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str,
 
 
 def _contents(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
-    """Return the contents of the records: in envelopes where rows have more than a value."""
     if not options.opens:
         return _whole(batch, "value", "coalesce them, or leave out option envelope = none")
     columns = [batch.column(name) if name in batch.schema.names else None for name in CLOSED]
@@ -172,9 +158,8 @@ def _check_inserted(batch: pa.RecordBatch, options: SinkOptions) -> None:
     topic = options.topic
     named = set(map(unescape, batch.column("topic").unique().drop_null().to_pylist()))
     if topic and (others := named - {topic}):
-        to = quoted(topic)
-        why = f"is {quoted(min(others))}, and the table is written to topic {to}; leave it out"
-        raise ColumnError("topic", why)
+        why = f"is {quoted(min(others))}, and the table is written to topic {quoted(topic)}"
+        raise ColumnError("topic", f"{why}; leave it out")
 
 
 def _whole(batch: pa.RecordBatch, name: str, cure: str) -> pa.Array:
@@ -194,9 +179,6 @@ def write_rows(
 
     A topic from option ``topic`` is opened before the first row, so that a query that can't be
     written fails early.
-
-    Raises:
-        NotAcknowledgedError: the store does not have the rows within ``deliveryTimeoutMs``.
     """
     writers: dict[str, StagingWriter] = {}
     digests: dict[str, RowDigest] = {}

@@ -75,7 +75,7 @@ def test_no_rows_leave_no_transaction(shared: EmbeddedCluster, topic: str) -> No
 def test_an_attempt_that_fails_leaves_nothing(shared: EmbeddedCluster, topic: str) -> None:
     with pytest.raises(KeyboardInterrupt), transaction(shared, topic) as writer:  # noqa: PT012
         writer.write(numbers(0, 95))
-        writer.pause()
+        writer.pause(soon())
         assert held(shared, topic).info.staged_end == 90
         raise KeyboardInterrupt
     found = held(shared, topic).info
@@ -86,10 +86,10 @@ def test_an_attempt_that_fails_leaves_nothing(shared: EmbeddedCluster, topic: st
 def test_a_later_attempt_replaces_an_earlier_one(shared: EmbeddedCluster, topic: str) -> None:
     with transaction(shared, topic) as zombie:
         zombie.write(numbers(0, 50))
-        zombie.pause()
+        zombie.pause(soon())
         with transaction(shared, topic) as writer:
             writer.write(numbers(0, 95)[::-1])  # in another order
-            writer.pause()
+            writer.pause(soon())
             with pytest.raises(FencedError):
                 stage(zombie, 50, 95)
             commit(options(shared), shared.stores[0], stage(writer, 0, 0))

@@ -104,7 +104,7 @@ def test_a_store_that_is_never_reached_is_waited_for_once(
     assert silent() == [lost]
     wait_until(lambda: silent() == [])
     with session_of(own) as session:
-        session.current()
+        session.clients()
         assert session.silent == []
     # It has answered meanwhile, so it counts anew.
     monkeypatch.undo()
@@ -165,7 +165,7 @@ def test_a_process_that_was_told_of_stores_does_not_look_for_them(own: EmbeddedC
     # Nobody answers here, so looking would find nothing.
     nowhere = options(own, tower="127.0.0.1:9:9").mesh_address
     with StoreSession(nowhere, locations) as told:
-        for find in (told.current, told.known):
+        for find in (told.clients,):
             clients = find()
             assert [client.location for client in clients] == locations
             for client in clients:
