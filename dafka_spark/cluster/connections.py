@@ -31,7 +31,7 @@ from dafka_spark.cluster.known_stores import remembered
 from dafka_spark.options import MeshAddress
 
 Connect = Callable[[MeshAddress], AbstractContextManager[ClusterReader]]
-"""Lends a reader of a mesh."""
+"""Borrows a reader of a mesh."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -52,7 +52,7 @@ class Connections(Generic[K, C]):
     Args:
         open_: opens the connection of a key.
         idle_s: idle time after which a connection is closed.
-        has_expired: whether to replace an unused connection instead of lending it.
+        has_expired: whether an unused connection is replaced when it is borrowed.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Connections(Generic[K, C]):
         self._of_parents: list[dict[K, _Entry[C]]] = []
 
     @contextmanager
-    def lend(self, key: K, *, keep: bool = False) -> Iterator[C]:
-        """Lend the connection of ``key``; replace it after an error of Dafka in the block.
+    def borrow(self, key: K, *, keep: bool = False) -> Iterator[C]:
+        """Borrow the connection of ``key``; replace it after an error of Dafka in the block.
 
         With ``keep`` it stays open, however idle, until the process ends.
         """
@@ -180,21 +180,21 @@ for _pool in (_readers, _clients, _logs):
     os.register_at_fork(after_in_child=_pool.forget)
 
 
-def lend(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
-    """Lend this process's reader of a mesh."""
-    return _readers.lend(address)
+def borrow_reader(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
+    """Borrow this process's reader of a mesh."""
+    return _readers.borrow(address)
 
 
-def lend_reader_for_query(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
-    """Lend this process's reader of a mesh, and keep it open: the query needs no tower later."""
-    return _readers.lend(address, keep=True)
+def borrow_reader_for_query(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
+    """Borrow this process's reader of a mesh, and keep it open: a query needs no tower later."""
+    return _readers.borrow(address, keep=True)
 
 
-def lend_client(location: StoreLocation, keys: KeyFiles) -> AbstractContextManager[StoreClient]:
-    """Lend this process's client of a store."""
-    return _clients.lend((location, keys))
+def borrow_client(location: StoreLocation, keys: KeyFiles) -> AbstractContextManager[StoreClient]:
+    """Borrow this process's client of a store."""
+    return _clients.borrow((location, keys))
 
 
-def lend_logs() -> AbstractContextManager[LocalLogs]:
-    """Lend the opened logs of this machine's stores."""
-    return _logs.lend(None)
+def borrow_logs() -> AbstractContextManager[LocalLogs]:
+    """Borrow the opened logs of this machine's stores."""
+    return _logs.borrow(None)

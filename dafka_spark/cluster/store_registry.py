@@ -92,7 +92,7 @@ class StoreRegistry:
             name, store = named
             try:
                 location = self._located(name, store, timeout_s, max_age_s)
-                with connections.lend_client(location, self._keys) as client:
+                with connections.borrow_client(location, self._keys) as client:
                     answer = location, work(client)
             except StoreUnreachableError as error:
                 _note_failure(store, error)
@@ -126,7 +126,7 @@ class StoreRegistry:
         now = time.monotonic()
         if store.location is None or now >= store.described_at + max_age_s:
             announced = StoreLocation(name, store.announced)
-            with connections.lend_client(announced, self._keys) as client:
+            with connections.borrow_client(announced, self._keys) as client:
                 found = client.describe(timeout_s=timeout_s)
             if found.store != name:
                 why = f"store {found.store} answers at {store.announced[0]}"

@@ -96,7 +96,7 @@ class StoreSession(Closing):
     def refresh(self) -> list[StoreClient]:
         """Discover the stores in the mesh and return those that answer, if any."""
         registry = self._registry
-        with connections.lend(self._address) as reader:
+        with connections.borrow_reader(self._address) as reader:
             with suppress(NoStoreError):
                 reader.hear_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             registry.update(reader.endpoints(), reader.stores())
@@ -131,7 +131,7 @@ class StoreSession(Closing):
             _log.warning("%s. The query waits for up to %g s", error, deadline.timeout_s)
             return
         no_store = NoStoreError((self._address.name,), deadline.waited_s)
-        with connections.lend(self._address) as reader:
+        with connections.borrow_reader(self._address) as reader:
             preflight.explain(reader, self._address, no_store, deadline)
 
     def _too_few(self, found: int, acks: int, waited_s: float) -> ConfigError:
@@ -244,8 +244,8 @@ class StoreSession(Closing):
                 clients = self.refresh()
 
     def _borrowed(self, locations: Sequence[StoreLocation]) -> list[StoreClient]:
-        lend, keys = connections.lend_client, self._address.keys
-        return [self._stack.enter_context(lend(location, keys)) for location in locations]
+        borrow, keys = connections.borrow_client, self._address.keys
+        return [self._stack.enter_context(borrow(location, keys)) for location in locations]
 
 
 class _Behind(NamedTuple):

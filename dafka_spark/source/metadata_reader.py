@@ -127,8 +127,8 @@ def _lags(
     _snapshot(options, connect)
     found = OffsetReader(options, connect).query_stores(lambda client: client.location)
     with ExitStack() as lent:
-        lend, keys = connections.lend_client, options.keys
-        clients = [lent.enter_context(lend(each, keys)) for each, _ in found]
+        borrow, keys = connections.borrow_client, options.keys
+        clients = [lent.enter_context(borrow(each, keys)) for each, _ in found]
         queries = query_lags(clients, options.progress_topic, timeout_s=options.fetch_timeout_s)
     has = options.selection.has
     narrowed = [

@@ -281,7 +281,7 @@ class OffsetReader:
                     stores.setdefault(held[choice].location, []).append(tp)
             for location, tps in stores.items():
                 try:
-                    with connections.lend_client(location, self._options.keys) as client:
+                    with connections.borrow_client(location, self._options.keys) as client:
                         own_us = time.time_ns() // 1_000
                         now_us = client.clock_us(timeout_s=self._answer_s)
                         rows = [(*tp, times[tp].before(now_us)) for tp in tps]
@@ -315,7 +315,7 @@ class OffsetReader:
         for location, wanted in stores.items():
             rows = [(*tp, us) for tp, _ in wanted for us in times_us if us is not None]
             try:
-                with connections.lend_client(location, self._options.keys) as client:
+                with connections.borrow_client(location, self._options.keys) as client:
                     timeout_s = self._options.fetch_timeout_s
                     offsets = iter(client.offset_for_times(rows, timeout_s=timeout_s))
             except DafkaError as error:
@@ -692,7 +692,7 @@ class StoreWatch:
     def _run(self, store: _WatchedStore, cursor: str) -> None:
         waiting = {"wait_s": timing.WATCH_TIMEOUT_S, "timeout_s": timing.REQUEST_TIMEOUT_S}
         try:
-            with connections.lend_client(store.location, self._keys) as client:
+            with connections.borrow_client(store.location, self._keys) as client:
                 client.watch(self._topics, cursor, **waiting)
         except DafkaError as error:
             _log.debug("%s", error)  # the next snapshot finds the cause

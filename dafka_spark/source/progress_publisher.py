@@ -135,8 +135,8 @@ class ProgressPublisher:
         if not found:
             raise NoStoreError((self._options.mesh_address.name,), 0)
         with ExitStack() as lent:
-            lend, keys = connections.lend_client, self._options.keys
-            clients = [lent.enter_context(lend(each, keys)) for each, _ in found]
+            borrow, keys = connections.borrow_client, self._options.keys
+            clients = [lent.enter_context(borrow(each, keys)) for each, _ in found]
             publish(
                 clients, self._options.progress_topic, report, timeout_s=timing.REQUEST_TIMEOUT_S
             )

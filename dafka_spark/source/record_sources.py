@@ -72,7 +72,7 @@ class _StoreSource:
         self._limits: dict[str, Any] = {"max_records": most_records, "max_bytes": most_bytes}
 
     def heads(self, topic: str) -> list[PartitionInfo]:
-        with connections.lend_client(self._location, self._options.keys) as client:
+        with connections.borrow_client(self._location, self._options.keys) as client:
             return client.heads([topic], timeout_s=self._options.fetch_timeout_s)
 
 
@@ -83,19 +83,19 @@ class LocalLogSource(_StoreSource):
 
     def read(self, wanted: OffsetRange) -> Iterator[RecordBatch]:
         """See ``RecordSource``; raise NotLocalError if the file cannot be read here."""
-        with connections.lend_logs() as logs:
+        with connections.borrow_logs() as logs:
             if (log := logs.open(self._location)) is None:
                 raise NotLocalError(_why_not_local(self._location))
-            with connections.lend_client(self._location, self._options.keys) as client:
+            with connections.borrow_client(self._location, self._options.keys) as client:
                 bounds, (life, after) = (wanted.tp, wanted.start, wanted.end), _lives(wanted)
                 yield from log.read(client, *bounds, life=life, after=after, **self._limits)
 
     def read_many(self, ranges: Sequence[OffsetRange]) -> Iterator[RecordBatch]:
         """See ``FlightSource.read_many``."""
         asked = [_asked(each) for each in ranges]
-        with connections.lend_logs() as logs:
+        with connections.borrow_logs() as logs:
             if (log := logs.open(self._location)) is not None:
-                with connections.lend_client(self._location, self._options.keys) as client:
+                with connections.borrow_client(self._location, self._options.keys) as client:
                     for parts in log.read_many(client, asked, **self._limits):
                         yield from (part.batch for part in parts)
 
@@ -108,7 +108,7 @@ class FlightSource(_StoreSource):
     def read(self, wanted: OffsetRange) -> Iterator[Records]:
         """See ``RecordSource``."""
         timeout_s, where = self._options.fetch_timeout_s, self._options.where
-        with connections.lend_client(self._location, self._options.keys) as client:
+        with connections.borrow_client(self._location, self._options.keys) as client:
             if where is None:
                 bounds, (life, after) = (wanted.tp, wanted.start, wanted.end), _lives(wanted)
                 given = {"times": self._times, "timeout_s": timeout_s, **self._limits}
@@ -126,7 +126,7 @@ class FlightSource(_StoreSource):
         """
         asked, timeout_s = [_asked(each) for each in ranges], self._options.fetch_timeout_s
         given = {"times": self._times, "timeout_s": timeout_s, **self._limits}
-        with connections.lend_client(self._location, self._options.keys) as client:
+        with connections.borrow_client(self._location, self._options.keys) as client:
             for parts in client.read_many(asked, **given):
                 yield from (part.batch for part in parts)
 

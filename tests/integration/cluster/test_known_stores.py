@@ -128,7 +128,7 @@ def test_a_source_continues_at_any_trigger_interval(
     own.kill_tower()
     connections._clients.close()
     write(own, 1)
-    with readers.lend(options(own).mesh_address) as reader:
+    with readers.borrow(options(own).mesh_address) as reader:
         assert not isinstance(reader, KnownStoresReader)
     end: dict[str, object] = {}
 

@@ -167,7 +167,7 @@ class Stores:
     def planned(self, **given: str) -> int:
         """Return the number of rows in the plan of a batch."""
         options = SourceOptions.of({"tower": self.tower, "subscribe": "t", **given}).for_batch()
-        tasks: list[Any] = DafkaBatchReader(full(), options, connections.lend).partitions()
+        tasks: list[Any] = DafkaBatchReader(full(), options, connections.borrow_reader).partitions()
         return sum(each.size for task in tasks for each in task.ranges)
 
 

@@ -61,7 +61,7 @@ def read_task(tower: str, far: StoreClient, near: StoreClient) -> Steps:
     options = SourceOptions.of(given)
     held = [HeldRange(each.location, 0, RECORDS) for each in (far, near)]
     wanted = OffsetRange(*READ, 0, RECORDS, tuple(held))
-    batches = fetch([wanted], options, connections.lend, times=False)
+    batches = fetch([wanted], options, connections.borrow_reader, times=False)
     taken = next(batches).end
     yield taken
     yield taken + sum(batch.end - batch.offset for batch in batches)
