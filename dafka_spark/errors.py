@@ -40,13 +40,9 @@ class FetchError(PartitionError):
 class SourceLossError(DataLossError):
     """Records that a query needs and no store returns; one subclass per error condition.
 
-    The message begins with ``[condition]``, as those of Spark's own errors do.
-
-    Attributes:
-        lost_end: the offset after the last lost record, if it is known.
-        end: the current end offset of the partition, if it matters.
-        store: a store that had more records, if it is known.
-        waited_s: how long the partition has been in this state, in seconds.
+    ``lost_end`` is the offset after the last lost record, ``end`` the current end offset of the
+    partition, and ``store`` one that had more records, if they are known; ``waited_s`` is the time
+    for which the partition has been in this state.
     """
 
     condition: ClassVar[str] = ""

@@ -88,12 +88,7 @@ class _FlightReader(Closing):
 
 
 class NamedStoresReader(_FlightReader):
-    """The stores of option ``stores``.
-
-    Args:
-        uris: their Flight URIs.  A store that has never answered goes by its URI.
-        keys: the files of this process's key.
-    """
+    """The stores of option ``stores``, by their URIs; one that never answered has no other name."""
 
     def __init__(self, uris: Sequence[str], keys: KeyFiles) -> None:
         super().__init__(StoreUnreachableError(", ".join(uris), NO_MESH), keys)
@@ -153,28 +148,23 @@ class NamedStoresReader(_FlightReader):
 class KnownStoresReader(_FlightReader):
     """The stores that this machine knew before, while no tower answers.
 
-    Args:
-        known: these stores.
-        refusal: the error of the tower, which is raised if none of the stores answers.
-        keys: the files of this process's key.
+    Raises ``refusal``, the error of the tower, if none of them answers.
+
+    Attributes:
+        retry_at: the time (``time.monotonic``) to try the towers again.
     """
 
     def __init__(
         self, known: Sequence[StoreLocation], refusal: TowerNotFoundError, keys: KeyFiles
     ) -> None:
         super().__init__(refusal, keys)
-        self._retry_at = time.monotonic() + timing.TOWER_RETRY_S
+        self.retry_at = time.monotonic() + timing.TOWER_RETRY_S
         self._known = list(known)
         self._before = self.stores()
         if not self.endpoints():
             raise refusal
         text = "%s. The query continues with the stores known before: %s"
         _log.warning(text, refusal, ", ".join(self.stores()))
-
-    @property
-    def has_expired(self) -> bool:
-        """True when it is time to try the towers again."""
-        return time.monotonic() >= self._retry_at
 
     def stores(self) -> list[str]:
         """See ``Reader``."""

@@ -1,6 +1,5 @@
 """The connections that a process shares between its tasks and triggers.
 
-One reader for each mesh, one client for each store, and the opened logs of this machine's stores.
 Spark reuses its Python workers without telling them when a query ends, so idle connections are
 closed here.
 """
@@ -32,7 +31,6 @@ from dafka_spark.options import MeshAddress
 
 Connect = Callable[[MeshAddress], AbstractContextManager[ClusterReader]]
 """Borrows a reader of a mesh."""
-
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Closing)
@@ -88,11 +86,10 @@ class Connections(Generic[K, C]):
         except GeneratorExit:
             is_collected = True
             raise
-        except DataLossError:  # no fault of the connection
-            raise
-        except DafkaError:
+        except DafkaError as error:
             with self._lock:
-                if self._entries.get(key) is entry:
+                # Lost records are no fault of the connection.
+                if self._entries.get(key) is entry and not isinstance(error, DataLossError):
                     del self._entries[key]
             raise
         finally:
@@ -101,9 +98,8 @@ class Connections(Generic[K, C]):
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            entries = list(self._entries.values())
-            self._entries.clear()
-        for entry in entries:
+            entries, self._entries = self._entries, {}
+        for entry in entries.values():
             entry.connection.close()
 
     def forget(self) -> None:
@@ -125,13 +121,11 @@ class Connections(Generic[K, C]):
             entry.idle_since = time.monotonic()
             is_replaced = entry.users == 0 and self._entries.get(key) is not entry
             if self._entries and self._sweeper is None:
-                name = "dafka-idle-connections"
-                self._sweeper = threading.Thread(target=self._sweep, name=name, daemon=True)
+                self._sweeper = threading.Thread(target=self._sweep, daemon=True)
                 self._sweeper.start()
         if is_replaced and is_collected:
             # This thread may hold a lock that closing needs.
-            close = entry.connection.close
-            threading.Thread(target=close, name="dafka-closing", daemon=True).start()
+            threading.Thread(target=entry.connection.close, daemon=True).start()
         elif is_replaced:
             entry.connection.close()
 
@@ -167,7 +161,7 @@ def _join(address: MeshAddress) -> ClusterReader:
 
 
 def _has_expired(reader: ClusterReader) -> bool:
-    return isinstance(reader, KnownStoresReader) and reader.has_expired
+    return isinstance(reader, KnownStoresReader) and time.monotonic() >= reader.retry_at
 
 
 _readers: Connections[MeshAddress, ClusterReader] = Connections(_join, has_expired=_has_expired)

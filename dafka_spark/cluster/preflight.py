@@ -41,7 +41,7 @@ def join(open_reader: Callable[..., Reader], tower: str, settings: Mapping[str, 
         if not options.wait_for_tower and (is_hopeless or deadline.is_over):
             raise _diagnosed_error(error, deadline, found) from None
     until = "a tower answers" if options.wait_for_tower else f"{deadline.timeout_s:g} s have passed"
-    _log.warning("%s. The query retries until %s", _text(found), until)
+    _log.warning("%s. The query retries until %s", ". ".join(map(str, found)), until)
     try:
         return open_reader(**{**settings, "tower_timeout_s": max(deadline.left_s, 0.01)})
     except TowerNotFoundError as error:
@@ -56,8 +56,20 @@ def explain(
     Raise NoStoreError if the deadline has passed, or if waiting is pointless: every problem lasts,
     or one of a tower does.
     """
-    found = _problems(reader, address)
-    text = _text(found)
+    from dafka_core.ops.checks import Facts, StoreFacts, check_all
+    from dafka_core.ops.findings import problems
+    from dafka_core.ops.gathering import asked, heard
+    from dafka_core.ops.port_probe import PROBE_S, towers_probed
+
+    if isinstance(reader, Reader):
+        towers = ReaderOptions.build({"tower": address.tower}).tower
+        facts = heard(Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader)
+    else:
+        stores = [StoreFacts(name, locations=uris) for name, uris in reader.endpoints().items()]
+        answers = asked(stores, (), PROBE_S, address.keys)
+        facts = Facts(stores=tuple(each for each, _ in answers))
+    found = problems(check_all(facts))
+    text = ". ".join(map(str, found))
     lasting = [each for each in found if each.lasts]
     is_hopeless = lasting and (lasting == found or any(each.about == "tower" for each in lasting))
     if deadline.is_over or is_hopeless:
@@ -83,22 +95,6 @@ def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStore
     return full
 
 
-def _problems(reader: ClusterReader, address: MeshAddress) -> list[Finding]:
-    from dafka_core.ops.checks import Facts, StoreFacts, check_all
-    from dafka_core.ops.findings import problems
-    from dafka_core.ops.gathering import asked, heard
-    from dafka_core.ops.port_probe import PROBE_S, towers_probed
-
-    if isinstance(reader, Reader):
-        towers = ReaderOptions.build({"tower": address.tower}).tower
-        facts = heard(Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader)
-    else:
-        stores = [StoreFacts(name, locations=uris) for name, uris in reader.endpoints().items()]
-        answers = asked(stores, (), PROBE_S, address.keys)
-        facts = Facts(stores=tuple(each for each, _ in answers))
-    return problems(check_all(facts))
-
-
 def _probe_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
     from dafka_core.ops.port_probe import PROBE_S, check_towers, towers_probed
 
@@ -110,9 +106,5 @@ def _diagnosed_error(
     error: TowerNotFoundError, deadline: Deadline, found: Iterable[Finding]
 ) -> TowerNotFoundError:
     waited_s = round(deadline.waited_s, 1)
-    diagnosis = error.diagnosis or ("" if error.unknown_hosts else _text(found))
+    diagnosis = error.diagnosis or ("" if error.unknown_hosts else ". ".join(map(str, found)))
     return TowerNotFoundError(error.towers, waited_s, error.unknown_hosts, diagnosis=diagnosis)
-
-
-def _text(found: Iterable[Finding]) -> str:
-    return ". ".join(map(str, found))

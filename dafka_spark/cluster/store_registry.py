@@ -1,7 +1,7 @@
 """The stores of a mesh that serve Arrow Flight, as one process knows them.
 
-The mesh reports the stores and their endpoints; a store describes where its log is.  The registry
-keeps both, because a micro-batch of a few rows has no time to ask the mesh.
+The mesh reports the stores and their endpoints, and a store describes where its log is.  A
+micro-batch of a few rows has no time to ask the mesh.
 """
 
 from __future__ import annotations

@@ -68,20 +68,6 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
     return codec
 
 
-def encoded(batches: Iterator[pa.RecordBatch], codec: Codec | None) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with column ``value`` encoded."""
-    for batch in batches:
-        if codec is None:
-            yield batch
-            continue
-        at = [name.lower() for name in batch.schema.names].index("value")
-        try:
-            values = codec.encode(batch.column(at))
-        except ValueError as error:
-            raise ColumnError("value", str(error)) from None
-        yield batch.set_column(at, batch.schema.names[at], values)
-
-
 def check_columns(schema: StructType, options: SinkOptions) -> None:
     """Raise ``ColumnError`` or ``ConfigError`` if rows of this schema can't be written.
 
@@ -117,9 +103,17 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise ConfigError("topic", None, why)
 
 
-def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, pa.Array]]:
+def by_topic(
+    batch: pa.RecordBatch, options: SinkOptions, codec: Codec | None = None
+) -> Iterator[tuple[str, pa.Array]]:
     """Yield the contents of a batch's records for each topic, in the order of the rows."""
     batch = batch.rename_columns([name.lower() for name in batch.schema.names])
+    if codec is not None:
+        try:
+            values = codec.encode(batch["value"])
+        except ValueError as error:
+            raise ColumnError("value", str(error)) from None
+        batch = batch.set_column(batch.schema.get_field_index("value"), "value", values)
     if not WRITTEN.issuperset(batch.schema.names):
         _check_inserted(batch, options)
     contents = _contents(batch, options)
@@ -174,6 +168,7 @@ def write_rows(
     options: SinkOptions,
     address_of: Callable[[str], str],
     open_: Callable[[TopicPartition], StagingWriter],
+    codec: Codec | None = None,
 ) -> tuple[WrittenRange, ...]:
     """Stage a task's rows, each batch after its check, and wait until they are on disk.
 
@@ -196,7 +191,7 @@ def write_rows(
         if options.topic:
             writer_of(options.topic)
         for batch in batches:
-            for topic, contents in list(by_topic(batch, options)):
+            for topic, contents in list(by_topic(batch, options, codec)):
                 if len(contents):
                     writer_of(topic).write(contents)
                     if options.audit:

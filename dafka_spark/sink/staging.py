@@ -338,21 +338,16 @@ class StagingWriter:
         is_taken = at > state.end and state.attempt and state.attempt not in self._attempts
         if is_taken or not self.is_whole:
             raise FencedError(*self._tp, self.attempt)
-        if state.end < self.start:
+        moved = state.end - self.start
+        if moved < 0:
             return False
-        self._stage_all(state.end)
-        return True
-
-    def _stage_all(self, start: int) -> None:
-        """Stage all rows as a new attempt: rows of the last one may still be on their way."""
-        moved = start - self.start
-        self._retained = deque(
-            replace(batch, offset=batch.offset + moved) for batch in self._retained
-        )
-        self.start, self.end = start, self.end + moved
+        # All rows, as a new attempt: rows of the last one may still be on their way.
         self.attempt = _new_attempt()
         self._attempts.add(self.attempt)
+        self.start, self.end = state.end, self.end + moved
+        self._retained = deque(replace(each, offset=each.offset + moved) for each in self._retained)
         self._send([*self._retained])
+        return True
 
     def _wait_turn(self, error: DafkaError, deadline: Deadline) -> None:
         """After a refusal by a busy store, pause; restart the deadline if it serves others."""

@@ -45,12 +45,7 @@ class PickedStore(NamedTuple):
 
 
 class StoreSession(Closing):
-    """Clients of the stores of one mesh; to be closed.
-
-    Args:
-        address: how to join the mesh.
-        locations: the stores' locations, as another process knows them.
-    """
+    """Clients of the stores of one mesh; ``locations`` are those that another process knows."""
 
     def __init__(self, address: MeshAddress, locations: Sequence[StoreLocation] = ()) -> None:
         self._address = address
@@ -122,17 +117,14 @@ class StoreSession(Closing):
                 has_logged or deadline.is_over
             ):
                 has_logged = True
-                self._log_missing(found, acks, deadline)
+                if found:
+                    error = self._too_few(found, acks, round(deadline.waited_s, 1))
+                    _log.warning("%s. The query waits for up to %g s", error, deadline.timeout_s)
+                    continue
+                no_store = NoStoreError((self._address.name,), deadline.waited_s)
+                with connections.borrow_reader(self._address) as reader:
+                    preflight.explain(reader, self._address, no_store, deadline)
         raise self._too_few(found, acks, deadline.timeout_s)
-
-    def _log_missing(self, found: int, acks: int, deadline: Deadline) -> None:
-        if found:
-            error = self._too_few(found, acks, round(deadline.waited_s, 1))
-            _log.warning("%s. The query waits for up to %g s", error, deadline.timeout_s)
-            return
-        no_store = NoStoreError((self._address.name,), deadline.waited_s)
-        with connections.borrow_reader(self._address) as reader:
-            preflight.explain(reader, self._address, no_store, deadline)
 
     def _too_few(self, found: int, acks: int, waited_s: float) -> ConfigError:
         if found:

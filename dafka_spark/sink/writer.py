@@ -26,7 +26,7 @@ from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import application, audit, commit_coordinator
 from dafka_spark.sink.application import Application, own_address
-from dafka_spark.sink.rows import check_columns, encoded, row_codec, write_rows
+from dafka_spark.sink.rows import check_columns, row_codec, write_rows
 from dafka_spark.sink.staging import WriterFactory, WrittenRange
 from dafka_spark.sink.store_session import PickedStore
 
@@ -64,10 +64,14 @@ class _Writer:
     ) -> TaskCommit:
         assert self._picked is not None  # the driver has picked it on the way to the tasks
         task_number = _task().partitionId()
-        rows = encoded(batches, row_codec(self._value_kind, self._options))
+        codec = row_codec(self._value_kind, self._options)
         with WriterFactory(self._options, self._picked) as factory:
             written = write_rows(
-                rows, self._options, lambda topic: address(topic, task_number), factory.open
+                batches,
+                self._options,
+                lambda topic: address(topic, task_number),
+                factory.open,
+                codec,
             )
             picked = PickedStore(factory.picked, tuple(factory.session.locations))
         settle()
