@@ -112,10 +112,7 @@ class PartitionVanishedError(SourceLossError):
 
 
 class HeadBehindError(SourceLossError):
-    """The partition ends too early in all stores that answer; ``store``, which had more, does not.
-
-    The records may not be lost: that store may return, or the others may catch up.
-    """
+    """The stores that answer have less of the partition than ``store``, which does not answer."""
 
     condition = "DAFKA_HEAD_BEHIND"
     cause = (
@@ -147,10 +144,7 @@ class HistoryReplacedError(SourceLossError):
 
 @dataclass(eq=False)
 class IncompleteBatchError(PartitionError):
-    """Rows that differ from the plan: missing, duplicate or other rows.  Always fails the query.
-
-    ``expected`` is the next offset of the plan, ``found`` the offset read, None for the end.
-    """
+    """Rows that differ from the plan: offset ``found`` (None: the end) is not the expected one."""
 
     condition: ClassVar[str] = "DAFKA_INCOMPLETE_BATCH"
     sentence = (

@@ -149,16 +149,13 @@ class KnownStoresReader(_FlightReader):
     """The stores that this machine knew before, while no tower answers.
 
     Raises ``refusal``, the error of the tower, if none of them answers.
-
-    Attributes:
-        retry_at: the time (``time.monotonic``) to try the towers again.
     """
 
     def __init__(
         self, known: Sequence[StoreLocation], refusal: TowerNotFoundError, keys: KeyFiles
     ) -> None:
         super().__init__(refusal, keys)
-        self.retry_at = time.monotonic() + timing.TOWER_RETRY_S
+        self.retry_at = time.monotonic() + timing.TOWER_RETRY_S  # the towers
         self._known = list(known)
         self._before = self.stores()
         if not self.endpoints():

@@ -47,10 +47,7 @@ class _Entry(Generic[C]):
 class Connections(Generic[K, C]):
     """A pool of connections, one for each key.  Thread-safe.
 
-    Args:
-        open_: opens the connection of a key.
-        idle_s: idle time after which a connection is closed.
-        has_expired: whether an unused connection is replaced when it is borrowed.
+    Idle connections are closed after ``idle_s``, and replaced if they have expired.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dafka_core.config.node_options import KeyFiles
-from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_spark.cluster import connections, timing
@@ -38,6 +38,15 @@ class _Store:
     failure: StoreUnreachableError | None = None
     failing_since: float = math.inf
     retry_at: float = -math.inf
+
+    def fail(self, name: str, error: DafkaError) -> None:
+        if not isinstance(error, StoreUnreachableError):
+            error = StoreUnreachableError(name, str(error))
+        now = time.monotonic()
+        if self.failure is None:
+            self.failing_since = now
+            _log.warning("%s", error)
+        self.failure, self.retry_at, self.location = error, now + timing.STORE_BACKOFF_S, None
 
 
 class StoreRegistry:
@@ -94,11 +103,8 @@ class StoreRegistry:
                 location = self._located(name, store, timeout_s, max_age_s)
                 with connections.borrow_client(location, self._keys) as client:
                     answer = location, work(client)
-            except StoreUnreachableError as error:
-                _note_failure(store, error)
-                return None
-            except ConfigError as error:  # the announced endpoint is invalid
-                _note_failure(store, StoreUnreachableError(name, str(error)))
+            except (StoreUnreachableError, ConfigError) as error:  # or an invalid endpoint
+                store.fail(name, error)
                 return None
             store.failure, store.failing_since = None, math.inf
             return answer
@@ -112,10 +118,7 @@ class StoreRegistry:
         return [each.failure for each in stores if each.failure and each.failing_since <= before]
 
     def silent(self, at_most_s: float = math.inf) -> list[str]:
-        """Return the stores that have failed for at most ``at_most_s``.
-
-        Such a store may come back, with more records than others hold, until the mesh forgets it.
-        """
+        """Return the stores that have failed for at most ``at_most_s``; they may come back."""
         after = time.monotonic() - at_most_s
         stores = sorted(self._stores.items())
         return [name for name, each in stores if each.failure and each.failing_since >= after]
@@ -133,11 +136,3 @@ class StoreRegistry:
                 raise StoreUnreachableError(name, why)
             store.location, store.described_at = found.found_at(store.announced), now
         return store.location
-
-
-def _note_failure(store: _Store, error: StoreUnreachableError) -> None:
-    now = time.monotonic()
-    if store.failure is None:
-        store.failing_since = now
-        _log.warning("%s", error)
-    store.failure, store.retry_at, store.location = error, now + timing.STORE_BACKOFF_S, None

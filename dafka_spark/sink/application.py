@@ -31,12 +31,10 @@ ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's partition addresses.  Never change it: queries find their partitions
 by it."""
 
+# Hexadecimal digits with which all addresses of an application begin.  They find its partitions
+# in any topic, for any number of tasks.  Those that follow a key leave 10 for topics and tasks.
 _PREFIX: Final = 16
-"""Hexadecimal digits with which all addresses of an application begin.  They find its partitions
-in any topic, for any number of tasks."""
-
 _OWN_DIGITS: Final = 10
-"""The digits of the prefix that follow a key's; 10 digits remain for topics and tasks."""
 
 _OTHER_TOPICS: Final = (
     "this query has written to topic %s up to batch %d, and writes batch %d to topic %s. If option "
@@ -81,10 +79,8 @@ def own_address(owner: Permissions, *parts: object) -> str:
 class Progress:
     """The newest version of an application at any store.
 
-    Attributes:
-        partitions: the number of partitions that the version was written to.
-        written: those that are known.
-        holders: a store that has the transaction, for each of these.
+    It was written to ``partitions`` partitions; ``written`` has those that are known, and
+    ``holders`` a store for each of them.
     """
 
     version: int = NO_VERSION

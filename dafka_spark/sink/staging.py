@@ -35,21 +35,16 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.store_session import PickedStore, StoreSession
 
+# Rows are sent when they reach one of these.  Half of a store's largest block, so that the store
+# makes one block of them even where one of Spark's batches exceeds the limit by far.
 BLOCK_ROWS: Final = MAX_BATCH_RECORDS
 BLOCK_BYTES: Final = MAX_BATCH_BYTES // 2
-"""Rows are sent when they reach one of these.  Half of a store's largest block, so that the store
-makes one block of them even where one of Spark's batches exceeds the limit by far."""
-
+# Rows in memory of one partition.  With more, a task depends on those that the store has on disk.
 RETAINED_BYTES: Final = 64 << 20
-"""Rows that a task keeps in memory to stage them again.  A task with more depends on the rows that
-the store has on disk."""
-
-MAX_STREAMS: Final = 4
-"""Streams that a task has open: a store serves 32, and other tasks write to it, too."""
-
+MAX_STREAMS: Final = 4  # of a task: a store serves 32, and other tasks write to it, too
+# A stream without new rows is closed after this time: a task may compute its next rows for minutes,
+# and opening one again takes milliseconds.
 HOLD_S: Final = 1.0
-"""A stream without new rows is closed after this time.  A store serves few streams, and a task may
-compute its next rows for minutes; opening one again takes milliseconds."""
 
 _LOST: Final = (StoreUnreachableError, OffsetConflictError, TransactionExistsError)
 """Errors after which a writer asks the store for its state and continues from there."""
@@ -59,8 +54,8 @@ _LOST: Final = (StoreUnreachableError, OffsetConflictError, TransactionExistsErr
 class WrittenRange:
     """Offsets ``start`` to ``end`` (exclusive) that a task has written to one partition.
 
-    ``attempt`` has staged them; it is empty if they are committed already.  ``digest`` is the rows'
-    (``RowDigest``) if the query is audited.
+    ``attempt`` has staged them; it is empty if they are committed already.  Only an audited query
+    has a ``digest`` of the rows.
     """
 
     tp: TopicPartition
@@ -99,18 +94,13 @@ class RowBuffer:
 
 
 class WriterFactory(Closing):
-    """Opens a task's writers, one for each partition; to be closed.
-
-    Attributes:
-        session: the stores.
-        streams: the writers with an open stream, the least recently opened first.
-    """
+    """Opens a task's writers, one for each partition."""
 
     def __init__(self, options: SinkOptions, picked: PickedStore) -> None:
         self.timeout_s = options.delivery_timeout_s
         self.picked = picked.store
         self.session = StoreSession(options.mesh_address, picked.locations)
-        self.streams: dict[StagingWriter, None] = {}
+        self.streams: dict[StagingWriter, None] = {}  # writers with an open stream, oldest first
 
     def close(self) -> None:
         """Return the stores' clients."""
@@ -150,13 +140,8 @@ class WriterFactory(Closing):
 class StagingWriter:
     """Stages the rows of one task for one partition.
 
-    Args:
-        state: the partition's at the picked store.
-        attempts: those that this one replaces; any other attempt at the store has taken over.
-
-    Attributes:
-        attempt: the one that stages the rows; a new one each time all rows are staged again.
-        start, end: the offsets that the rows will have.
+    The rows will have the offsets ``start`` to ``end``.  ``attempt`` is a new one each time all
+    rows are staged again; it replaces ``attempts``, and any other one at the store has taken over.
     """
 
     def __init__(
@@ -182,7 +167,7 @@ class StagingWriter:
         self._timer = threading.Timer(0, self._close_idle)
 
     def write(self, contents: pa.Array) -> None:
-        """Take binary or string values without nulls."""
+        """Stage binary or string values without nulls."""
         for block in self._buffer.add(contents):
             self._add(block, Deadline(self._factory.timeout_s))
 

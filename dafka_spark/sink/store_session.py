@@ -100,11 +100,7 @@ class StoreSession(Closing):
         return self._borrowed(registry.locations)
 
     def require(self, acks: int, deadline: Deadline) -> None:
-        """Wait for as many stores as must acknowledge, at least one.
-
-        Log once what is missing.  If stores without Flight alone are found, wait only until they
-        would have announced it.
-        """
+        """Wait for as many stores as must acknowledge, at least one; log once what is missing."""
         has_logged = False
         for attempt in deadline.attempts():
             found = len(self.refresh() if attempt else self.clients())
@@ -190,10 +186,7 @@ class StoreSession(Closing):
         """Wait until ``acks`` stores have all of these transactions on disk.
 
         With ``ALL_STORES`` one store is enough when the others are gone.  A store that catches up
-        is waited for while it makes progress.  A note of the error names each store that is behind.
-
-        Args:
-            holder: the store that has committed them, if it is known.
+        is waited for while it makes progress.  ``holder`` has committed them, if it is known.
         """
         have = {holder} if holder else set()
         behind: dict[str, _Behind] = {}

@@ -79,17 +79,13 @@ class _Writer:
 
 
 def _task() -> TaskContext:
-    """Return the running task; refuse speculation, which runs a task twice at the same time.
-
-    Both attempts write to one partition, where each would fence the other.
-    """
+    """Return the running task; refuse speculation: attempts at the same time fence each other."""
     task = TaskContext.get()
     if task is None:
         raise RuntimeError("rows are written by Spark's tasks only")
     if (task.getLocalProperty(SPECULATION) or "").lower() == "true":
-        raise ConfigError(
-            SPECULATION, "true", "format 'dafka' cannot write with speculative tasks; set it false"
-        )
+        why = "format 'dafka' cannot write with speculative tasks; set it false"
+        raise ConfigError(SPECULATION, "true", why)
     return task
 
 
@@ -105,9 +101,8 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
     ) -> None:
         super().__init__(schema, options)
         if overwrite:
-            raise ConfigError(
-                "mode", "overwrite", "a topic only grows; use mode('append'), or INSERT INTO"
-            )
+            why = "a topic only grows; use mode('append'), or INSERT INTO"
+            raise ConfigError("mode", "overwrite", why)
         if options.audit:
             raise ConfigError("audit", "true", "is for streaming queries: it notes micro-batches")
         self._write_id = uuid.uuid4().hex

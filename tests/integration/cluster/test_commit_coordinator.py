@@ -71,23 +71,6 @@ def test_an_aborted_micro_batch_discards_its_staged_rows(
     batch.commit([])
 
 
-def test_a_task_run_twice_is_seen_once(job: BatchJob) -> None:
-    first = job.task(0, numbers(0, 10))
-    second = job.task(0, numbers(0, 10)[::-1])
-    assert partition(first) == partition(second)
-    job.commit([second])
-    found = held(job.cluster, job.topic, 0, partition(first))
-    assert found.values == texts_of(numbers(0, 10)[::-1])
-
-
-def test_one_fenced_task_fails_the_whole_job(job: BatchJob) -> None:
-    messages = [job.task(number, numbers(0, 10)) for number in range(3)]
-    job.task(1, numbers(0, 10))  # another attempt, which did not report to the driver
-    with pytest.raises(FencedError):
-        job.commit(messages)
-    assert job.seen() == 0
-
-
 def test_more_partitions_than_can_appear_at_once(
     job: BatchJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,29 +92,30 @@ def test_no_rows_need_no_commit(job: BatchJob) -> None:
 # -- names of partitions ---------------------------------------------------------------------------
 
 
-def test_writes_of_one_query_continue_in_its_partitions(
-    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
-) -> None:
-    for start in (0, 10):
-        job = BatchJob(monkeypatch, shared, topic)
-        job.commit([job.task(0, numbers(start, start + 10), query="q")])
-    found = held(shared, topic, 0, partition_address("q", topic, 0))
-    assert found.values == texts_of(numbers(0, 20))
-    assert found.info.transaction is None
-
-
+@pytest.mark.parametrize(
+    ("given", "queries"),
+    [({}, ["q", "q"]), ({"writerId": "nightly"}, ["", "q", ""])],
+    ids=["query", "writerId"],
+)
 def test_writes_of_one_writer_id_continue_in_its_partitions(
-    monkeypatch: pytest.MonkeyPatch, shared: EmbeddedCluster, topic: str
+    monkeypatch: pytest.MonkeyPatch,
+    shared: EmbeddedCluster,
+    topic: str,
+    given: dict[str, str],
+    queries: list[str],
 ) -> None:
     names = set()
-    for start, query in ((0, ""), (10, "q"), (20, "")):  # in foreachBatch, too
-        job = BatchJob(monkeypatch, shared, topic, writerId="nightly")
-        message = job.task(0, numbers(start, start + 10), query=query)
+    for index, query in enumerate(queries):  # the query is that of a foreachBatch
+        job = BatchJob(monkeypatch, shared, topic, **given)
+        message = job.task(0, numbers(10 * index, 10 * index + 10), query=query)
         job.commit([message])
         names.add(partition(message))
     (name,) = names
-    assert held(shared, topic, 0, name).values == texts_of(numbers(0, 30))
-    assert name != partition_address("nightly", topic, 0)  # as of a query with this id
+    found = held(shared, topic, 0, name)
+    assert (found.values, found.info.transaction) == (texts_of(numbers(0, 10 * len(queries))), None)
+    # The partitions of a writerId differ from those of a query with this id.
+    assert (name == partition_address("q", topic, 0)) is (not given)
+    assert name != partition_address("nightly", topic, 0)
 
 
 def test_of_two_jobs_with_one_writer_id_at_a_time_one_fails_whole(

@@ -92,6 +92,24 @@ def test_a_later_attempt_replaces_an_earlier_one(shared: EmbeddedCluster, topic:
     assert held(shared, topic).values == texts_of(numbers(0, 95)[::-1])
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_a_replaced_attempt_does_not_take_over_after_a_restart(
+    own: EmbeddedCluster, topic: str
+) -> None:
+    own.kill_store(1)
+    with transaction(own, topic) as zombie:
+        zombie.write(numbers(0, 50))
+        zombie.pause(soon())
+        with transaction(own, topic) as writer:
+            written = stage(writer, 0, 95)
+        own.kill_store(0)
+        own.start_store(0)
+        with pytest.raises(FencedError):
+            stage(zombie, 50, 95)
+    commit(options(own), own.stores[0], written)
+    assert held(own, topic).values == texts_of(numbers(0, 95))
+
+
 def test_a_writer_continues_behind_a_commit_that_came_meanwhile(
     shared: EmbeddedCluster, topic: str
 ) -> None:
