@@ -54,7 +54,7 @@ class StoreRegistry:
 
     Attributes:
         others: stores without Flight, which only the mesh reaches.
-        updated_at: the time (``time.monotonic``) at which the list of stores was known to be true.
+        updated_at: time of the last ``update``, on the clock ``time.monotonic``.
     """
 
     def __init__(self, locations: Sequence[StoreLocation] = (), *, keys: KeyFiles) -> None:

@@ -53,8 +53,11 @@ class StoreSession(Closing):
         registry = _registries.get(address)
         if registry is None or not _endpoints(locations) <= _endpoints(registry.locations):
             # Their age is unknown, so ``clients`` verifies them.
-            found = locations or remembered(address.name)
-            registry = _registries[address] = StoreRegistry(found, keys=address.keys)
+            known = remembered(address.name)
+            if not known:  # this machine is new
+                remember(address.name, locations)
+            registry = StoreRegistry(locations or known, keys=address.keys)
+            _registries[address] = registry
         self._registry = registry
 
     def close(self) -> None:
@@ -84,7 +87,6 @@ class StoreSession(Closing):
             with suppress(StoreUnreachableError):
                 confirmed = clients[0].stores(timeout_s=timing.REQUEST_TIMEOUT_S)
                 if _endpoints(confirmed) == _endpoints(locations):
-                    registry.updated_at = time.monotonic()
                     return clients
         return self.refresh()
 
@@ -172,7 +174,9 @@ class StoreSession(Closing):
     def clients_at(self, store: str, deadline: Deadline) -> Iterator[StoreClient | None]:
         """Yield a client of a store for each attempt until the deadline; None while it is away."""
         for attempt in deadline.attempts():
-            clients = self.refresh() if attempt else self.clients()
+            # Known stores need no confirmation here: the store itself answers or does not.
+            known = self._borrowed(self.locations) if not attempt else []
+            clients = known or self.refresh()
             yield next((each for each in clients if each.location.store == store), None)
 
     def has_given_up(self, store: str) -> bool:

@@ -80,9 +80,7 @@ def held(cluster: EmbeddedCluster, index: int = 0) -> list[bytes]:
         return read(client, TP, state.end)
 
 
-def test_a_sink_continues_in_new_processes(
-    own: EmbeddedCluster, new_process: NewProcess, tmp_path: Path
-) -> None:
+def test_a_sink_continues_in_new_processes(own: EmbeddedCluster, new_process: NewProcess) -> None:
     write(own, 0)
     own.kill_tower()
     for version in (1, 2):
@@ -92,14 +90,26 @@ def test_a_sink_continues_in_new_processes(
     own.kill_store(1)
     new_process()
     write(own, 3)
-    # The driver, which knows the stores, sends their locations to tasks on a new machine.
+    assert held(own) == texts_of(numbers(0, 40))
+
+
+def test_a_sink_continues_on_a_new_machine(
+    own: EmbeddedCluster, new_process: NewProcess, tmp_path: Path
+) -> None:
+    """The driver, which knows the stores, sends their locations to its tasks."""
+    write(own, 0)
+    own.kill_tower()
     new_process()
-    picked = pick_store(options(own, topic=TOPIC))
+    picked = pick_store(options(own, topic=TOPIC))  # the driver's machine remembers them
     new_process()
     for file in (tmp_path / f"dafka-{os.getuid()}").iterdir():
         file.unlink()
-    write(own, 4, picked)
-    assert held(own) == texts_of(numbers(0, 50))
+    write(own, 1, picked)
+    assert held(own) == held(own, 1) == texts_of(numbers(0, 20))
+    # Later a store is lost, too.
+    own.kill_store(1 - own.stores.index(picked.store))
+    write(own, 2, picked)
+    assert held(own) == texts_of(numbers(0, 30))
 
 
 def test_a_source_continues_at_any_trigger_interval(

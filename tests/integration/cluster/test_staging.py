@@ -281,10 +281,17 @@ def test_retained_rows_are_bounded(
     shared: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch, value: bytes, bound: int
 ) -> None:
     monkeypatch.setattr(staging, "RETAINED_BYTES", bound)
+    wait_durable = PutStream.wait_durable
+
+    def wait_exactly(stream: PutStream, end: int, *, timeout_s: float) -> int:
+        wait_durable(stream, end, timeout_s=timeout_s)
+        return end
+
+    monkeypatch.setattr(PutStream, "wait_durable", wait_exactly)
     with transaction(shared, topic) as writer:
         for _ in range(100):
             writer.write(pa.array([value] * 10))
-            assert writer.retained_bytes <= bound
+            assert 0 < writer.retained_bytes <= bound  # later rows may not be on disk
         assert not writer.is_whole
         written = writer.finish(soon())
         assert writer.retained_bytes == 0
