@@ -29,6 +29,7 @@ from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink import staging
 from dafka_spark.sink.staging import WrittenRange, fence
+from dafka_spark.sink.store_session import StoreSession
 from tests.integration.cluster.transactions import (
     PARTITION,
     PATIENCE_S,
@@ -94,15 +95,15 @@ def test_a_later_attempt_replaces_an_earlier_one(shared: EmbeddedCluster, topic:
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_replaced_attempt_does_not_take_over_after_a_restart(
-    own: EmbeddedCluster, topic: str
+    own: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(staging, "HOLD_S", PATIENCE_S)
     own.kill_store(1)
     with transaction(own, topic) as zombie:
         zombie.write(numbers(0, 50))
-        zombie.pause(soon())
         with transaction(own, topic) as writer:
             written = stage(writer, 0, 95)
-        own.kill_store(0)
+        own.kill_store(0)  # and the zombie's stream
         own.start_store(0)
         with pytest.raises(FencedError):
             stage(zombie, 50, 95)
@@ -255,6 +256,8 @@ def test_the_picked_store_catches_up_before_the_first_row(
         waited.append((client.location.store, end))
         return end
 
+    with StoreSession(options(own).mesh_address) as session:
+        wait_until(lambda: len(session.refresh()) == 2)
     monkeypatch.setattr(StoreClient, "transaction_states", states)
     monkeypatch.setattr(StoreClient, "wait", wait)
     if catches_up:
