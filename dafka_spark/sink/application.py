@@ -175,7 +175,7 @@ class Application(NamedTuple):
         return Progress(version, partitions, written, holders)
 
     def warn_of_other_topics(self, session: StoreSession, deadline: Deadline) -> None:
-        """Log a warning if the query has written to other topics before and not to this one."""
+        """Log a warning if the query has written to other topics before, and never to its topic."""
         last = self._replace(topic="").progress(session, deadline)
         if last.written:
             topic = quoted(self.topic)

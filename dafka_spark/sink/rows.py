@@ -41,7 +41,7 @@ CLOSED: Final = ("value", "key", "headers")
 """The columns that an envelope contains, as ``close_columns`` takes them."""
 
 MAX_TOPICS: Final = 1000
-"""Topics that one task writes: each has a writer, with rows in memory."""
+"""Topics of one task: each has a writer, with rows in memory."""
 
 
 def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
@@ -64,7 +64,7 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
         except ValueError as error:
             raise ColumnError("value", str(error)) from None
     if found != (wanted := codec.kind.simpleString()):
-        raise ColumnError("value", f"is {found}, and option valueSchema says {wanted}")
+        raise ColumnError("value", f"is {found}, and option valueSchema is {wanted}")
     return codec
 
 

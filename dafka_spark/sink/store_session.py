@@ -1,4 +1,4 @@
-"""The stores that one task or one driver call uses: clients, found again after a failure."""
+"""The stores of one task or one driver call: clients, found again after a failure."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.memory_reader import MemoryReader
 
 
 class Served(StoreDouble):
-    """A store whose records have their offset as value, as in ``MemoryReader``."""
+    """A store with records that have their offset as value, as in ``MemoryReader``."""
 
     def add(self, tp: TopicPartition, count: int, size_bytes: int = 0) -> None:
         end = self.log.end(tp)

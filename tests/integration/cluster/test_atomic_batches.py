@@ -66,7 +66,7 @@ class Versions:
         return Application("etl", version, self.topic)
 
     def leave_part(self, version: int, rows: pa.Array, *, task: int = 0, of: int = 2) -> None:
-        """Commit one of several partitions, as a store has them whose source was lost."""
+        """Commit one of several partitions, as a store has them after its source is lost."""
         application = self.application(version)
         tp = TopicPartition(self.topic, application.address(self.topic, task))
         last, attempt = application.transaction_version(of), uuid.uuid4().hex.upper()
@@ -111,7 +111,7 @@ def test_a_batch_appears_at_once_in_all_partitions_and_topics(
         tasks = numbers(start, start + 10), numbers(start + 10, start + 30), numbers(0, 0)
         messages = [batch.task(task, rows, *topics) for task, rows in enumerate(tasks)]
         assert [seen(shared, each) for each in topics] == [start // 2] * 2
-        for _ in range(2):  # Spark repeats a commit whose answer is lost
+        for _ in range(2):  # Spark repeats a commit if its answer is lost
             batch.commit(messages)
             assert [seen(shared, each) for each in topics] == [start // 2 + 15] * 2
     (written,) = [each for each in messages[1].ranges if each.tp.topic == topic]
@@ -325,7 +325,7 @@ def test_another_store_takes_over(
             def has_all(at: int, of: str, wanted: pa.Array) -> bool:
                 return held(own, topic, at, of).values == texts_of(wanted)
 
-            # One store acknowledges, and the other one follows.
+            # One store acknowledges, and the other follows.
             wait_until(partial(has_all, index, partition(message), wanted))
 
 

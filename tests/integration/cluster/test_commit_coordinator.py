@@ -40,7 +40,7 @@ def test_staged_rows_appear_on_commit(job: BatchJob) -> None:
     messages = [job.task(0, numbers(0, 10)), job.task(1, numbers(10, 30))]
     assert [job.info(each).staged_end for each in messages] == [10, 20]
     assert job.seen() == 0
-    for _ in range(2):  # Spark repeats a commit whose answer is lost
+    for _ in range(2):  # Spark repeats a commit if its answer is lost
         job.commit(messages)
         assert job.seen() == 30
     assert job.info(messages[0]).transaction is None

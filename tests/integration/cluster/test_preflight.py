@@ -45,7 +45,7 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Logged:
-    """Return the messages logged so far."""
+    """Return the logged messages."""
     caplog.set_level("WARNING", "dafka_spark")
     return lambda: [each.getMessage() for each in [*caplog.records] if each.name == "dafka_spark"]
 

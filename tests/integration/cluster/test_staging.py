@@ -123,7 +123,7 @@ def test_a_writer_continues_behind_a_commit_that_came_meanwhile(
 
 
 def test_parts_of_two_attempts_are_never_joined(own: EmbeddedCluster, topic: str) -> None:
-    """Both stores have a part of a transaction whose store is lost; one of them is picked."""
+    """Both stores have a part of a transaction, and its store is lost; one of them is picked."""
     lost = packed([b"lost"] * 10)
     with RawPeer(own.tower) as peer:
         for store in own.stores:

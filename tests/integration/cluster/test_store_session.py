@@ -36,7 +36,7 @@ from tests.integration.cluster.transactions import (
 )
 
 MUCH = pa.array([b"x" * 1000] * 30_000)
-"""Enough for a store to be stopped while another one has sent it only a part."""
+"""Enough to stop a store before another store has sent it everything."""
 
 
 def session_of(cluster: EmbeddedCluster) -> StoreSession:
@@ -77,7 +77,7 @@ def test_a_store_that_may_come_back_is_waited_for(
 
 
 def block(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the mesh report a store whose Flight server is unreachable from here."""
+    """Let the mesh report a store with an unreachable Flight server."""
     describe = StoreClient.describe
 
     def refused(client: StoreClient, *, timeout_s: float) -> StoreLocation:

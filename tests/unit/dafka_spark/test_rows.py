@@ -130,7 +130,7 @@ STRUCT = parse_ddl("id INT")
         (
             STRUCT,
             {"valueformat": "json", "valueschema": "id BIGINT"},
-            r"is struct<id:int>, and option valueSchema says struct<id:bigint>",
+            r"is struct<id:int>, and option valueSchema is struct<id:bigint>",
         ),
     ],
 )
