@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from dafka_core.errors import DafkaError, DataLossError, PartitionError
-from dafka_core.model.records import Transaction
 
 
 @dataclass(eq=False)
@@ -24,8 +23,7 @@ class FetchError(PartitionError):
     """Records that no source returned; ``tried`` has the reason of each source."""
 
     sentence = (
-        "offsets {offset} to {end} (exclusive) could not be read with option fetch = {fetch}: "
-        "{reasons}"
+        "offsets {offset} to {end} (exclusive) could not be read with fetch = {fetch}: {reasons}"
     )
     offset: int
     end: int
@@ -42,13 +40,9 @@ class FetchError(PartitionError):
 class SourceLossError(DataLossError):
     """Records that a query needs and no store returns; one subclass per error condition.
 
-    The message begins with ``[condition]``, as those of Spark's own errors do.
-
-    Attributes:
-        lost_end: the offset after the last lost record; None if unknown.
-        end: the current end offset of the partition; None if unknown or irrelevant.
-        store: a store that had more records; empty if unknown.
-        waited_s: how long the partition has been in this state, in seconds.
+    ``lost_end`` is the offset after the last lost record, ``end`` the current end offset of the
+    partition, and ``store`` one that had more records, if they are known; ``waited_s`` is the time
+    for which the partition has been in this state.
     """
 
     condition: ClassVar[str] = ""
@@ -118,10 +112,7 @@ class PartitionVanishedError(SourceLossError):
 
 
 class HeadBehindError(SourceLossError):
-    """The partition ends too early in all stores that answer; ``store``, which had more, does not.
-
-    The records may not be lost: that store may return, or the others may catch up.
-    """
+    """The stores that answer have less of the partition than ``store``, which does not answer."""
 
     condition = "DAFKA_HEAD_BEHIND"
     cause = (
@@ -153,10 +144,7 @@ class HistoryReplacedError(SourceLossError):
 
 @dataclass(eq=False)
 class IncompleteBatchError(PartitionError):
-    """Rows that differ from the plan: missing, duplicate or other rows.  Always fails the query.
-
-    ``expected`` is the next offset of the plan, ``found`` the offset read, None for the end.
-    """
+    """Rows that differ from the plan: offset ``found`` (None: the end) is not the expected one."""
 
     condition: ClassVar[str] = "DAFKA_INCOMPLETE_BATCH"
     sentence = (
@@ -219,17 +207,17 @@ class TransactionChangedError(DafkaError):
 
 
 @dataclass(eq=False)
-class OldCheckpointError(PartitionError):
-    """A micro-batch older than one that the query has already written."""
+class OldCheckpointError(DafkaError):
+    """A micro-batch older than the last one that the query has written."""
 
     sentence = (
-        "batch {version} cannot be written, as batch {transaction.version} of this query already "
-        "is: its checkpoint is an older copy or was rewound, or the query runs twice, from this "
-        "checkpoint or a copy. Use the newest checkpoint, start a new query with a new checkpoint, "
-        "or continue from here as another query (dafka checkpoint fork)"
+        "batch {batch} cannot be written, as batch {last} of this query already is: its checkpoint "
+        "is an older copy or was rewound, or the query runs twice, from this checkpoint or a copy. "
+        "Use the newest checkpoint, start a new query with a new checkpoint, or continue from here "
+        "as another query (dafka checkpoint fork)"
     )
-    version: int
-    transaction: Transaction
+    batch: int
+    last: int
 
 
 @dataclass(eq=False)

@@ -19,7 +19,7 @@ from dafka_core.model.row_digest import RowDigest
 from dafka_core.model.values import Values
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.rows import by_topic, check_columns, encoded, row_codec
+from dafka_spark.sink.rows import by_topic, check_columns, row_codec
 
 
 def recomputed(
@@ -84,7 +84,8 @@ def _digests(
     batches: Iterator[pa.RecordBatch], *, kind: DataType, options: SinkOptions
 ) -> Iterator[pa.RecordBatch]:
     digest = RowDigest()
-    for batch in encoded(batches, row_codec(kind, options)):
-        for _, contents in by_topic(batch, options):
+    codec = row_codec(kind, options)
+    for batch in batches:
+        for _, contents in by_topic(batch, options, codec):
             digest.add(Values.from_arrow(contents))
     yield pa.record_batch({"digest": pa.array([str(digest)], pa.string())})

@@ -21,7 +21,7 @@ def hide_frames(method: Callable[Given, Result]) -> Callable[Given, Result]:
         try:
             return method(*args, **kwargs)
         except Exception as error:
-            from dafka_core.errors import DafkaError  # noqa: PLC0415 -- datasource.py says why
+            from dafka_core.errors import DafkaError  # noqa: PLC0415 -- as in datasource.py
 
             if isinstance(error, DafkaError):
                 error.__traceback__, error.__suppress_context__ = None, True

@@ -5,22 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Final, NoReturn, Protocol, TypeVar
+from typing import Final, NoReturn, TypeVar
 
+from dafka_core import Reader
 from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError, TowerNotFoundError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.records import (
-    KnownStore,
-    PartitionInfo,
-    RecordBatch,
-    TopicPartition,
-    merge_heads,
-)
+from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition, merge_heads
+from dafka_core.system.closing import Closing
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 
@@ -35,40 +30,6 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 
-class ClusterReader(Protocol):
-    """Access to the stores of a cluster; ``dafka_core.Reader`` offers it over the mesh."""
-
-    def stores(self) -> list[str]:
-        """Return the addresses of the stores found so far."""
-
-    def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Return the Arrow Flight URIs of each store that serves Flight, by its address."""
-
-    def hear_stores(self, *, timeout_s: float) -> None:
-        """Wait until the stores are found; raise NoStoreError after ``timeout_s`` without one."""
-
-    def partitions(
-        self, topics: Collection[str] | None = None, *, timeout_s: float
-    ) -> list[PartitionInfo]:
-        """Return what all stores hold together of the topics; None means all topics."""
-
-    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
-        """Return the known stores that do not answer."""
-
-    def read(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> Iterator[RecordBatch]:
-        """Read the records ``[start, end)`` over the mesh."""
-
-    def times(
-        self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
-    ) -> list[tuple[int, int]]:
-        """Return (first offset, microseconds) of the records ``[start, end)``, over the mesh."""
-
-    def close(self) -> None:
-        """Close the reader."""
-
-
 def map_concurrently(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
     """Apply ``work`` to all items, up to ``MAX_CONCURRENT`` at a time."""
     if len(items) < 2:
@@ -77,8 +38,8 @@ def map_concurrently(work: Callable[[Item], T], items: Sequence[Item]) -> list[T
         return list(pool.map(work, items))
 
 
-class _FlightReader:
-    """A reader without a mesh; ``failure`` is why the last store that failed did so."""
+class _FlightReader(Closing):
+    """A ``Reader`` without a mesh; ``failure`` is the error of the last store that failed."""
 
     def __init__(self, refusal: DafkaError, keys: KeyFiles) -> None:
         self.failure = ""
@@ -97,6 +58,18 @@ class _FlightReader:
     def close(self) -> None:
         pass  # each request has a connection of its own
 
+    def _known_stores(self, at: Sequence[StoreLocation]) -> dict[str, list[StoreLocation]]:
+        """Return the stores that each store knows, beginning with itself."""
+        return self._ask(at, lambda client: client.stores(timeout_s=timing.REQUEST_TIMEOUT_S))
+
+    def _partitions(
+        self, at: Sequence[StoreLocation], topics: Collection[str] | None, timeout_s: float
+    ) -> list[PartitionInfo] | None:
+        """Return what the stores hold together; None if no store answers."""
+        heads = self._ask(at, lambda client: client.heads(topics, timeout_s=timeout_s))
+        merged = merge_heads(info for infos in heads.values() for info in infos)
+        return [*merged.values()] if heads else None
+
     def _ask(
         self, locations: Sequence[StoreLocation], work: Callable[[StoreClient], T]
     ) -> dict[str, T]:
@@ -114,27 +87,8 @@ class _FlightReader:
         return dict(each for each in map_concurrently(ask, locations) if each is not None)
 
 
-def _known_stores(client: StoreClient) -> list[StoreLocation]:
-    return client.stores(timeout_s=timing.REQUEST_TIMEOUT_S)  # the store itself is the first
-
-
-def _heads(
-    topics: Collection[str] | None, timeout_s: float, client: StoreClient
-) -> list[PartitionInfo]:
-    return client.heads(topics, timeout_s=timeout_s)
-
-
-def _merged(heads: Mapping[str, list[PartitionInfo]]) -> list[PartitionInfo]:
-    return [*merge_heads(info for infos in heads.values() for info in infos).values()]
-
-
 class NamedStoresReader(_FlightReader):
-    """The stores of option ``stores``.
-
-    Args:
-        uris: their Flight URIs.  A store that has never answered goes by its URI.
-        keys: the files of this process's key.
-    """
+    """The stores of option ``stores``, by their URIs; one that never answered has no other name."""
 
     def __init__(self, uris: Sequence[str], keys: KeyFiles) -> None:
         super().__init__(StoreUnreachableError(", ".join(uris), NO_MESH), keys)
@@ -144,16 +98,13 @@ class NamedStoresReader(_FlightReader):
         self._asked_at = -math.inf
 
     def stores(self) -> list[str]:
-        """See ``ClusterReader``."""
+        """See ``Reader``."""
         return sorted(self._locations())
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """See ``ClusterReader``; the URI of the option comes first."""
-        age_s = (
-            timing.LOCATION_MAX_AGE_S
-            if len(self._found) == len(self._uris)
-            else timing.STORE_BACKOFF_S
-        )
+        """See ``Reader``; the URI of the option comes first."""
+        is_whole = len(self._found) == len(self._uris)
+        age_s = timing.LOCATION_MAX_AGE_S if is_whole else timing.STORE_BACKOFF_S
         if time.monotonic() >= self._asked_at + age_s:
             self._refresh()
         return {name: each.locations for name, each in self._locations().items()}
@@ -161,25 +112,20 @@ class NamedStoresReader(_FlightReader):
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:
-        """See ``ClusterReader``.
-
-        Raises:
-            NoStoreError: no store has answered within ``timeout_s`` seconds.
-        """
+        """See ``Reader``; raise NoStoreError after ``timeout_s`` without an answer."""
         for _ in (deadline := Deadline(timeout_s)).attempts():
             if not self._found:
                 self._refresh()
-            heads = self._ask(
-                [*self._found.values()], partial(_heads, topics, timing.REQUEST_TIMEOUT_S)
-            )
-            if heads:
-                return _merged(heads)
+            at = [*self._found.values()]
+            found = self._partitions(at, topics, timing.REQUEST_TIMEOUT_S)
+            if found is not None:
+                return found
         error = NoStoreError(self._uris, deadline.timeout_s)
         error.add_note(self.failure)
         raise error
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
-        """See ``ClusterReader``; a store that the option does not name is missing, too."""
+        """See ``Reader``; a store that the option does not name is missing, too."""
         self._refresh()
         found = self._locations()
         missing = {uri: KnownStore(uri, uri) for uri in self._uris if uri not in self._found}
@@ -194,7 +140,7 @@ class NamedStoresReader(_FlightReader):
     def _refresh(self) -> None:
         self._asked_at = time.monotonic()
         named = [StoreLocation("", (uri,)) for uri in self._uris]
-        for uri, (itself, *others) in self._ask(named, _known_stores).items():
+        for uri, (itself, *others) in self._known_stores(named).items():
             self._found[uri] = itself.found_at([uri])
             self._others |= {each.store: each for each in others}
 
@@ -202,20 +148,14 @@ class NamedStoresReader(_FlightReader):
 class KnownStoresReader(_FlightReader):
     """The stores that this machine knew before, while no tower answers.
 
-    Args:
-        known: these stores.
-        refusal: the error of the tower.
-        keys: the files of this process's key.
-
-    Raises:
-        TowerNotFoundError: none of these stores answers.
+    Raises ``refusal``, the error of the tower, if none of them answers.
     """
 
     def __init__(
         self, known: Sequence[StoreLocation], refusal: TowerNotFoundError, keys: KeyFiles
     ) -> None:
         super().__init__(refusal, keys)
-        self._retry_at = time.monotonic() + timing.TOWER_RETRY_S
+        self.retry_at = time.monotonic() + timing.TOWER_RETRY_S  # the towers
         self._known = list(known)
         self._before = self.stores()
         if not self.endpoints():
@@ -223,18 +163,13 @@ class KnownStoresReader(_FlightReader):
         text = "%s. The query continues with the stores known before: %s"
         _log.warning(text, refusal, ", ".join(self.stores()))
 
-    @property
-    def has_expired(self) -> bool:
-        """True when it is time to try the towers again."""
-        return time.monotonic() >= self._retry_at
-
     def stores(self) -> list[str]:
-        """See ``ClusterReader``."""
+        """See ``Reader``."""
         return [each.store for each in self._known]
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """See ``ClusterReader``; the stores report each other."""
-        answers = self._ask(self._known, _known_stores)
+        """See ``Reader``; the stores report each other."""
+        answers = self._known_stores(self._known)
         known = {each.store: each for stores in answers.values() for each in stores}
         if known:
             self._known = [known[store] for store in sorted(known)]
@@ -243,10 +178,14 @@ class KnownStoresReader(_FlightReader):
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:
-        """See ``ClusterReader``."""
-        return _merged(self._ask(self._known, partial(_heads, topics, timeout_s)))
+        """See ``Reader``."""
+        return self._partitions(self._known, topics, timeout_s) or []
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
-        """See ``ClusterReader``."""
+        """See ``Reader``."""
         found = self.endpoints()
         return [KnownStore(each) for each in self._before if each not in found]
+
+
+ClusterReader = Reader | NamedStoresReader | KnownStoresReader
+"""Access to the stores of a cluster, by the methods of ``Reader`` that these have in common."""

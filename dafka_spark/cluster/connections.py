@@ -1,6 +1,5 @@
 """The connections that a process shares between its tasks and triggers.
 
-One reader for each mesh, one client for each store, and the opened logs of this machine's stores.
 Spark reuses its Python workers without telling them when a query ends, so idle connections are
 closed here.
 """
@@ -14,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from dafka_core import Reader
 from dafka_core.config.node_options import KeyFiles
@@ -24,41 +23,31 @@ from dafka_core.errors import DafkaError, DataLossError, TowerNotFoundError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.system.closing import Closing
 from dafka_spark.cluster import preflight, timing
 from dafka_spark.cluster.cluster_reader import ClusterReader, KnownStoresReader, NamedStoresReader
 from dafka_spark.cluster.known_stores import remembered
 from dafka_spark.options import MeshAddress
 
 Connect = Callable[[MeshAddress], AbstractContextManager[ClusterReader]]
-"""Lends a reader of a mesh."""
-
-
-class Closeable(Protocol):
-    """A connection."""
-
-    def close(self) -> None:
-        """Close it."""
-
+"""Borrows a reader of a mesh."""
 
 K = TypeVar("K", bound=Hashable)
-C = TypeVar("C", bound=Closeable)
+C = TypeVar("C", bound=Closing)
 
 
 @dataclass(slots=True)
 class _Entry(Generic[C]):
     connection: C
     users: int = 0
-    idle_since: float = field(default_factory=time.monotonic)
+    idle_since: float = 0.0
     is_kept: bool = False
 
 
 class Connections(Generic[K, C]):
     """A pool of connections, one for each key.  Thread-safe.
 
-    Args:
-        open_: opens the connection of a key.
-        idle_s: idle time after which a connection is closed.
-        has_expired: whether to replace an unused connection instead of lending it.
+    Idle connections are closed after ``idle_s``, and replaced if they have expired.
     """
 
     def __init__(
@@ -77,8 +66,8 @@ class Connections(Generic[K, C]):
         self._of_parents: list[dict[K, _Entry[C]]] = []
 
     @contextmanager
-    def lend(self, key: K, *, keep: bool = False) -> Iterator[C]:
-        """Lend the connection of ``key``; replace it after an error of Dafka in the block.
+    def borrow(self, key: K, *, keep: bool = False) -> Iterator[C]:
+        """Borrow the connection of ``key``; replace it after an error of Dafka in the block.
 
         With ``keep`` it stays open, however idle, until the process ends.
         """
@@ -94,11 +83,10 @@ class Connections(Generic[K, C]):
         except GeneratorExit:
             is_collected = True
             raise
-        except DataLossError:  # no fault of the connection
-            raise
-        except DafkaError:
+        except DafkaError as error:
             with self._lock:
-                if self._entries.get(key) is entry:
+                # Lost records are no fault of the connection.
+                if self._entries.get(key) is entry and not isinstance(error, DataLossError):
                     del self._entries[key]
             raise
         finally:
@@ -107,9 +95,8 @@ class Connections(Generic[K, C]):
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            entries = list(self._entries.values())
-            self._entries.clear()
-        for entry in entries:
+            entries, self._entries = self._entries, {}
+        for entry in entries.values():
             entry.connection.close()
 
     def forget(self) -> None:
@@ -131,13 +118,11 @@ class Connections(Generic[K, C]):
             entry.idle_since = time.monotonic()
             is_replaced = entry.users == 0 and self._entries.get(key) is not entry
             if self._entries and self._sweeper is None:
-                name = "dafka-idle-connections"
-                self._sweeper = threading.Thread(target=self._sweep, name=name, daemon=True)
+                self._sweeper = threading.Thread(target=self._sweep, daemon=True)
                 self._sweeper.start()
         if is_replaced and is_collected:
             # This thread may hold a lock that closing needs.
-            close = entry.connection.close
-            threading.Thread(target=close, name="dafka-closing", daemon=True).start()
+            threading.Thread(target=entry.connection.close, daemon=True).start()
         elif is_replaced:
             entry.connection.close()
 
@@ -151,13 +136,12 @@ class Connections(Generic[K, C]):
                     for key, each in self._entries.items()
                     if not each.users and not each.is_kept and each.idle_since <= before
                 ]
-                closing = [self._entries.pop(key).connection for key in idle]
-                is_done = not self._entries
-                if is_done:
+                closing = [self._entries.pop(key) for key in idle]
+                if not self._entries:
                     self._sweeper = None
-            for connection in closing:
-                connection.close()
-            if is_done:
+            for entry in closing:
+                entry.connection.close()
+            if self._sweeper is not threading.current_thread():
                 return
 
 
@@ -174,7 +158,7 @@ def _join(address: MeshAddress) -> ClusterReader:
 
 
 def _has_expired(reader: ClusterReader) -> bool:
-    return isinstance(reader, KnownStoresReader) and reader.has_expired
+    return isinstance(reader, KnownStoresReader) and time.monotonic() >= reader.retry_at
 
 
 _readers: Connections[MeshAddress, ClusterReader] = Connections(_join, has_expired=_has_expired)
@@ -187,21 +171,21 @@ for _pool in (_readers, _clients, _logs):
     os.register_at_fork(after_in_child=_pool.forget)
 
 
-def lend(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
-    """Lend this process's reader of a mesh."""
-    return _readers.lend(address)
+def borrow_reader(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
+    """Borrow this process's reader of a mesh."""
+    return _readers.borrow(address)
 
 
-def lend_reader_for_query(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
-    """Lend this process's reader of a mesh, and keep it open: the query needs no tower later."""
-    return _readers.lend(address, keep=True)
+def borrow_reader_for_query(address: MeshAddress) -> AbstractContextManager[ClusterReader]:
+    """Borrow this process's reader of a mesh, and keep it open: a query needs no tower later."""
+    return _readers.borrow(address, keep=True)
 
 
-def lend_client(location: StoreLocation, keys: KeyFiles) -> AbstractContextManager[StoreClient]:
-    """Lend this process's client of a store."""
-    return _clients.lend((location, keys))
+def borrow_client(location: StoreLocation, keys: KeyFiles) -> AbstractContextManager[StoreClient]:
+    """Borrow this process's client of a store."""
+    return _clients.borrow((location, keys))
 
 
-def lend_logs() -> AbstractContextManager[LocalLogs]:
-    """Lend the opened logs of this machine's stores."""
-    return _logs.lend(None)
+def borrow_logs() -> AbstractContextManager[LocalLogs]:
+    """Borrow the opened logs of this machine's stores."""
+    return _logs.borrow(None)

@@ -25,8 +25,6 @@ from dafka_spark.cluster import timing
 MAX_FILES: Final = 64
 """One file for each mesh; the oldest ones are deleted."""
 
-_PRIVATE: Final = 0o700
-
 _written: Final[dict[str, tuple[float, frozenset[StoreLocation]]]] = {}
 """By mesh: when this process wrote the file, and the stores in it."""
 
@@ -63,7 +61,7 @@ def remembered(tower: str) -> list[StoreLocation]:
 def _directory() -> Path:
     """Return the user's own directory; raise OSError if others have access to it."""
     directory = Path(tempfile.gettempdir()) / f"dafka-{os.getuid()}"
-    directory.mkdir(_PRIVATE, exist_ok=True)
+    directory.mkdir(0o700, exist_ok=True)
     found = directory.lstat()
     if not S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or S_IMODE(found.st_mode) & 0o077:
         raise PermissionError(f"{directory} is not private to this user")

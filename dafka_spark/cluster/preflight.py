@@ -9,7 +9,7 @@ once; any other is logged once while the query waits.  A healthy start imports n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core import Reader
@@ -29,11 +29,7 @@ _log = logging.getLogger("dafka_spark")
 
 
 def join(open_reader: Callable[..., Reader], tower: str, settings: Mapping[str, Any]) -> Reader:
-    """Open a reader with the settings of a node.
-
-    Raises:
-        TowerNotFoundError: no tower answers in time, or waiting is pointless; with the diagnosis.
-    """
+    """Open a reader with the settings of a node; explain if no tower answers in time."""
     options = ReaderOptions.build({"tower": tower, **settings})
     deadline = Deadline(options.tower_timeout_s)
     first_s = min(FIRST_TIMEOUT_S, deadline.timeout_s)
@@ -45,7 +41,7 @@ def join(open_reader: Callable[..., Reader], tower: str, settings: Mapping[str, 
         if not options.wait_for_tower and (is_hopeless or deadline.is_over):
             raise _diagnosed_error(error, deadline, found) from None
     until = "a tower answers" if options.wait_for_tower else f"{deadline.timeout_s:g} s have passed"
-    _log.warning("%s. The query retries until %s", _text(found), until)
+    _log.warning("%s. The query retries until %s", ". ".join(map(str, found)), until)
     try:
         return open_reader(**{**settings, "tower_timeout_s": max(deadline.left_s, 0.01)})
     except TowerNotFoundError as error:
@@ -57,12 +53,26 @@ def explain(
 ) -> str:
     """Log why no store has answered yet, and return the diagnosis.
 
-    Raises:
-        NoStoreError: the deadline has passed, or waiting is pointless.
+    Raise NoStoreError if the deadline has passed, or if waiting is pointless: every problem lasts,
+    or one of a tower does.
     """
-    found = diagnosed(reader, address)
-    text = _text(found)
-    if deadline.is_over or _is_hopeless(found):
+    from dafka_core.ops.checks import Facts, StoreFacts, check_all
+    from dafka_core.ops.findings import problems
+    from dafka_core.ops.gathering import asked, heard
+    from dafka_core.ops.port_probe import PROBE_S, towers_probed
+
+    if isinstance(reader, Reader):
+        towers = ReaderOptions.build({"tower": address.tower}).tower
+        facts = heard(Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader)
+    else:
+        stores = [StoreFacts(name, locations=uris) for name, uris in reader.endpoints().items()]
+        answers = asked(stores, (), PROBE_S, address.keys)
+        facts = Facts(stores=tuple(each for each, _ in answers))
+    found = problems(check_all(facts))
+    text = ". ".join(map(str, found))
+    lasting = [each for each in found if each.lasts]
+    is_hopeless = lasting and (lasting == found or any(each.about == "tower" for each in lasting))
+    if deadline.is_over or is_hopeless:
         raise no_store(error, deadline, text) from None
     if text:
         _log.warning("%s. The query waits for up to %g s", text, deadline.timeout_s)
@@ -85,23 +95,6 @@ def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStore
     return full
 
 
-def diagnosed(reader: ClusterReader, address: MeshAddress) -> list[Finding]:
-    """Return the problems that keep stores from answering."""
-    from dafka_core.ops.checks import Facts, StoreFacts, check_all
-    from dafka_core.ops.findings import problems
-    from dafka_core.ops.gathering import asked, heard
-    from dafka_core.ops.port_probe import PROBE_S, towers_probed
-
-    if isinstance(reader, Reader):
-        towers = ReaderOptions.build({"tower": address.tower}).tower
-        facts = heard(Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader)
-    else:
-        stores = [StoreFacts(name, locations=uris) for name, uris in reader.endpoints().items()]
-        answers = asked(stores, (), PROBE_S, address.keys)
-        facts = Facts(stores=tuple(each for each, _ in answers))
-    return problems(check_all(facts))
-
-
 def _probe_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
     from dafka_core.ops.port_probe import PROBE_S, check_towers, towers_probed
 
@@ -109,19 +102,9 @@ def _probe_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
     return check_towers(towers_probed(towers, PROBE_S), found=found)
 
 
-def _is_hopeless(found: Sequence[Finding]) -> bool:
-    """Return True if waiting cannot help: every problem lasts, or one of a tower does."""
-    lasting = [each for each in found if each.lasts]
-    return bool(lasting) and (lasting == [*found] or any(each.about == "tower" for each in lasting))
-
-
 def _diagnosed_error(
     error: TowerNotFoundError, deadline: Deadline, found: Iterable[Finding]
 ) -> TowerNotFoundError:
     waited_s = round(deadline.waited_s, 1)
-    diagnosis = error.diagnosis or ("" if error.unknown_hosts else _text(found))
+    diagnosis = error.diagnosis or ("" if error.unknown_hosts else ". ".join(map(str, found)))
     return TowerNotFoundError(error.towers, waited_s, error.unknown_hosts, diagnosis=diagnosis)
-
-
-def _text(found: Iterable[Finding]) -> str:
-    return ". ".join(map(str, found))

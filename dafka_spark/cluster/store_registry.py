@@ -1,7 +1,7 @@
 """The stores of a mesh that serve Arrow Flight, as one process knows them.
 
-The mesh reports the stores and their endpoints; a store describes where its log is.  The registry
-keeps both, because a micro-batch of a few rows has no time to ask the mesh.
+The mesh reports the stores and their endpoints, and a store describes where its log is.  A
+micro-batch of a few rows has no time to ask the mesh.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dafka_core.config.node_options import KeyFiles
-from dafka_core.errors import ConfigError, StoreUnreachableError
+from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_spark.cluster import connections, timing
@@ -38,6 +38,15 @@ class _Store:
     failure: StoreUnreachableError | None = None
     failing_since: float = math.inf
     retry_at: float = -math.inf
+
+    def fail(self, name: str, error: DafkaError) -> None:
+        if not isinstance(error, StoreUnreachableError):
+            error = StoreUnreachableError(name, str(error))
+        now = time.monotonic()
+        if self.failure is None:
+            self.failing_since = now
+            _log.warning("%s", error)
+        self.failure, self.retry_at, self.location = error, now + timing.STORE_BACKOFF_S, None
 
 
 class StoreRegistry:
@@ -82,11 +91,8 @@ class StoreRegistry:
     ) -> list[Answer[T]]:
         """Run ``work`` with a client of each store, concurrently; return the answers.
 
-        Args:
-            work: asks one store.
-            timeout_s: timeout for describing a store's location.
-            max_age_s: age of a location from which the store describes it anew.
-            again: whether to ask also the stores that failed a moment ago.
+        A store describes its location, within ``timeout_s``, if it is older than ``max_age_s``.
+        Stores that failed a moment ago are asked only if ``again`` is true.
         """
         now = time.monotonic()
         due = [each for each in sorted(self._stores.items()) if again or now >= each[1].retry_at]
@@ -95,13 +101,10 @@ class StoreRegistry:
             name, store = named
             try:
                 location = self._located(name, store, timeout_s, max_age_s)
-                with connections.lend_client(location, self._keys) as client:
+                with connections.borrow_client(location, self._keys) as client:
                     answer = location, work(client)
-            except StoreUnreachableError as error:
-                _note_failure(store, error)
-                return None
-            except ConfigError as error:  # the announced endpoint is invalid
-                _note_failure(store, StoreUnreachableError(name, str(error)))
+            except (StoreUnreachableError, ConfigError) as error:  # or an invalid endpoint
+                store.fail(name, error)
                 return None
             store.failure, store.failing_since = None, math.inf
             return answer
@@ -115,10 +118,7 @@ class StoreRegistry:
         return [each.failure for each in stores if each.failure and each.failing_since <= before]
 
     def silent(self, at_most_s: float = math.inf) -> list[str]:
-        """Return the stores that have failed for at most ``at_most_s``.
-
-        Such a store may come back, with more records than others hold, until the mesh forgets it.
-        """
+        """Return the stores that have failed for at most ``at_most_s``; they may come back."""
         after = time.monotonic() - at_most_s
         stores = sorted(self._stores.items())
         return [name for name, each in stores if each.failure and each.failing_since >= after]
@@ -129,18 +129,10 @@ class StoreRegistry:
         now = time.monotonic()
         if store.location is None or now >= store.described_at + max_age_s:
             announced = StoreLocation(name, store.announced)
-            with connections.lend_client(announced, self._keys) as client:
+            with connections.borrow_client(announced, self._keys) as client:
                 found = client.describe(timeout_s=timeout_s)
             if found.store != name:
                 why = f"store {found.store} answers at {store.announced[0]}"
                 raise StoreUnreachableError(name, why)
             store.location, store.described_at = found.found_at(store.announced), now
         return store.location
-
-
-def _note_failure(store: _Store, error: StoreUnreachableError) -> None:
-    now = time.monotonic()
-    if store.failure is None:
-        store.failing_since = now
-        _log.warning("%s", error)
-    store.failure, store.retry_at, store.location = error, now + timing.STORE_BACKOFF_S, None

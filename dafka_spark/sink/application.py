@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 from dafka_core.errors import DafkaError
@@ -22,7 +23,7 @@ from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ApplicationError, OldCheckpointError, TransactionChangedError
 from dafka_spark.options import COUNT_BITS, SinkOptions
-from dafka_spark.sink.store_session import Answers, PickedStore, StoreSession
+from dafka_spark.sink.store_session import PickedStore, StoreSession
 
 assert MAX_TRANSACTIONS < 1 << COUNT_BITS
 
@@ -30,12 +31,32 @@ ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's partition addresses.  Never change it: queries find their partitions
 by it."""
 
+# Hexadecimal digits with which all addresses of an application begin.  They find its partitions
+# in any topic, for any number of tasks.  Those that follow a key leave 10 for topics and tasks.
 _PREFIX: Final = 16
-"""Hexadecimal digits with which all addresses of an application begin.  They find its partitions
-in any topic, for any number of tasks."""
-
 _OWN_DIGITS: Final = 10
-"""The digits of the prefix that follow a key's; 10 digits remain for topics and tasks."""
+
+_OTHER_TOPICS: Final = (
+    "this query has written to topic %s up to batch %d, and writes batch %d to topic %s. If option "
+    "topic was changed by mistake, stop the query and change it back; the rows that are written "
+    "already stay where they are"
+)
+
+_OUTDATED: Final = (
+    "version {} is written already, and whether the rows of an older one are there cannot be "
+    "checked any more. If this version was written before, there is nothing to do; otherwise write "
+    "it under a greater version, or another txnAppId"
+)
+_IN_PART: Final = (
+    ". The store that committed the rest is away: start it again, or repeat the write with the "
+    "same rows for each task, as with the same number of tasks, which adaptive execution changes "
+    "(spark.sql.adaptive.streaming.stateless.enabled, spark.sql.adaptive.enabled)"
+)
+_CHANGED: Final = (
+    ". Nothing was written, as rows would be missing or doubled. Give each write of a version that "
+    "has other rows a txnAppId or a txnVersion of its own; if this is a repetition, let the job "
+    "have the same input as before"
+)
 
 _log = logging.getLogger("dafka_spark")
 
@@ -50,19 +71,22 @@ def partition_address(*parts: object) -> str:
 
 
 def own_address(owner: Permissions, *parts: object) -> str:
-    """Return the derived address, changed to one that the sink's key may write."""
+    """Return the derived address, changed to one that the owner's key may write."""
     return owner.made_own(partition_address(*parts))
 
 
-class Progress(NamedTuple):
-    """The newest version of an application at any store, and its partitions."""
+@dataclass(frozen=True)
+class Progress:
+    """The newest version of an application at any store.
+
+    It was written to ``partitions`` partitions; ``written`` has those that are known, and
+    ``holders`` a store for each of them.
+    """
 
     version: int = NO_VERSION
-    written: Transactions = {}  # noqa: RUF012 -- never changed
     partitions: int = 0
-    """The number of partitions that the version was written to."""
-    holders: dict[TopicPartition, StoreClient] = {}  # noqa: RUF012 -- never changed
-    """A store that has the transaction, for each partition."""
+    written: Transactions = field(default_factory=dict)
+    holders: dict[TopicPartition, StoreClient] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -127,53 +151,42 @@ class Application(NamedTuple):
         return own[:_PREFIX], self.owner.prefix + own[:_OWN_DIGITS]
 
     def progress(self, session: StoreSession, deadline: Deadline) -> Progress:
-        """Return the newest version that stores have.
-
-        Raises:
-            StoreUnreachableError: a store that may have a newer one does not answer.
-        """
+        """Return the newest version that stores have."""
         prefixes = self._prefixes
 
         def transactions_at(client: StoreClient) -> Transactions:
             topics = [self.topic] if self.topic else None
             infos = client.heads(topics, timeout_s=timing.REQUEST_TIMEOUT_S)
             own = [info.tp for info in infos if info.partition.startswith(prefixes)]
-            states = (
-                client.transaction_states(own, timeout_s=timing.REQUEST_TIMEOUT_S) if own else []
-            )
-            last = {tp: state.transaction for tp, state in zip(own, states, strict=True)}
-            return {tp: each for tp, each in last.items() if each is not None}
+            states = client.transaction_states(own, timeout_s=timing.REQUEST_TIMEOUT_S)
+            pairs = zip(own, states, strict=True)
+            return {tp: state.transaction for tp, state in pairs if state.transaction}
 
-        return _newest(session.ask(transactions_at, deadline))
+        last: Transactions = {}
+        holders: dict[TopicPartition, StoreClient] = {}
+        for client, found in session.ask(transactions_at, deadline):
+            for tp, transaction in found.items():
+                if tp not in last or last[tp] < transaction:
+                    last[tp], holders[tp] = transaction, client
+        if not last:
+            return Progress()
+        version, partitions = divmod(max(each.version for each in last.values()), 1 << COUNT_BITS)
+        written = {tp: each for tp, each in last.items() if each.version >> COUNT_BITS == version}
+        return Progress(version, partitions, written, holders)
 
     def warn_of_other_topics(self, session: StoreSession, deadline: Deadline) -> None:
-        """Log a warning if the query has written to other topics before and not to this one."""
+        """Log a warning if the query has written to other topics before, and never to its topic."""
         last = self._replace(topic="").progress(session, deadline)
         if last.written:
-            _log.warning(
-                "this query has written to topic %s up to batch %d, and writes batch %d to topic "
-                "%s. If option topic was changed by mistake, stop the query and change it back; "
-                "the rows that are written already stay where they are",
-                last.topics,
-                last.version,
-                self.version,
-                quoted(self.topic),
-            )
-
-    def refused(self, why: str) -> ApplicationError:
-        """Return the error for a version that cannot be written."""
-        return ApplicationError(self.app_id, self.version, why)
+            topic = quoted(self.topic)
+            _log.warning(_OTHER_TOPICS, last.topics, last.version, self.version, topic)
 
     def outdated(self, last: Progress) -> DafkaError:
         """Return the error for a version that is older than the last one."""
         if self.is_query:
-            tp, transaction = max(last.written.items())
-            return OldCheckpointError(*tp, self.version, transaction._replace(version=last.version))
-        return self.refused(
-            f"version {last.version} is written already, and whether the rows of an older one are "
-            "there cannot be checked any more. If this version was written before, there is "
-            "nothing to do; otherwise write it under a greater version, or another txnAppId"
-        )
+            return OldCheckpointError(self.version, last.version)
+        why = _OUTDATED.format(last.version)
+        return ApplicationError(self.app_id, self.version, why)
 
     def changed(self, last: Progress, rows: int, now: int) -> DafkaError:
         """Return the error for a repeated version with other rows: ``now`` of them."""
@@ -181,43 +194,14 @@ class Application(NamedTuple):
         where = f"{last.found} of {last.topics}"
         why = f"{rows} rows of it are committed to {where}, and it has {shown} now"
         if not last.is_whole:
-            why += (
-                ". The store that committed the rest is away: start it again, or repeat the write "
-                "with the same rows for each task, as with the same number of tasks, which "
-                "adaptive execution changes (spark.sql.adaptive.streaming.stateless.enabled, "
-                "spark.sql.adaptive.enabled)"
-            )
+            why += _IN_PART
         if self.is_query:
             return TransactionChangedError(self.version, why)
-        return self.refused(
-            f"{why}. Nothing was written, as rows would be missing or doubled. Give each write of "
-            "a version that has other rows a txnAppId or a txnVersion of its own; if this is a "
-            "repetition, let the job have the same input as before"
-        )
-
-
-def _newest(answers: Answers[Transactions]) -> Progress:
-    last: Transactions = {}
-    holders: dict[TopicPartition, StoreClient] = {}
-    for client, found in answers:
-        for tp, transaction in found.items():
-            if tp not in last or last[tp] < transaction:
-                last[tp], holders[tp] = transaction, client
-    if not last:
-        return Progress()
-    stored = max(each.version for each in last.values())
-    version = stored >> COUNT_BITS
-    written = {tp: each for tp, each in last.items() if each.version >> COUNT_BITS == version}
-    return Progress(version, written, stored & (1 << COUNT_BITS) - 1, holders)
+        return ApplicationError(self.app_id, self.version, why + _CHANGED)
 
 
 def check(options: SinkOptions, picked: PickedStore) -> None:
-    """Refuse a batch write before its first task if its version can't be written.
-
-    Raises:
-        ApplicationError: a newer version is written, or the version before it in part only.
-        StoreUnreachableError: a store that may have it does not answer.
-    """
+    """Refuse a batch write before its first task if its version can't be written."""
     application = Application.of(options)
     if not application.app_id:
         return
@@ -227,5 +211,5 @@ def check(options: SinkOptions, picked: PickedStore) -> None:
         raise application.outdated(last)
     if last.version < application.version and not last.is_whole:
         why = f"version {last.version}, the one before, is written in part only, to {last.found}"
-        cure = "run it again, or start the store that has the rest, or write under"
-        raise application.refused(f"{why}: {cure} another txnAppId")
+        cure = "run it again, or start the store that has the rest, or use another txnAppId"
+        raise ApplicationError(application.app_id, application.version, f"{why}: {cure}")

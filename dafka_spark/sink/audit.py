@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
@@ -47,30 +48,23 @@ def write_record(
     written: Sequence[WrittenRange],
     checkpoint: str,
 ) -> None:
-    """Write the record of a committed batch, exactly once like its rows.
-
-    Args:
-        picked: the store where the batch is committed.
-        query: the query, at the batch.
-        written: the offsets of its rows, with their digests.
-        checkpoint: the path of the query's checkpoint, if Spark has given it to the sink.
-
-    Raises the errors of ``StagingWriter`` and of ``commit``.
-    """
+    """Write the record of a committed batch, exactly once like its rows."""
     query_id, batch = query.app_id, query.version
     tp = partition_of(query_id)
     ranges = sorted(AuditedRange(*each.tp, each.start, each.end, each.digest) for each in written)
     deadline = Deadline(options.delivery_timeout_s)
+
+    def last_at(client: StoreClient) -> tuple[int, list[bytes]]:
+        ((end, *_),) = client.transaction_states([tp], timeout_s=timing.REQUEST_TIMEOUT_S)
+        start = max(0, end - _LAST)
+        return end, [*read_contents(client, tp, start, end, timeout_s=timing.REQUEST_TIMEOUT_S)]
+
     with WriterFactory(options, picked) as factory, factory.open(tp) as writer:
-
-        def last_at(client: StoreClient) -> tuple[int, list[bytes]]:
-            ((end, *_),) = client.transaction_states([tp], timeout_s=timing.REQUEST_TIMEOUT_S)
-            start = max(0, end - _LAST)
-            return end, [*read_contents(client, tp, start, end, timeout_s=timing.REQUEST_TIMEOUT_S)]
-
         _, last = max(answer for _, answer in factory.session.ask(last_at, deadline))
         before, own = split(last, batch)
-        source = _source_digest(checkpoint, batch)
+        source = ""  # if the checkpoint's path or its files are unknown here
+        with suppress(ConfigError):
+            source = Checkpoint.read(checkpoint).source_digest(batch) if checkpoint else ""
         if own and not (own.source and source):  # only one of the runs may know the checkpoint
             source = own.source
         rows = sum(each.end - each.start for each in written)
@@ -79,13 +73,3 @@ def write_record(
         staged = writer.finish(deadline)
     trail = _AuditTrail(query_id, batch, AUDIT_TOPIC, query.owner, is_query=True)
     commit_coordinator.commit(options, picked, [staged], trail)
-
-
-def _source_digest(checkpoint: str, batch: int) -> str:
-    """Return the digest of the batch's source offsets; empty if they can't be read here."""
-    if not checkpoint:
-        return ""
-    try:
-        return Checkpoint.read(checkpoint).source_digest(batch)
-    except ConfigError:
-        return ""

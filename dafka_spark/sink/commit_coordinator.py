@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
-from dafka_core.errors import ConfigError, DafkaError, DataLossError, StoreUnreachableError
+from dafka_core.errors import ConfigError, DafkaError, DataLossError
 from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.log_entries import Discard
@@ -15,22 +16,17 @@ from dafka_core.model.row_digest import RowDigest
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.application import Application, Progress, partition_address
+from dafka_spark.sink.application import Application, partition_address
 from dafka_spark.sink.staging import WrittenRange
 from dafka_spark.sink.store_session import PickedStore, StoreSession
+
+_Digests = dict[TopicPartition, RowDigest]
 
 _log = logging.getLogger("dafka_spark")
 
 
 def pick_store(options: SinkOptions) -> PickedStore:
-    """Return the store that has most of the topic.
-
-    If several have as much, the topic's name decides: always the same one.
-
-    Raises:
-        ConfigError: too few stores serve Arrow Flight.
-        StoreUnreachableError: no store answers, or one that may come back does not.
-    """
+    """Return the store that has most of the topic; of several, the topic's name chooses one."""
 
     def size_at(client: StoreClient) -> int:
         if not options.topic:  # column topic names it; the store must answer all the same
@@ -56,17 +52,12 @@ def commit(
     ranges: Sequence[WrittenRange],
     application: Application,
 ) -> list[WrittenRange]:
-    """Make all rows that tasks have staged visible in one step.
+    """Make all rows that tasks have staged visible in one step, and wait for ``acks``.
 
     Rows of an application's version that are committed already are compared and not written
-    again.  Then wait until the number of stores that must acknowledge have the rows.
-
-    Returns:
-        The ranges of the version, with the digests of those that were compared.
+    again.  Returns the ranges of the version, with the digests of those that were compared.
 
     Raises:
-        ConfigError: the write has too many partitions for one step.
-        ApplicationError, TransactionChangedError: the version is committed with other rows.
         FencedError, OffsetConflictError: another writer took a partition; nothing is visible.
         StoreUnreachableError: the store does not answer; nothing may be visible, or everything.
         NotAcknowledgedError: other stores do not have it in time; it is visible.
@@ -83,11 +74,13 @@ def commit(
             for each in (*committed, *rest)
         ]
 
-        def commit_at(client: StoreClient) -> None:
-            client.commit(written[len(committed) :], timeout_s=deadline.left_s)
-
         if rest:
-            _at_store(session, picked.store, commit_at, deadline)
+            staged = written[len(committed) :]
+            session.do_at(
+                picked.store,
+                lambda client: client.commit(staged, timeout_s=deadline.left_s),
+                deadline,
+            )
         if written and options.acks_needed != 1:
             session.wait_for_acks(
                 [(each.tp, each.transaction) for each in written],
@@ -112,22 +105,39 @@ def _compared(
     A version is committed in one step at one store, so it is known as a whole, unless that store
     is away and others received a part.  The rows are compared as a whole, as Spark may cut the same
     rows into other tasks.  Of a part, each partition must have the rows that are staged for it.
+    If some of the committed rows are trimmed, they are only counted.
     """
-    last = application.progress(session, deadline) if application.app_id else Progress()
+    if not application.app_id:
+        return [], [*ranges]
+    last = application.progress(session, deadline)
     if application.is_query and application.topic and ranges and not last.written:
         application.warn_of_other_topics(session, deadline)
-    if last.version < application.version or not application.app_id:
+    if last.version < application.version:
         return [], [*ranges]
     if last.version > application.version:
         raise application.outdated(last)
-    committed, staged = _digests(session, picked, ranges, last, deadline)
+
+    def digests_at(client: StoreClient, some: Sequence[WrittenRange]) -> _Digests:
+        asked = [(*each.tp, each.attempt, each.start, each.end) for each in some]
+        digests = client.digests(asked, timeout_s=deadline.left_s)
+        return {each.tp: digest for each, digest in zip(some, digests, strict=True)}
+
+    written = [WrittenRange(tp, each.start, each.end) for tp, each in last.written.items()]
+    committed: _Digests = {}
+    try:
+        for client in set(last.holders.values()):
+            held = [each for each in written if last.holders[each.tp] is client]
+            committed |= digests_at(client, held)
+        staged = session.do_at(picked.store, lambda client: digests_at(client, ranges), deadline)
+    except DataLossError as error:
+        _log.warning("rows of a write that is repeated are only counted: %s", error)
+        committed, staged = (
+            {each.tp: RowDigest(each.end - each.start) for each in some}
+            for some in (written, ranges)
+        )
     if last.is_whole and _by_topic(committed) == _by_topic(staged):
         rest = []
-    elif (
-        len(ranges) == last.partitions
-        and committed.keys() <= staged.keys()
-        and all(staged[tp] == digest for tp, digest in committed.items())
-    ):
+    elif len(ranges) == last.partitions and committed.items() <= staged.items():
         rest = [each for each in ranges if each.tp not in committed]
     else:
         rows, now = (sum(each.count for each in some.values()) for some in (committed, staged))
@@ -136,44 +146,7 @@ def _compared(
         "version %d of application %r is committed already, to %s: %d partitions are left to write"
     )
     _log.warning(text, application.version, application.app_id, last.found, len(rest))
-    return [
-        WrittenRange(tp, start, end, digest=str(committed[tp]))
-        for tp, (_, start, end) in last.written.items()
-    ], rest
-
-
-_Digests = dict[TopicPartition, RowDigest]
-
-
-def _digests(
-    session: StoreSession,
-    picked: PickedStore,
-    ranges: Sequence[WrittenRange],
-    last: Progress,
-    deadline: Deadline,
-) -> tuple[_Digests, _Digests]:
-    """Return the digests of committed and of staged rows; only their counts if some are trimmed."""
-    staged: _Digests = {}
-
-    def digests_at(client: StoreClient) -> None:
-        asked = [(*each.tp, each.attempt, each.start, each.end) for each in ranges]
-        found = client.digests(asked, timeout_s=deadline.left_s)
-        staged.update(zip([each.tp for each in ranges], found, strict=True))
-
-    committed: _Digests = {}
-    try:
-        for client in set(last.holders.values()):
-            held = [tp for tp in last.written if last.holders[tp] is client]
-            asked = [(*tp, "", *last.written[tp][1:]) for tp in held]
-            found = client.digests(asked, timeout_s=deadline.left_s)
-            committed.update(zip(held, found, strict=True))
-        if ranges:
-            _at_store(session, picked.store, digests_at, deadline)
-    except DataLossError as error:
-        _log.warning("rows of a write that is repeated are only counted: %s", error)
-        committed = {tp: RowDigest(each.end - each.start) for tp, each in last.written.items()}
-        staged = {each.tp: RowDigest(each.end - each.start) for each in ranges}
-    return committed, staged
+    return [replace(each, digest=str(committed[each.tp])) for each in written], rest
 
 
 def _by_topic(digests: _Digests) -> dict[str, RowDigest]:
@@ -191,8 +164,7 @@ def discard(
 ) -> None:
     """Discard what tasks have staged, if the store answers.
 
-    Args:
-        partitions: where killed tasks may have staged rows without a report.
+    Killed tasks may have staged rows in ``partitions`` without a report.
     """
     deadline = Deadline(timing.DISCARD_TIMEOUT_S)
     discards = {Discard(each.tp, each.attempt) for each in ranges if each.attempt}
@@ -206,19 +178,4 @@ def discard(
             client.discard(part, timeout_s=deadline.left_s)
 
     with suppress(DafkaError), StoreSession(options.mesh_address, picked.locations) as session:
-        _at_store(session, picked.store, discard_at, deadline)
-
-
-def _at_store(
-    session: StoreSession, store: str, work: Callable[[StoreClient], None], deadline: Deadline
-) -> None:
-    """Do some work at a store, and try again after each loss of the store until the deadline."""
-    lost = StoreUnreachableError(store, "it is unreachable")
-    for client in session.clients_at(store, deadline):
-        try:
-            if client is not None:
-                work(client)
-                return
-        except StoreUnreachableError as error:
-            lost = error
-    raise lost
+        session.do_at(picked.store, discard_at, deadline)

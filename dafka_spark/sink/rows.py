@@ -41,15 +41,11 @@ CLOSED: Final = ("value", "key", "headers")
 """The columns that an envelope contains, as ``close_columns`` takes them."""
 
 MAX_TOPICS: Final = 1000
-"""Topics that one task writes: each has a writer, with rows in memory."""
+"""Topics of one task: each has a writer, with rows in memory."""
 
 
 def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
-    """Return the codec for column ``value``; None if its bytes are written unchanged.
-
-    Raises:
-        ColumnError: the options don't allow a column of this type.
-    """
+    """Return the codec for column ``value``; None if its bytes are written unchanged."""
     kind = plain_strings(kind)
     found = kind.simpleString()
     if options.value_format == BYTES:
@@ -68,26 +64,8 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
         except ValueError as error:
             raise ColumnError("value", str(error)) from None
     if found != (wanted := codec.kind.simpleString()):
-        raise ColumnError("value", f"is {found}, and option valueSchema says {wanted}")
+        raise ColumnError("value", f"is {found}, and option valueSchema is {wanted}")
     return codec
-
-
-def encoded(batches: Iterator[pa.RecordBatch], codec: Codec | None) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with column ``value`` encoded.
-
-    Raises:
-        ColumnError: the codec cannot encode a row.
-    """
-    for batch in batches:
-        at = [name.lower() for name in batch.schema.names].index("value")
-        if codec is None:
-            yield batch
-            continue
-        try:
-            values = codec.encode(batch.column(at))
-        except ValueError as error:
-            raise ColumnError("value", str(error)) from None
-        yield batch.set_column(at, batch.schema.names[at], values)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -125,14 +103,17 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise ConfigError("topic", None, why)
 
 
-def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the contents of a batch's records for each topic, in the order of the rows.
-
-    Raises:
-        ColumnError: a row has no topic, a topic name is invalid, a header has no name, or a
-            column of a SQL table that cannot be written is not null.
-    """
+def by_topic(
+    batch: pa.RecordBatch, options: SinkOptions, codec: Codec | None = None
+) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the contents of a batch's records for each topic, in the order of the rows."""
     batch = batch.rename_columns([name.lower() for name in batch.schema.names])
+    if codec is not None:
+        try:
+            values = codec.encode(batch["value"])
+        except ValueError as error:
+            raise ColumnError("value", str(error)) from None
+        batch = batch.set_column(batch.schema.get_field_index("value"), "value", values)
     if not WRITTEN.issuperset(batch.schema.names):
         _check_inserted(batch, options)
     contents = _contents(batch, options)
@@ -151,7 +132,6 @@ def by_topic(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[tuple[str,
 
 
 def _contents(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
-    """Return the contents of the records: in envelopes where rows have more than a value."""
     if not options.opens:
         return _whole(batch, "value", "coalesce them, or leave out option envelope = none")
     columns = [batch.column(name) if name in batch.schema.names else None for name in CLOSED]
@@ -172,9 +152,8 @@ def _check_inserted(batch: pa.RecordBatch, options: SinkOptions) -> None:
     topic = options.topic
     named = set(map(unescape, batch.column("topic").unique().drop_null().to_pylist()))
     if topic and (others := named - {topic}):
-        to = quoted(topic)
-        why = f"is {quoted(min(others))}, and the table is written to topic {to}; leave it out"
-        raise ColumnError("topic", why)
+        why = f"is {quoted(min(others))}, and the table is written to topic {quoted(topic)}"
+        raise ColumnError("topic", f"{why}; leave it out")
 
 
 def _whole(batch: pa.RecordBatch, name: str, cure: str) -> pa.Array:
@@ -189,14 +168,12 @@ def write_rows(
     options: SinkOptions,
     address_of: Callable[[str], str],
     open_: Callable[[TopicPartition], StagingWriter],
+    codec: Codec | None = None,
 ) -> tuple[WrittenRange, ...]:
     """Stage a task's rows, each batch after its check, and wait until they are on disk.
 
     A topic from option ``topic`` is opened before the first row, so that a query that can't be
     written fails early.
-
-    Raises:
-        NotAcknowledgedError: the store does not have the rows within ``deliveryTimeoutMs``.
     """
     writers: dict[str, StagingWriter] = {}
     digests: dict[str, RowDigest] = {}
@@ -214,7 +191,7 @@ def write_rows(
         if options.topic:
             writer_of(options.topic)
         for batch in batches:
-            for topic, contents in list(by_topic(batch, options)):
+            for topic, contents in list(by_topic(batch, options, codec)):
                 if len(contents):
                     writer_of(topic).write(contents)
                     if options.audit:

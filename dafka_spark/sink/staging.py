@@ -35,35 +35,27 @@ from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.store_session import PickedStore, StoreSession
 
+# Rows are sent when they reach one of these.  Half of a store's largest block, so that the store
+# makes one block of them even where one of Spark's batches exceeds the limit by far.
 BLOCK_ROWS: Final = MAX_BATCH_RECORDS
 BLOCK_BYTES: Final = MAX_BATCH_BYTES // 2
-"""Rows are sent when they reach one of these.  Half of a store's largest block, so that the store
-makes one block of them even where one of Spark's batches exceeds the limit by far."""
-
+# Rows in memory of one partition.  With more, a task depends on those that the store has on disk.
 RETAINED_BYTES: Final = 64 << 20
-"""Rows that a task keeps in memory to stage them again.  A task with more depends on the rows that
-the store has on disk."""
-
-MAX_STREAMS: Final = 4
-"""Streams that a task has open: a store serves 32, and other tasks write to it, too."""
-
+MAX_STREAMS: Final = 4  # of a task: a store serves 32, and other tasks write to it, too
+# A stream without new rows is closed after this time: a task may compute its next rows for minutes,
+# and opening one again takes milliseconds.
 HOLD_S: Final = 1.0
-"""A stream without new rows is closed after this time.  A store serves few streams, and a task may
-compute its next rows for minutes; opening one again takes milliseconds."""
 
 _LOST: Final = (StoreUnreachableError, OffsetConflictError, TransactionExistsError)
 """Errors after which a writer asks the store for its state and continues from there."""
-
-States = Sequence[tuple[StoreClient, TransactionState]]
-"""The state of one partition at each store."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRange:
     """Offsets ``start`` to ``end`` (exclusive) that a task has written to one partition.
 
-    ``attempt`` has staged them; it is empty if they are committed already.  ``digest`` is the rows'
-    (``RowDigest``) if the query is audited.
+    ``attempt`` has staged them; it is empty if they are committed already.  Only an audited query
+    has a ``digest`` of the rows.
     """
 
     tp: TopicPartition
@@ -102,18 +94,13 @@ class RowBuffer:
 
 
 class WriterFactory(Closing):
-    """Opens a task's writers, one for each partition; to be closed.
-
-    Attributes:
-        session: the stores.
-        streams: the writers with an open stream, the least recently opened first.
-    """
+    """Opens a task's writers, one for each partition."""
 
     def __init__(self, options: SinkOptions, picked: PickedStore) -> None:
         self.timeout_s = options.delivery_timeout_s
         self.picked = picked.store
         self.session = StoreSession(options.mesh_address, picked.locations)
-        self.streams: dict[StagingWriter, Callable[[], None]] = {}
+        self.streams: dict[StagingWriter, None] = {}  # writers with an open stream, oldest first
 
     def close(self) -> None:
         """Return the stores' clients."""
@@ -124,32 +111,26 @@ class WriterFactory(Closing):
 
         The picked store first catches up with every other store.  What earlier attempts have
         staged at the others is discarded.
-
-        Raises:
-            StoreUnreachableError: the picked store, or one that may have more, is unreachable.
         """
-        states = self._caught_up(tp, Deadline(self.timeout_s))
-        (picked,) = (each for each in states if each[0].location.store == self.picked)
-        fence(tp, states, picked[0], picked[1].end)
-        return StagingWriter(tp, self, *picked, {state.attempt for _, state in states})
 
-    def _caught_up(self, tp: TopicPartition, deadline: Deadline) -> States:
         def state_at(client: StoreClient) -> TransactionState:
             return client.transaction_states([tp], timeout_s=timing.REQUEST_TIMEOUT_S)[0]
 
-        why, away = "it is unreachable", Deadline(timing.STORE_TIMEOUT_S)
+        deadline, away = Deadline(self.timeout_s), Deadline(timing.STORE_TIMEOUT_S)
+        why = "it is unreachable"
         for _ in deadline.attempts():
             states = self.session.ask(state_at, deadline)
             end = max(state.end for _, state in states)
-            for client, state in states:
-                if client.location.store == self.picked:
-                    if state.end >= end:
-                        return states
-                    why = f"it has {tp} up to offset {state.end}, and another store up to {end}"
-                    with suppress(StoreUnreachableError):
-                        client.wait(tp, end, timeout_s=deadline.left_s)
-                    break
-            else:
+            picked = [each for each in states if each[0].location.store == self.picked]
+            for client, state in picked:
+                if state.end == end:
+                    fence(tp, states, client, end)
+                    attempts = {each.attempt for _, each in states}
+                    return StagingWriter(tp, self, client, state, attempts)
+                why = f"it has {tp} up to offset {state.end}, and another store up to {end}"
+                with suppress(StoreUnreachableError):
+                    client.wait(tp, end, timeout_s=deadline.left_s)
+            if not picked:
                 if away.is_over:  # others are reachable: Spark's next attempt need not wait
                     break
                 self.session.refresh()
@@ -159,14 +140,8 @@ class WriterFactory(Closing):
 class StagingWriter:
     """Stages the rows of one task for one partition.
 
-    Args:
-        state: the partition's at the picked store.
-        attempts: those that this one replaces; any other attempt at the store has taken over.
-
-    Attributes:
-        attempt: the one that stages the rows; a new one each time all rows are staged again.
-        start, end: the offsets that the rows will have.
-        is_whole: True while all rows are retained.
+    The rows will have the offsets ``start`` to ``end``.  ``attempt`` is a new one each time all
+    rows are staged again; it replaces ``attempts``, and any other one at the store has taken over.
     """
 
     def __init__(
@@ -177,9 +152,8 @@ class StagingWriter:
         state: TransactionState,
         attempts: set[str],
     ) -> None:
-        self.attempt = uuid.uuid4().hex.upper()
+        self.attempt = _new_attempt()
         self.start = self.end = state.end
-        self.is_whole = True
         self._tp = tp
         self._factory = factory
         self._client = client
@@ -187,39 +161,38 @@ class StagingWriter:
         self._buffer = RowBuffer()
         self._retained: deque[RecordBatch] = deque()
         self._put: PutStream | None = None
-        self._waited_s = 0.0
-        """How long the writer has waited for its turn at the store."""
+        self._waited_s = 0.0  # for a turn at a busy store
         # Held by the task's thread, or by the timer's while it closes the stream.
         self._lock = threading.RLock()
         self._timer = threading.Timer(0, self._close_idle)
 
     def write(self, contents: pa.Array) -> None:
-        """Take binary or string values without nulls."""
+        """Stage binary or string values without nulls."""
         for block in self._buffer.add(contents):
             self._add(block, Deadline(self._factory.timeout_s))
 
     def finish(self, deadline: Deadline) -> WrittenRange:
-        """Wait until all rows are on the store's disk.
-
-        Raises:
-            NotAcknowledgedError: they are not at the deadline.
-            FencedError: another attempt has taken over.
-        """
+        """Wait until all rows are on the store's disk."""
         for block in self._buffer.rest():
             self._add(block, deadline)
-        self._retry(self._wait_staged, deadline)
-        self._close()
+        self.pause(deadline)
         self._retained.clear()
         return WrittenRange(self._tp, self.start, self.end, self.attempt)
 
-    def pause(self) -> None:
-        """Close the stream as soon as all rows in it are on the store's disk.
-
-        Raises:
-            NotAcknowledgedError: they are not within ``deliveryTimeoutMs``.
-        """
-        self._retry(self._wait_staged, Deadline(self._factory.timeout_s))
+    def pause(self, deadline: Deadline) -> None:
+        """Close the stream as soon as all rows in it are on the store's disk."""
+        self._retry(lambda: self._wait_durable(self.end, deadline.left_s), deadline)
         self._close()
+
+    @property
+    def is_whole(self) -> bool:
+        """True while all rows are retained."""
+        return self._first_retained == self.start
+
+    @property
+    def retained_bytes(self) -> int:
+        """The memory that retained rows take: values, and the offset of each."""
+        return sum(batch.values.size_bytes + 4 * batch.count for batch in self._retained)
 
     def __enter__(self) -> Self:
         return self
@@ -231,12 +204,9 @@ class StagingWriter:
                 discard = Discard(self._tp, self.attempt)
                 self._client.discard([discard], timeout_s=timing.DISCARD_TIMEOUT_S)
 
-    # -- the rows' way to the store's disk -------------------------------------------------------
-
     @property
-    def retained_bytes(self) -> int:
-        """The memory that retained rows take: values, and the offset of each."""
-        return sum(batch.values.size_bytes + 4 * batch.count for batch in self._retained)
+    def _first_retained(self) -> int:
+        return self._retained[0].offset if self._retained else self.end
 
     def _add(self, values: pa.Array, deadline: Deadline) -> None:
         try:
@@ -248,7 +218,7 @@ class StagingWriter:
         except _LOST as error:
             self._reconnect(error, deadline)
         while len(self._retained) > 1 and self.retained_bytes > RETAINED_BYTES:
-            self._retry(self._release, deadline)
+            self._retry(lambda: self._release(deadline.left_s), deadline)
 
     def _send(self, batches: Sequence[RecordBatch]) -> None:
         with self._lock:
@@ -264,9 +234,9 @@ class StagingWriter:
     def _open_stream(self, offset: int) -> PutStream:
         streams = self._factory.streams
         while len(streams) >= MAX_STREAMS:
-            for pause in list(streams.values())[:1]:  # timers remove others meanwhile
-                pause()
-        streams[self] = self.pause
+            for writer in list(streams)[:1]:  # timers remove others meanwhile
+                writer.pause(Deadline(self._factory.timeout_s))
+        streams[self] = None
         return self._client.put(
             self._tp,
             offset,
@@ -275,23 +245,18 @@ class StagingWriter:
             timeout_s=self._factory.timeout_s,
         )
 
-    def _wait_staged(self, deadline: Deadline) -> None:
-        with self._lock:
-            self._wait_durable(self.end, deadline.left_s)
-
     def _wait_durable(self, end: int, timeout_s: float) -> int:
-        """Wait until the rows up to ``end`` are on disk, and return how many are."""
-        if self._put is None:  # closed because all rows were
-            return self.end
-        durable = self._put.wait_durable(end, timeout_s=timeout_s)
-        self._waited_s = 0.0
-        return durable
-
-    def _release(self, deadline: Deadline) -> None:
-        """Release the oldest retained rows once they are on the store's disk."""
-        self.is_whole = False
+        """Wait until the rows up to ``end`` are on disk; return the end of those that are."""
         with self._lock:
-            durable = self._wait_durable(self._retained[0].end, deadline.left_s)
+            if self._put is None:  # closed because all rows were
+                return self.end
+            durable = self._put.wait_durable(end, timeout_s=timeout_s)
+            self._waited_s = 0.0
+            return durable
+
+    def _release(self, timeout_s: float) -> None:
+        """Release the oldest retained rows once they are on the store's disk."""
+        durable = self._wait_durable(self._retained[0].end, timeout_s)
         while self._retained and self._retained[0].end <= durable:
             self._retained.popleft()
 
@@ -309,13 +274,11 @@ class StagingWriter:
             self._wait_durable(self.end, self._factory.timeout_s)
             self._close()
 
-    # -- the store is lost -----------------------------------------------------------------------
-
-    def _retry(self, step: Callable[[Deadline], None], deadline: Deadline) -> None:
+    def _retry(self, step: Callable[[], object], deadline: Deadline) -> None:
         """Do a step at the store, and again after each loss of the store."""
         while True:
             try:
-                step(deadline)
+                step()
             except _LOST as error:
                 self._reconnect(error, deadline)
                 if deadline.is_over:
@@ -326,9 +289,7 @@ class StagingWriter:
     def _reconnect(self, error: DafkaError, deadline: Deadline) -> None:
         """Continue at the picked store as soon as it is reachable.
 
-        Raises:
-            NotAcknowledgedError: it is unreachable until the deadline, or given up by the mesh.
-            FencedError: another attempt has taken over.
+        If the mesh gives it up, fail at once: Spark can try again at another store.
         """
         self._close()
         self._wait_turn(error, deadline)
@@ -344,7 +305,7 @@ class StagingWriter:
                 self._wait_turn(error, deadline)
             if away.is_over and session.has_given_up(store):
                 error = StoreUnreachableError(store, "it alone had rows of the job, and is gone")
-                deadline = away  # Spark's next attempt need not wait
+                deadline = away
                 break
         raise self._not_acknowledged(deadline) from error
 
@@ -354,8 +315,7 @@ class StagingWriter:
         self._client = client
         (state,) = client.transaction_states([self._tp], timeout_s=timing.REQUEST_TIMEOUT_S)
         at = state.staged_end
-        first = self._retained[0].offset if self._retained else self.end
-        if state.attempt == self.attempt and first <= at <= self.end:
+        if state.attempt == self.attempt and self._first_retained <= at <= self.end:
             missing = [each for each in self._retained if each.end > at]
             self._send([each.between(max(at, each.offset), each.end) for each in missing])
             return True
@@ -363,21 +323,16 @@ class StagingWriter:
         is_taken = at > state.end and state.attempt and state.attempt not in self._attempts
         if is_taken or not self.is_whole:
             raise FencedError(*self._tp, self.attempt)
-        if state.end < self.start:
+        moved = state.end - self.start
+        if moved < 0:
             return False
-        self._stage_all(state.end)
-        return True
-
-    def _stage_all(self, start: int) -> None:
-        """Stage all rows as a new attempt: rows of the last one may still be on their way."""
-        moved = start - self.start
-        self._retained = deque(
-            replace(batch, offset=batch.offset + moved) for batch in self._retained
-        )
-        self.start, self.end = start, self.end + moved
-        self.attempt = uuid.uuid4().hex.upper()
+        # All rows, as a new attempt: rows of the last one may still be on their way.
+        self.attempt = _new_attempt()
         self._attempts.add(self.attempt)
+        self.start, self.end = state.end, self.end + moved
+        self._retained = deque(replace(each, offset=each.offset + moved) for each in self._retained)
         self._send([*self._retained])
+        return True
 
     def _wait_turn(self, error: DafkaError, deadline: Deadline) -> None:
         """After a refusal by a busy store, pause; restart the deadline if it serves others."""
@@ -391,29 +346,33 @@ class StagingWriter:
         return NotAcknowledgedError(*self._tp, self.end - self.start, deadline.timeout_s)
 
 
-def fence(tp: TopicPartition, states: States, picked: StoreClient, end: int) -> None:
+def fence(
+    tp: TopicPartition,
+    states: Sequence[tuple[StoreClient, TransactionState]],
+    picked: StoreClient,
+    end: int,
+) -> None:
     """Discard what earlier attempts have staged at other stores than the picked one.
 
     At the picked store, the first rows of the new attempt replace them.  A part of an older
     transaction, which does not begin at the partition's ``end``, stays: it cannot be joined with
     the new one, and the store that has all of it may be sending the rest.
     """
+    timeout_s = timing.DISCARD_TIMEOUT_S
     for client, state in states:
         is_older = not state.attempt and state.end != end
-        if client is not picked and state.staged_end > state.end and not is_older:
-            with suppress(DafkaError):
-                attempt = state.attempt or _take_over(client, tp, state.end)
-                client.discard([Discard(tp, attempt)], timeout_s=timing.DISCARD_TIMEOUT_S)
+        if client is picked or state.staged_end <= state.end or is_older:
+            continue
+        attempt = state.attempt or _new_attempt()
+        with suppress(DafkaError):
+            if not state.attempt:
+                # A store that is lost has committed these rows.  They must not be joined with the
+                # new ones, which have the same offsets, and perhaps another order.
+                with client.put(tp, state.end, attempt=attempt, timeout_s=timeout_s) as put:
+                    put.write(pa.array([b""], pa.binary()))
+                    put.wait_durable(state.end + 1, timeout_s=timeout_s)
+            client.discard([Discard(tp, attempt)], timeout_s=timeout_s)
 
 
-def _take_over(client: StoreClient, tp: TopicPartition, end: int) -> str:
-    """Replace a part of a transaction that another store has committed before it was lost.
-
-    The part must not be joined with the rows that are staged now: they have the same offsets, and
-    perhaps another order.
-    """
-    attempt = uuid.uuid4().hex.upper()
-    with client.put(tp, end, attempt=attempt, timeout_s=timing.DISCARD_TIMEOUT_S) as put:
-        put.write(pa.array([b""], pa.binary()))
-        put.wait_durable(end + 1, timeout_s=timing.DISCARD_TIMEOUT_S)
-    return attempt
+def _new_attempt() -> str:
+    return uuid.uuid4().hex.upper()

@@ -1,4 +1,4 @@
-"""The stores that one task or one driver call uses: clients, found again after a failure."""
+"""The stores of one task or one driver call: clients, found again after a failure."""
 
 from __future__ import annotations
 
@@ -45,21 +45,19 @@ class PickedStore(NamedTuple):
 
 
 class StoreSession(Closing):
-    """Clients of the stores of one mesh; to be closed.
-
-    Args:
-        address: how to join the mesh.
-        locations: the stores' locations, as another process knows them.
-    """
+    """Clients of the stores of one mesh; ``locations`` are those that another process knows."""
 
     def __init__(self, address: MeshAddress, locations: Sequence[StoreLocation] = ()) -> None:
         self._address = address
         self._stack = ExitStack()
         registry = _registries.get(address)
         if registry is None or not _endpoints(locations) <= _endpoints(registry.locations):
-            # Their age is unknown, so ``current`` verifies them.
-            found = locations or remembered(address.name)
-            registry = _registries[address] = StoreRegistry(found, keys=address.keys)
+            # Their age is unknown, so ``clients`` verifies them.
+            known = remembered(address.name)
+            if not known:  # this machine is new
+                remember(address.name, locations)
+            registry = StoreRegistry(locations or known, keys=address.keys)
+            _registries[address] = registry
         self._registry = registry
 
     def close(self) -> None:
@@ -76,23 +74,16 @@ class StoreSession(Closing):
         """Stores that stopped answering less than ``STORE_TIMEOUT_S`` ago: they may come back."""
         return self._registry.silent(timing.STORE_TIMEOUT_S)
 
-    def known(self) -> list[StoreClient]:
-        """Return the known stores without contacting them; discover them if there are none."""
-        locations = self._registry.locations
-        return self._clients(locations) if locations else self.refresh()
-
-    def current(self) -> list[StoreClient]:
+    def clients(self) -> list[StoreClient]:
         """Return the known stores if one of them confirms the list; otherwise ``refresh``.
 
-        Otherwise the commits of a store that has returned could be missed, and written again.
+        Without a confirmation, commits of a store that has returned would be missed.
         """
         registry, locations = self._registry, self._registry.locations
-        if not locations:
-            return self.refresh()
-        clients = self._clients(locations)
-        if time.monotonic() - registry.updated_at < timing.REGISTRY_MAX_AGE_S:
-            return clients
-        if not registry.silent():
+        if locations and time.monotonic() < registry.updated_at + timing.REGISTRY_MAX_AGE_S:
+            return self._borrowed(locations)
+        if locations and not registry.silent():
+            clients = self._borrowed(locations)
             with suppress(StoreUnreachableError):
                 confirmed = clients[0].stores(timeout_s=timing.REQUEST_TIMEOUT_S)
                 if _endpoints(confirmed) == _endpoints(locations):
@@ -102,29 +93,21 @@ class StoreSession(Closing):
     def refresh(self) -> list[StoreClient]:
         """Discover the stores in the mesh and return those that answer, if any."""
         registry = self._registry
-        with connections.lend(self._address) as reader:
+        with connections.borrow_reader(self._address) as reader:
             with suppress(NoStoreError):
                 reader.hear_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             registry.update(reader.endpoints(), reader.stores())
         registry.ask(lambda client: None, max_age_s=0.0, again=True)
         remember(self._address.name, registry.locations)
-        return self._clients(registry.locations)
+        return self._borrowed(registry.locations)
 
-    def require(self, acks: int, deadline: Deadline) -> list[StoreClient]:
-        """Return the stores as soon as there are as many as must acknowledge, at least one.
-
-        Logs once what is missing while it waits.
-
-        Raises:
-            ConfigError: too few stores serve Arrow Flight.
-            NoStoreError: no store answers at the addresses in option ``stores``.
-        """
-        found: list[StoreClient] = []
+    def require(self, acks: int, deadline: Deadline) -> None:
+        """Wait for as many stores as must acknowledge, at least one; log once what is missing."""
         has_logged = False
         for attempt in deadline.attempts():
-            found = self.refresh() if attempt else self.current()
-            if len(found) >= max(acks, 1):
-                return found
+            found = len(self.refresh() if attempt else self.clients())
+            if found >= max(acks, 1):
+                return
             if not found and self._registry.others:
                 if deadline.waited_s >= timing.FLIGHT_ANNOUNCE_TIMEOUT_S:
                     break
@@ -132,17 +115,14 @@ class StoreSession(Closing):
                 has_logged or deadline.is_over
             ):
                 has_logged = True
-                self._log_missing(len(found), acks, deadline)
-        raise self._too_few(len(found), acks, deadline.timeout_s)
-
-    def _log_missing(self, found: int, acks: int, deadline: Deadline) -> None:
-        if not found:
-            no_store = NoStoreError((self._address.name,), deadline.waited_s)
-            with connections.lend(self._address) as reader:
-                preflight.explain(reader, self._address, no_store, deadline)
-        else:
-            error = self._too_few(found, acks, round(deadline.waited_s, 1))
-            _log.warning("%s. The query waits for up to %g s", error, deadline.timeout_s)
+                if found:
+                    error = self._too_few(found, acks, round(deadline.waited_s, 1))
+                    _log.warning("%s. The query waits for up to %g s", error, deadline.timeout_s)
+                    continue
+                no_store = NoStoreError((self._address.name,), deadline.waited_s)
+                with connections.borrow_reader(self._address) as reader:
+                    preflight.explain(reader, self._address, no_store, deadline)
+        raise self._too_few(found, acks, deadline.timeout_s)
 
     def _too_few(self, found: int, acks: int, waited_s: float) -> ConfigError:
         if found:
@@ -156,19 +136,15 @@ class StoreSession(Closing):
         return ConfigError("tower", self._address.name, why)
 
     def ask(self, request: Callable[[StoreClient], T], deadline: Deadline) -> Answers[T]:
-        """Return the answers of all stores.
+        """Return the answers of all stores, at least of one.
 
         Waits for a store that does not answer until the mesh has given it up: it may return at
         once, with more records than the others.
-
-        Raises:
-            StoreUnreachableError: a store that may have more does not answer until the deadline,
-                or no store does.
         """
         given_up = Deadline(timing.STORE_TIMEOUT_S)
         lost = StoreUnreachableError("", "no store with Arrow Flight is reachable")
         for attempt in deadline.attempts():
-            clients = self.refresh() if attempt or self.silent else self.current()
+            clients = self.refresh() if attempt or self.silent else self.clients()
             answers: Answers[T] = []
             failures: list[StoreUnreachableError] = []
             for client in clients:
@@ -184,13 +160,23 @@ class StoreSession(Closing):
             lost = failures[0] if failures else lost
         raise lost
 
-    def clients_at(self, store: str, deadline: Deadline) -> Iterator[StoreClient | None]:
-        """Yield a client of one store for each attempt until the deadline; None while it is away.
+    def do_at(self, store: str, work: Callable[[StoreClient], T], deadline: Deadline) -> T:
+        """Do some work at a store, again after each loss of the store until the deadline."""
+        lost = StoreUnreachableError(store, "it is unreachable")
+        for client in self.clients_at(store, deadline):
+            try:
+                if client is not None:
+                    return work(client)
+            except StoreUnreachableError as error:
+                lost = error
+        raise lost
 
-        Each attempt after the first discovers where the store is then.
-        """
+    def clients_at(self, store: str, deadline: Deadline) -> Iterator[StoreClient | None]:
+        """Yield a client of a store for each attempt until the deadline; None while it is away."""
         for attempt in deadline.attempts():
-            clients = self.refresh() if attempt else self.known()
+            # Known stores need no confirmation here: the store itself answers or does not.
+            known = self._borrowed(self.locations) if not attempt else []
+            clients = known or self.refresh()
             yield next((each for each in clients if each.location.store == store), None)
 
     def has_given_up(self, store: str) -> bool:
@@ -204,39 +190,32 @@ class StoreSession(Closing):
         """Wait until ``acks`` stores have all of these transactions on disk.
 
         With ``ALL_STORES`` one store is enough when the others are gone.  A store that catches up
-        is waited for as long as it makes progress.
-
-        Args:
-            holder: the store that has committed them, if it is known.
-
-        Raises:
-            NotAcknowledgedError: they don't have them at the deadline; a note names each store
-                that is behind.
+        is waited for while it makes progress.  ``holder`` has committed them, if it is known.
         """
         have = {holder} if holder else set()
+        behind: dict[str, _Behind] = {}
         given_up = Deadline(timing.STORE_TIMEOUT_S)
-        missing: dict[str, _Missing] = {}
-        clients = self.current()
+        clients = self.clients()
         while True:
             is_lost = False
             for client in clients:
                 store = client.location.store
                 if store in have or (acks != ALL_STORES and len(have) >= acks):
                     continue
-                pending = missing.get(store, _Missing(written, 0))
+                before = behind.get(store, _Behind(written, 0))
                 try:
                     wait_s = min(deadline.left_s, timing.POLL_INTERVAL_S)
-                    left = _missing_at(client, pending.transactions, wait_s)
+                    now = _missing_at(client, before.transactions, wait_s)
                 except StoreUnreachableError:
                     is_lost = True
                     continue
-                if left is None:
+                if not now.transactions:
                     have.add(store)
                     continue
-                is_new = len(left.transactions) < len(pending.transactions)
-                if store in missing and (is_new or left.end > pending.end):
+                is_new = len(now.transactions) < len(before.transactions)
+                if store in behind and (is_new or now.end > before.end):
                     deadline.restart()
-                missing[store] = left
+                behind[store] = now
             others = {client.location.store for client in clients} - have
             is_done = len(have) >= acks
             if acks == ALL_STORES:
@@ -244,38 +223,45 @@ class StoreSession(Closing):
             if is_done:
                 return
             if deadline.is_over:
-                behind = {store: missing[store] for store in others & missing.keys()}
-                raise _not_acknowledged(written, behind, deadline)
+                tp, last = written[-1]
+                error = NotAcknowledgedError(*tp, last.end - last.start, deadline.timeout_s)
+                for store in sorted(others & behind.keys()):
+                    error.add_note(f"store {store} {behind[store]}")
+                raise error
             if is_lost or not others:
                 deadline.pause()
                 clients = self.refresh()
 
-    def _clients(self, locations: Sequence[StoreLocation]) -> list[StoreClient]:
-        lend, keys = connections.lend_client, self._address.keys
-        return [self._stack.enter_context(lend(location, keys)) for location in locations]
+    def _borrowed(self, locations: Sequence[StoreLocation]) -> list[StoreClient]:
+        borrow, keys = connections.borrow_client, self._address.keys
+        return [self._stack.enter_context(borrow(location, keys)) for location in locations]
 
 
-class _Missing(NamedTuple):
+class _Behind(NamedTuple):
     """The transactions that a store lacks, and the end of the last one's partition there."""
 
     transactions: Written
     end: int
 
+    def __str__(self) -> str:
+        tp, last = self.transactions[-1]
+        why = f"has {tp} up to offset {self.end}, and others up to {last.end}"
+        return f"{why}: repair or stop it, or lower option acks"
 
-def _missing_at(client: StoreClient, written: Written, wait_s: float) -> _Missing | None:
+
+def _missing_at(client: StoreClient, written: Written, wait_s: float) -> _Behind:
     """Wait for the last of the transactions, then ask for the others in one request."""
     tp, last = written[-1]
     wanted = None if last.version == NO_VERSION else last
     end = client.wait(tp, last.end, transaction=wanted, timeout_s=wait_s)
     if end < last.end:
-        return _Missing(written, end)
-    if others := written[:-1]:
-        tps = [tp for tp, _ in others]
-        states = client.transaction_states(tps, timeout_s=timing.REQUEST_TIMEOUT_S)
-        pairs = zip(others, states, strict=True)
-        if left := [(each, state.end) for each, state in pairs if not _has(state, each[1])]:
-            return _Missing([each for each, _ in left], left[-1][1])
-    return None
+        return _Behind(written, end)
+    others = written[:-1]
+    tps = [tp for tp, _ in others]
+    states = client.transaction_states(tps, timeout_s=timing.REQUEST_TIMEOUT_S)
+    pairs = zip(others, states, strict=True)
+    left = [(each, state.end) for each, state in pairs if not _has(state, each[1])]
+    return _Behind([each for each, _ in left], left[-1][1] if left else end)
 
 
 def _has(state: TransactionState, transaction: Transaction) -> bool:
@@ -284,18 +270,6 @@ def _has(state: TransactionState, transaction: Transaction) -> bool:
         last is not None and (last == transaction or last.version > transaction.version)
     )
     return is_known and state.end >= transaction.end
-
-
-def _not_acknowledged(
-    written: Written, missing: dict[str, _Missing], deadline: Deadline
-) -> NotAcknowledgedError:
-    tp, last = written[-1]
-    error = NotAcknowledgedError(*tp, last.end - last.start, deadline.timeout_s)
-    for store, (transactions, end) in sorted(missing.items()):
-        tp, last = transactions[-1]
-        why = f"has {tp} up to offset {end}, and others up to {last.end}"
-        error.add_note(f"store {store} {why}: repair or stop it, or lower option acks")
-    return error
 
 
 def _endpoints(locations: Sequence[StoreLocation]) -> set[tuple[str, tuple[str, ...]]]:

@@ -23,10 +23,10 @@ from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.checkpoint import sync_checkpoint
 from dafka_spark.cluster.worker_process import settle
-from dafka_spark.options import SinkOptions, camel
+from dafka_spark.options import SinkOptions
 from dafka_spark.sink import application, audit, commit_coordinator
 from dafka_spark.sink.application import Application, own_address
-from dafka_spark.sink.rows import check_columns, encoded, row_codec, write_rows
+from dafka_spark.sink.rows import check_columns, row_codec, write_rows
 from dafka_spark.sink.staging import WriterFactory, WrittenRange
 from dafka_spark.sink.store_session import PickedStore
 
@@ -38,10 +38,7 @@ SPECULATION: Final = "spark.speculation"
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """The offsets that one task has staged, at the store that the driver picked.
-
-    ``query`` is the id of a streaming query.
-    """
+    """The offsets that one task has staged at the picked store, and the id of its query, if any."""
 
     ranges: tuple[WrittenRange, ...]
     picked: PickedStore = field(compare=False)
@@ -67,10 +64,14 @@ class _Writer:
     ) -> TaskCommit:
         assert self._picked is not None  # the driver has picked it on the way to the tasks
         task_number = _task().partitionId()
-        rows = encoded(batches, row_codec(self._value_kind, self._options))
+        codec = row_codec(self._value_kind, self._options)
         with WriterFactory(self._options, self._picked) as factory:
             written = write_rows(
-                rows, self._options, lambda topic: address(topic, task_number), factory.open
+                batches,
+                self._options,
+                lambda topic: address(topic, task_number),
+                factory.open,
+                codec,
             )
             picked = PickedStore(factory.picked, tuple(factory.session.locations))
         settle()
@@ -78,17 +79,13 @@ class _Writer:
 
 
 def _task() -> TaskContext:
-    """Return the running task; refuse speculation, which runs a task twice at the same time.
-
-    Both attempts write to one partition, where each would fence the other.
-    """
+    """Return the running task; refuse speculation: attempts at the same time fence each other."""
     task = TaskContext.get()
     if task is None:
         raise RuntimeError("rows are written by Spark's tasks only")
     if (task.getLocalProperty(SPECULATION) or "").lower() == "true":
-        raise ConfigError(
-            SPECULATION, "true", "format 'dafka' cannot write with speculative tasks; set it false"
-        )
+        why = "format 'dafka' cannot write with speculative tasks; set it false"
+        raise ConfigError(SPECULATION, "true", why)
     return task
 
 
@@ -104,9 +101,8 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
     ) -> None:
         super().__init__(schema, options)
         if overwrite:
-            raise ConfigError(
-                "mode", "overwrite", "a topic only grows; use mode('append'), or INSERT INTO"
-            )
+            why = "a topic only grows; use mode('append'), or INSERT INTO"
+            raise ConfigError("mode", "overwrite", why)
         if options.audit:
             raise ConfigError("audit", "true", "is for streaming queries: it notes micro-batches")
         self._write_id = uuid.uuid4().hex
@@ -152,16 +148,11 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         """Add a note to errors of two jobs that write under one name."""
         try:
             yield
-        except (
-            FencedError,
-            OffsetConflictError,
-            TransactionExistsError,
-        ) as error:
-            for option in ("writer_id", "txn_app_id"):
-                if name := getattr(self._options, option):
-                    why = "another job with this name may have written to the topic meanwhile"
-                    cure = "run one job after the other"
-                    error.add_note(f"option {camel(option)} = {name!r}: {why}; {cure}")
+        except (FencedError, OffsetConflictError, TransactionExistsError) as error:
+            option = "writerId" if self._options.writer_id else "txnAppId"
+            if name := self._options.writer_id or self._options.txn_app_id:
+                why = "another job with this name may have written to the topic meanwhile"
+                error.add_note(f"option {option} = {name!r}: {why}; run one job after the other")
             raise
 
 
@@ -169,21 +160,19 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Appends micro-batches to topics; all batches of a query write to the same partitions.
 
     Spark makes a writer for each batch and sends it to the tasks; and others, in another process of
-    the driver, to commit and to abort.
-
-    Args:
-        checkpoint: the path of the query's checkpoint, if Spark has given it to the sink.
+    the driver, to commit and to abort.  ``checkpoint`` is the path of the query's checkpoint, if
+    Spark has given it to the sink.
     """
 
     def __init__(self, schema: StructType, options: SinkOptions, checkpoint: str = "") -> None:
         super().__init__(schema, options)
         self._checkpoint = checkpoint
-        if options.writer_id:
-            why = "is for batch writes: a streaming query has partitions of its own already"
-            raise ConfigError("writerId", options.writer_id, why)
-        if options.txn_app_id:
-            why = "is for batch writes: each micro-batch of a query is written once anyway"
-            raise ConfigError("txnAppId", options.txn_app_id, why)
+        for name, value, why in (
+            ("writerId", options.writer_id, "a streaming query has partitions of its own already"),
+            ("txnAppId", options.txn_app_id, "each micro-batch of a query is written once anyway"),
+        ):
+            if value:
+                raise ConfigError(name, value, f"is for batch writes: {why}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Stage the rows of one task of a micro-batch."""

@@ -77,7 +77,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         self,
         schema: StructType,
         options: SourceOptions,
-        connect: connections.Connect = connections.lend_reader_for_query,
+        connect: connections.Connect = connections.borrow_reader_for_query,
     ) -> None:
         super().__init__(schema, options, connect)
         self._frozen: Heads | None = None

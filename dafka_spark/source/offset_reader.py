@@ -287,7 +287,7 @@ class OffsetReader:
             location, infos = part
             wanted = [(info.tp, each) for info in infos for each in times[info.tp] if each]
             try:
-                with connections.lend_client(location, self._options.keys) as client:
+                with connections.borrow_client(location, self._options.keys) as client:
                     own_us = time.time_ns() // 1_000
                     now_us = client.clock_us(timeout_s=self._answer_s)
                     rows = [(*tp, _by_clock(each, now_us)) for tp, each in wanted]
@@ -317,11 +317,11 @@ class OffsetReader:
 
     @contextmanager
     def clients(self) -> Iterator[list[StoreClient]]:
-        """Lend a client of each store with Flight that answers."""
+        """Yield a client of each store with Flight that answers."""
         found = self.query_stores(lambda client: client.location)
-        with ExitStack() as lent:
-            lend = connections.lend_client
-            yield [lent.enter_context(lend(at, self._options.keys)) for at, _ in found]
+        with ExitStack() as borrowed:
+            borrow = connections.borrow_client
+            yield [borrowed.enter_context(borrow(at, self._options.keys)) for at, _ in found]
 
     def check_stores(self) -> None:
         """Warn of each known store that is unreachable.
@@ -626,7 +626,7 @@ class StoreWatch:
     def _run(self, store: _WatchedStore) -> None:
         wait_s, timeout_s, next_at = timing.WATCH_TIMEOUT_S, timing.REQUEST_TIMEOUT_S, -math.inf
         try:
-            with connections.lend_client(store.location, self._keys) as client:
+            with connections.borrow_client(store.location, self._keys) as client:
                 client.watch(self._topics, store.cursor, wait_s=wait_s, timeout_s=timeout_s)
         except DafkaError as error:
             _log.debug("%s", error)  # the next snapshot finds the cause

@@ -45,7 +45,7 @@ class QueryReader:
         self,
         schema: StructType,
         options: SourceOptions,
-        connect: connections.Connect = connections.lend,
+        connect: connections.Connect = connections.borrow_reader,
     ) -> None:
         self._schema = schema
         self._options = options

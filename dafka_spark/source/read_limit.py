@@ -148,7 +148,7 @@ class BatchLimit:
         timeout_s = min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)
         for location, ranges in stores.items():
             try:
-                with connections.lend_client(location, self._options.keys) as client:
+                with connections.borrow_client(location, self._options.keys) as client:
                     sizes = client.record_sizes(ranges, timeout_s=timeout_s).sizes
             except DafkaError as error:
                 _log.debug("the size of records is unknown: %s", error)

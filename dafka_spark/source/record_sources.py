@@ -78,7 +78,7 @@ class StoreSource:
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``."""
-        with connections.lend_client(self._location, self._options.keys) as client:
+        with connections.borrow_client(self._location, self._options.keys) as client:
             return client.heads([topic], timeout_s=self._options.fetch_timeout_s)
 
 
@@ -90,10 +90,10 @@ class LocalLogSource(StoreSource):
     def read(self, *ranges: OffsetRange) -> Iterator[RecordBatch]:
         """Yield the records of ranges; raise NotLocalError if the file cannot be read here."""
         requests = [AskedRange(*each.tp, **_bounds(each)) for each in ranges]
-        with connections.lend_logs() as logs:
+        with connections.borrow_logs() as logs:
             if (log := logs.open(self._location)) is None:
                 raise NotLocalError(_why_not_local(self._location))
-            with connections.lend_client(self._location, self._options.keys) as client:
+            with connections.borrow_client(self._location, self._options.keys) as client:
                 if len(ranges) > 1:
                     for parts in log.read_many(client, requests, **self._limits):
                         yield from (part.batch for part in parts)
@@ -111,7 +111,7 @@ class FlightSource(StoreSource):
         requests = [AskedRange(*each.tp, **_bounds(each)) for each in ranges]
         where, timeout_s = self._options.where, self._options.fetch_timeout_s
         given = {"times": self._times, "timeout_s": timeout_s, **self._limits}
-        with connections.lend_client(self._location, self._options.keys) as client:
+        with connections.borrow_client(self._location, self._options.keys) as client:
             if len(ranges) > 1:
                 for parts in client.read_many(requests, **given):
                     yield from (part.batch for part in parts)

@@ -1,4 +1,4 @@
-"""Stores with Arrow Flight and without a mesh, which a test may stop."""
+"""Stores with Arrow Flight and without a mesh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.memory_reader import MemoryReader
 
 
 class Served(StoreDouble):
-    """A store whose records are as ``MemoryReader``'s."""
+    """A store with records that have their offset as value, as in ``MemoryReader``."""
 
     def add(self, tp: TopicPartition, count: int, size_bytes: int = 0) -> None:
         end = self.log.end(tp)
@@ -29,7 +29,7 @@ Serve = Callable[[str], Served]
 
 
 class HeardOf(MemoryReader):
-    """A reader of a mesh with these stores, and, in ``logs``, what C nodes have."""
+    """A reader of a mesh with these stores; ``logs`` has the records of C nodes."""
 
     def __init__(self, stores: Iterable[Served] = (), c_nodes: Iterable[str] = ()) -> None:
         super().__init__()

@@ -34,16 +34,16 @@ def test_the_checkpoint_is_on_disk_before_the_sink_commits(
         commit(client, staged, **named)
 
     monkeypatch.setattr(StoreClient, "commit", checked)
-    query = Query(monkeypatch, shared, topic, f"{scheme}{directory}")
+    query = Query(monkeypatch, shared, topic)
     directory.parent.mkdir()
     checkpoint(directory, ENDS[:1], committed=0)
     assert "new/c/offsets/0" in {str(Path(each).relative_to(tmp_path)) for each in disk.lost()}
-    query.run(0, 0, 10, topic)
+    query.run(0, 0, 10, checkpoint=f"{scheme}{directory}")
     assert lost == []
     write(directory / "state" / "0" / "0" / "1.delta", "behind batch 0")
     write(directory / "commits" / "0", "v1\n{}")
     write(directory / "offsets" / "1", offsets(ENDS[1], 1))
-    query.run(1, 10, 20, topic)
+    query.run(1, 10, 20, checkpoint=f"{scheme}{directory}")
     assert lost == []
 
 

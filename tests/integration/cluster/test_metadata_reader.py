@@ -195,7 +195,7 @@ def locked() -> Iterator[EmbeddedCluster]:
 def known(cluster: EmbeddedCluster, kind: str, key: str, **given: str) -> Rows:
     """Return the rows that the owner of a key gets."""
     options = {f"dafka.{name}": value for name, value in cluster.key(key).items()} | given
-    return rows(connections.lend, kind, tower=cluster.tower, **options)
+    return rows(connections.borrow_reader, kind, tower=cluster.tower, **options)
 
 
 @pytest.mark.parametrize("fetch", ["auto", "mesh"])

@@ -147,7 +147,7 @@ def test_a_batch_names_the_unreachable_store(
             return stack.enter_context(Store(tmp_path / name, tower=tower))
 
         def size(**given: str) -> int:
-            return sizes(connections.lend, tower=tower, subscribe="t", **given)["t"]
+            return sizes(connections.borrow_reader, tower=tower, subscribe="t", **given)["t"]
 
         first, second = start("1"), start("2")
         producer = stack.enter_context(Producer("t", tower=tower))

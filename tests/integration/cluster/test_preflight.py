@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -25,7 +23,7 @@ from tests.forked import ForkedCluster
 LONG_MS = "60000"
 """Enough on a busy machine for everything that a test waits for."""
 
-T = TypeVar("T")
+Logged = Callable[[], list[str]]
 
 
 def planned(**given: str) -> list[Any]:
@@ -38,42 +36,28 @@ def written(**given: str) -> object:
     return pick_store(SinkOptions.of(options))
 
 
-@contextmanager
-def beside(work: Callable[[], T]) -> Iterator[Future[T]]:
-    """Run work in a thread, which has ended at the end of the block."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except Exception as error:  # noqa: BLE001 -- the future tells of it
-            future.set_exception(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield future
-    finally:
-        thread.join()
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    """A thread that has ended when the test has."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
 
 
 @pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """Return the messages logged so far."""
+def logged(caplog: pytest.LogCaptureFixture) -> Logged:
+    """Return the logged messages."""
     caplog.set_level("WARNING", "dafka_spark")
-    return lambda: [
-        each.getMessage() for each in list(caplog.records) if each.name == "dafka_spark"
-    ]
+    return lambda: [each.getMessage() for each in [*caplog.records] if each.name == "dafka_spark"]
 
 
 @pytest.fixture
 def dead_tower() -> str:
-    """Return a tower's address where nothing listens."""
+    """Return a tower's address where no program listens."""
     with (
-        socket.create_server(("127.0.0.1", 0)) as first,
-        socket.create_server(("127.0.0.1", 0)) as second,
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
     ):
-        return f"127.0.0.1:{first.getsockname()[1]}:{second.getsockname()[1]}"
+        return f"127.0.0.1:{one.getsockname()[1]}:{two.getsockname()[1]}"
 
 
 def test_a_healthy_start_probes_no_port(
@@ -105,23 +89,21 @@ def test_a_wrong_tower_fails_at_once(shared: EmbeddedCluster, wrong: str, reason
     assert caught.value.waited_s < 30
 
 
-@pytest.mark.parametrize("how", [{"tower_timeout_s": "60"}, {"wait_for_tower": "true"}])
+@pytest.mark.parametrize("how", [{"dafka.tower_timeout_s": "60"}, {"dafka.wait_for_tower": "true"}])
 def test_a_query_waits_for_a_tower(
-    own: EmbeddedCluster, logged: Callable[[], list[str]], how: dict[str, str]
+    own: EmbeddedCluster, logged: Logged, thread: ThreadPoolExecutor, how: dict[str, str]
 ) -> None:
     tower = own.tower
     own.kill_tower()
-    with beside(
-        lambda: planned(tower=tower, **{f"dafka.{name}": value for name, value in how.items()})
-    ) as query:
-        wait_until(logged)
-        own.start_tower()
-        assert query.result() == []
+    query = thread.submit(planned, tower=tower, **how)
+    wait_until(logged)
+    own.start_tower()
+    assert query.result() == []
     assert logged()[0].startswith(f"nothing listens at {tower}; start one there with 'dafka tower'")
     assert len([each for each in logged() if "The query retries until" in each]) == 1
 
 
-def test_a_query_without_a_tower_fails(dead_tower: str, logged: Callable[[], list[str]]) -> None:
+def test_a_query_without_a_tower_fails(dead_tower: str, logged: Logged) -> None:
     with pytest.raises(TowerNotFoundError) as caught:
         planned(tower=dead_tower, **{"dafka.tower_timeout_s": "1.5"})
     assert str(caught.value).startswith(f"no tower answered at {dead_tower} within ")
@@ -131,12 +113,10 @@ def test_a_query_without_a_tower_fails(dead_tower: str, logged: Callable[[], lis
 
 @pytest.mark.parametrize("use", [planned, written])
 def test_a_start_waits_for_a_store(
-    logged: Callable[[], list[str]], use: Callable[..., object]
+    logged: Logged, thread: ThreadPoolExecutor, use: Callable[..., object]
 ) -> None:
-    with (
-        ForkedCluster(stores=0) as cluster,
-        beside(lambda: use(tower=cluster.tower)) as query,
-    ):
+    with ForkedCluster(stores=0) as cluster:
+        query = thread.submit(use, tower=cluster.tower)
         wait_until(logged)
         cluster.start_store()
         query.result()
@@ -163,7 +143,7 @@ def test_option_stores_with_another_program_fails_at_once(shared: EmbeddedCluste
 
 
 def test_a_wrong_port_of_a_tower_is_reported(
-    shared: EmbeddedCluster, dead_tower: str, logged: Callable[[], list[str]]
+    shared: EmbeddedCluster, dead_tower: str, logged: Logged
 ) -> None:
     """Stores are discovered but do not connect: Arrow Flight reads them."""
     wrong = dead_tower.split(":")[1]
@@ -183,9 +163,7 @@ def test_a_port_of_another_program_is_reported() -> None:
     assert caught.value.waited_s < 30
 
 
-def test_a_write_with_too_few_stores_fails(
-    shared: EmbeddedCluster, logged: Callable[[], list[str]]
-) -> None:
+def test_a_write_with_too_few_stores_fails(shared: EmbeddedCluster, logged: Logged) -> None:
     with pytest.raises(ConfigError, match="option 'acks' = 2: there are only 1 stores"):
         written(tower=shared.tower, acks="2", deliveryTimeoutMs="4000")
     (once,) = [each for each in logged() if "The query waits for up to 4 s" in each]

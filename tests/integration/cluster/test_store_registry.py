@@ -12,8 +12,15 @@ from dafka_spark.cluster.store_registry import StoreRegistry
 from tests.integration.cluster.stores import Serve, Served
 
 
-def heard(*stores: Served) -> dict[str, tuple[str, ...]]:
-    return {store.address: store.location.locations for store in stores}
+def registry_of(*stores: Served) -> StoreRegistry:
+    registry = StoreRegistry(keys=NO_KEYS)
+    report(registry, *stores)
+    return registry
+
+
+def report(registry: StoreRegistry, *stores: Served, others: tuple[str, ...] = ()) -> None:
+    endpoints = {store.address: store.location.locations for store in stores}
+    registry.update(endpoints, [*endpoints, *others])
 
 
 def name(client: StoreClient) -> str:
@@ -25,24 +32,21 @@ def test_an_update_during_a_request_counts_for_the_next_one(
 ) -> None:
     monkeypatch.setattr(cluster_reader, "MAX_CONCURRENT", 1)
     first, second, third = serve("A"), serve("B"), serve("C")
-    registry = StoreRegistry(keys=NO_KEYS)
-    registry.update(heard(first, second), ["A", "B"])
+    registry = registry_of(first, second)
 
     def changed(client: StoreClient) -> str:
-        registry.update(heard(third), ["C", "without Flight"])
+        report(registry, third, others=("without Flight",))
         return name(client)
 
     assert [answer for _, answer in registry.ask(changed)] == ["A", "B"]
     assert registry.locations == []  # the third has not described itself yet
-    assert [answer for _, answer in registry.ask(name)] == ["C"]
+    assert [(at.store, answer) for at, answer in registry.ask(name)] == [("C", "C")]
     assert [location.store for location in registry.locations] == ["C"]
     assert registry.others == ["without Flight"]
 
 
 def test_a_store_that_does_not_answer_is_skipped_for_a_moment(serve: Serve) -> None:
-    gone, there = serve("A"), serve("B")
-    registry = StoreRegistry(keys=NO_KEYS)
-    registry.update(heard(gone, there), ["A", "B"])
+    registry = registry_of(serve("A"), serve("B"))
     asked: list[str] = []
 
     def ask(client: StoreClient) -> None:
@@ -54,11 +58,9 @@ def test_a_store_that_does_not_answer_is_skipped_for_a_moment(serve: Serve) -> N
         assert [location.store for location, _ in registry.ask(ask)] == ["B"]
     assert sorted(asked) == ["A", "B", "B"]
     assert registry.silent() == [error.store for error in registry.failures()] == ["A"]
-    assert registry.silent(at_most_s=0.0) == []
-    assert registry.failures(longer_than_s=60.0) == []
+    assert (registry.silent(at_most_s=0.0), registry.failures(longer_than_s=60.0)) == ([], [])
     assert [location.store for location in registry.locations] == ["B"]
     registry.ask(ask, again=True)
     assert sorted(asked) == ["A", "A", "B", "B", "B"]
     registry.ask(name, again=True)
-    assert registry.silent() == []
-    assert registry.failures() == []
+    assert (registry.silent(), registry.failures()) == ([], [])

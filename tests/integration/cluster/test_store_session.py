@@ -1,4 +1,4 @@
-"""Stores that do not answer for a moment, or were not there when others looked, still count."""
+"""Stores that do not answer for a moment, or have returned, still count."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.records import (
-    TopicPartition,
-    Transaction,
-    TransactionState,
-)
+from dafka_core.model.records import TopicPartition, Transaction, TransactionState
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
@@ -40,11 +36,15 @@ from tests.integration.cluster.transactions import (
 )
 
 MUCH = pa.array([b"x" * 1000] * 30_000)
-"""Enough for a store to be stopped while another one has sent it only a part."""
+"""Enough to stop a store before another store has sent it everything."""
 
 
 def session_of(cluster: EmbeddedCluster) -> StoreSession:
     return StoreSession(options(cluster).mesh_address)
+
+
+def store_of(client: StoreClient) -> str:
+    return client.location.store
 
 
 def test_a_store_that_may_come_back_is_waited_for(
@@ -72,18 +72,17 @@ def test_a_store_that_may_come_back_is_waited_for(
             commit(options(own), other, stage(writer, 10, 20))
     finally:
         coming.join()
-    for index in range(2):
-        has = held(own, "t", index)
-        assert has.values == texts_of(pa.concat_arrays([numbers(0, 10), MUCH, numbers(10, 20)]))
+    wanted = texts_of(pa.concat_arrays([numbers(0, 10), MUCH, numbers(10, 20)]))
+    assert [held(own, "t", index).values == wanted for index in range(2)] == [True, True]
 
 
-def wall_before(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is in the mesh, and its Flight is not reached from here."""
+def block(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the mesh report a store with an unreachable Flight server."""
     describe = StoreClient.describe
 
     def refused(client: StoreClient, *, timeout_s: float) -> StoreLocation:
-        if client.location.store == store:
-            raise StoreUnreachableError(store, "there is a wall")
+        if store_of(client) == store:
+            raise StoreUnreachableError(store, "a firewall")
         return describe(client, timeout_s=timeout_s)
 
     monkeypatch.setattr(StoreClient, "describe", refused)
@@ -92,38 +91,30 @@ def wall_before(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_that_is_never_reached_is_waited_for_once(
     own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = own.stores[1]
-    wall_before(lost, monkeypatch)
-    monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 0.5)
-
-    def silent() -> list[str]:
-        with session_of(own) as session:
-            assert [client.location.store for client in session.refresh()] == [own.stores[0]]
-            return session.silent
-
-    assert silent() == [lost]
-    wait_until(lambda: silent() == [])
-    with session_of(own) as session:
-        session.current()
-        assert session.silent == []
-    # It has answered meanwhile, so it counts anew.
-    monkeypatch.undo()
-    with session_of(own) as session:
-        assert len(session.refresh()) == 2
-    wall_before(lost, monkeypatch)
-    assert silent() == [lost]
-
-
-def test_all_stores_are_asked_until_one_is_given_up(
-    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wall_before(own.stores[1], monkeypatch)
+    there, lost = own.stores
+    block(lost, monkeypatch)
     monkeypatch.setattr(timing, "STORE_TIMEOUT_S", 1.0)
     deadline = soon()
     with session_of(own) as session:
         ((client, answer),) = session.ask(lambda _: "an answer", deadline)
-    assert (client.location.store, answer) == (own.stores[0], "an answer")
+    assert (store_of(client), answer) == (there, "an answer")
     assert deadline.waited_s >= timing.STORE_TIMEOUT_S
+
+    def silent() -> list[str]:
+        with session_of(own) as session:
+            session.refresh()
+            return session.silent
+
+    wait_until(lambda: silent() == [])
+    with session_of(own) as session:
+        assert [store_of(client) for client in session.clients()] == [there]
+        assert session.silent == []
+    # Once it has answered, it counts anew.
+    monkeypatch.undo()
+    with session_of(own) as session:
+        assert len(session.refresh()) == 2
+    block(lost, monkeypatch)
+    assert silent() == [lost]
 
 
 def test_no_answer_counts_where_no_store_answers(own: EmbeddedCluster) -> None:
@@ -131,12 +122,11 @@ def test_no_answer_counts_where_no_store_answers(own: EmbeddedCluster) -> None:
         session.refresh()
         for index in range(2):
             own.kill_store(index)
-
-        def ask(client: StoreClient) -> StoreLocation:
-            return client.describe(timeout_s=1.0)
-
         with pytest.raises(StoreUnreachableError):
-            session.ask(ask, Deadline(timing.STORE_TIMEOUT_S + 1.0))
+            session.ask(
+                lambda client: client.describe(timeout_s=1.0),
+                Deadline(timing.STORE_TIMEOUT_S + 1.0),
+            )
         assert session.silent == []  # the mesh has given them up
 
 
@@ -148,7 +138,7 @@ def test_a_store_that_fails_one_request_is_waited_for_until_the_deadline(
     busy = own.stores[1]
 
     def ask(client: StoreClient) -> str:
-        if client.location.store == busy:
+        if store_of(client) == busy:
             raise StoreUnreachableError(busy, "it is busy")
         return "an answer"
 
@@ -158,18 +148,17 @@ def test_a_store_that_fails_one_request_is_waited_for_until_the_deadline(
     assert deadline.is_over
 
 
-def test_a_process_that_was_told_of_stores_does_not_look_for_them(own: EmbeddedCluster) -> None:
+def test_a_process_with_known_locations_does_not_discover_stores(own: EmbeddedCluster) -> None:
     with session_of(own) as session:
         locations = [client.location for client in session.refresh()]
     assert len(locations) == 2
-    # Nobody answers here, so looking would find nothing.
+    # No tower answers here, so discovery would fail.
     nowhere = options(own, tower="127.0.0.1:9:9").mesh_address
-    with StoreSession(nowhere, locations) as told:
-        for find in (told.current, told.known):
-            clients = find()
-            assert [client.location for client in clients] == locations
-            for client in clients:
-                client.put(TopicPartition("told", PARTITION), 0, timeout_s=PATIENCE_S).close()
+    with StoreSession(nowhere, locations) as informed:
+        clients = informed.clients()
+        assert [client.location for client in clients] == locations
+        for client in clients:
+            client.put(TopicPartition("t", PARTITION), 0, timeout_s=PATIENCE_S).close()
 
 
 @pytest.mark.parametrize("steps", [6, 0])
@@ -183,7 +172,7 @@ def test_a_store_that_catches_up_is_waited_for(
     def catching_up(
         client: StoreClient, tp: TopicPartition, end: int, *, timeout_s: float, **_: Any
     ) -> int:
-        assert client.location.store == other
+        assert store_of(client) == other
         waits.append(len(waits))
         if 0 < steps < len(waits):
             return end
@@ -211,12 +200,12 @@ def test_a_store_that_catches_up_is_waited_for(
         (20, Transaction(7, 10, 20), True),
         (30, Transaction(8, 20, 30), True),
         (19, Transaction(7, 10, 20), False),
-        (20, None, False),  # a C node had the records, and knows nothing of transactions
+        (20, None, False),  # from a C node, which knows no transactions
         (20, Transaction(6, 0, 10), False),
         (20, Transaction(7, 10, 15), False),
     ],
 )
-def test_of_many_transactions_only_those_that_are_not_there_are_waited_for(
+def test_only_missing_transactions_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     own: EmbeddedCluster,
     end: int,
@@ -238,6 +227,5 @@ def test_of_many_transactions_only_those_that_are_not_there_are_waited_for(
     monkeypatch.setattr(StoreClient, "wait", wait)
     written = [(TopicPartition("t", name), Transaction(7, 10, 20)) for name in "ABC"]
     with session_of(own) as session:
-        first, _ = own.stores
-        session.wait_for_acks(written, 2, first, soon())
+        session.wait_for_acks(written, 2, own.stores[0], soon())
     assert waited == (["C"] if is_there else ["C", "B", "A"])

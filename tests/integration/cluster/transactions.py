@@ -1,8 +1,8 @@
-"""Transactions by hand: writers of one partition, their commit, and the state of stores."""
+"""Transactions without Spark: writers of one partition, their commit, and the state of stores."""
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -27,7 +27,7 @@ def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:
 
 
 def factory(chosen: SinkOptions, store: str = "") -> WriterFactory:
-    """A task's writers; without the name of a store, at the one that a driver picks."""
+    """Return a task's writers at a store, by default at the one that a driver picks."""
     return WriterFactory(chosen, PickedStore(store, ()) if store else pick_store(chosen))
 
 
@@ -38,9 +38,10 @@ def transaction(
     partition: str = PARTITION,
     **given: object,
 ) -> StagingWriter:
-    """A writer of one attempt.  The test's process keeps its clients."""
-    chosen = options(cluster, topic=topic, **given)
-    return factory(chosen, store).open(TopicPartition(topic, partition))
+    """Return a writer of one attempt.  The test's process keeps its clients."""
+    return factory(options(cluster, topic=topic, **given), store).open(
+        TopicPartition(topic, partition)
+    )
 
 
 def stage(writer: StagingWriter, start: int, stop: int) -> WrittenRange:
@@ -49,7 +50,7 @@ def stage(writer: StagingWriter, start: int, stop: int) -> WrittenRange:
 
 
 def commit(chosen: SinkOptions, store: str, *written: WrittenRange) -> None:
-    """What the driver does when these tasks are done."""
+    """Commit as the driver does when these tasks are done."""
     commit_coordinator.commit(chosen, PickedStore(store, ()), written, Application.of(chosen))
 
 
@@ -69,12 +70,12 @@ def publish(
 
 
 def soon() -> Deadline:
-    """A deadline that only a hanging writer misses."""
+    """Return a deadline that only a hanging writer misses."""
     return Deadline(PATIENCE_S)
 
 
 def restarts(monkeypatch: pytest.MonkeyPatch) -> list[Deadline]:
-    """The deadlines that are restarted from now on, once for each restart."""
+    """Return a list of the deadlines that are restarted from now on."""
     restart, seen = Deadline.restart, list[Deadline]()
 
     def counted(deadline: Deadline) -> None:
@@ -94,9 +95,8 @@ def texts_of(values: pa.Array) -> list[bytes]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Held:
-    """One store's records of the partition, and its state."""
+class Held(NamedTuple):
+    """One store's records of a partition, and its state."""
 
     values: list[bytes]
     info: TransactionState

@@ -61,7 +61,7 @@ def read_task(tower: str, far: StoreClient, near: StoreClient) -> Steps:
     options = SourceOptions.of(given)
     held = [StoreRange(each.location, 0, RECORDS) for each in (far, near)]
     wanted = OffsetRange(*READ, 0, RECORDS, tuple(held))
-    batches = fetch([wanted], options, connections.lend, times=False)
+    batches = fetch([wanted], options, connections.borrow_reader, times=False)
     taken = next(batches).end
     yield taken
     yield taken + sum(batch.end - batch.offset for batch in batches)
@@ -72,7 +72,7 @@ def write_task(tower: str, far: str) -> Steps:
     with WriterFactory(options, PickedStore(far, ())) as factory:
         writer = factory.open(TopicPartition("write", "0" * 32))
         writer.write(pa.array([b"1"] * 10))
-        writer.pause()
+        writer.pause(Deadline(TIMEOUT_S))
         yield 10
         writer.write(pa.array([b"2"] * 10))
         yield writer.finish(Deadline(TIMEOUT_S)).end
@@ -80,7 +80,8 @@ def write_task(tower: str, far: str) -> Steps:
 
 def main(tower: str, far: str) -> None:
     with StoreSession(SinkOptions.of({"tower": tower}).mesh_address) as session:
-        clients = {client.location.store: client for client in session.require(2, Deadline(30))}
+        session.require(2, Deadline(30))
+        clients = {client.location.store: client for client in session.clients()}
         client = clients.pop(far)
         (near,) = clients.values()
         with client.put(READ, 0, timeout_s=PATIENCE_S) as stream:

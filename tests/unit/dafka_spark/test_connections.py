@@ -7,89 +7,80 @@ import threading
 
 import pytest
 
-from dafka_core.errors import DataLossError, FetchTimeoutError
+from dafka_core.errors import DafkaError, DataLossError, FetchTimeoutError
 from dafka_spark.cluster.connections import Connections
-from dafka_spark.options import MeshAddress
 from tests.memory_reader import MemoryReader
 
+FAILURE = FetchTimeoutError("t", "A", 0, 1, 1.0)
+LOSS = DataLossError("t", "A", 0, None, "gone")
 
-class Opened:
+
+class Opened(Connections[str, MemoryReader]):
+    """A pool that lists what it has opened."""
+
     def __init__(self, idle_s: float = 60.0) -> None:
-        self.sources: list[MemoryReader] = []
-        self.connections: Connections[MeshAddress, MemoryReader] = Connections(self.open, idle_s)
+        super().__init__(self.open, idle_s)
+        self.readers: list[MemoryReader] = []
 
-    def open(self, via: MeshAddress) -> MemoryReader:
-        self.sources.append(MemoryReader())
-        return self.sources[-1]
+    def open(self, key: str) -> MemoryReader:
+        gc.collect()  # a borrower may be collected at any time
+        self.readers.append(MemoryReader())
+        return self.readers[-1]
 
 
 def test_one_reader_for_each_tower() -> None:
-    opened = Opened()
-    with (
-        opened.connections.lend(MeshAddress("a")) as first,
-        opened.connections.lend(MeshAddress("a")) as second,
-    ):
+    pool = Opened()
+    with pool.borrow("a") as first, pool.borrow("a") as second:
         assert first is second
-    with (
-        opened.connections.lend(MeshAddress("a")) as third,
-        opened.connections.lend(MeshAddress("b")) as other,
-    ):
+    with pool.borrow("a") as third, pool.borrow("b") as other:
         assert third is first
         assert other is not first
-    assert len(opened.sources) == 2
-    opened.connections.close()
-    assert all(source.closed for source in opened.sources)
+    pool.close()
+    assert [reader.closed for reader in pool.readers] == [True, True]
 
 
-def test_a_reader_that_failed_is_not_lent_again() -> None:
-    opened = Opened()
-    failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
-    with pytest.raises(FetchTimeoutError), opened.connections.lend(MeshAddress("a")):
-        raise failure
-    assert opened.sources[0].closed
-    with opened.connections.lend(MeshAddress("a")):
-        assert len(opened.sources) == 2
+@pytest.mark.parametrize(("error", "opened"), [(FAILURE, 2), (LOSS, 1)])
+def test_a_connection_that_failed_is_replaced(error: DafkaError, opened: int) -> None:
+    """Lost records are no fault of the connection."""
+    pool = Opened()
+    with pytest.raises(type(error)), pool.borrow("a"):
+        raise error
+    assert pool.readers[0].closed is (opened == 2)
+    with pool.borrow("a"):
+        assert len(pool.readers) == opened
 
 
-def test_data_loss_keeps_the_reader() -> None:
-    opened = Opened()
-    with pytest.raises(DataLossError), opened.connections.lend(MeshAddress("a")):
-        raise DataLossError("t", "A", 0, None, "gone")
-    with opened.connections.lend(MeshAddress("a")):
-        assert len(opened.sources) == 1
-
-
-def test_idle_readers_are_closed_and_busy_ones_are_not() -> None:
-    opened = Opened(idle_s=0.02)
-    with opened.connections.lend(MeshAddress("busy")):
-        with opened.connections.lend(MeshAddress("idle")):
+def test_idle_readers_are_closed_and_others_are_not() -> None:
+    pool = Opened(idle_s=0.02)
+    with pool.borrow("kept", keep=True):
+        pass
+    with pool.borrow("busy"):
+        with pool.borrow("idle"):
             pass
-        busy, idle = opened.sources
+        kept, busy, idle = pool.readers
         assert idle.closing.wait(20)
         assert not busy.closed
-    opened.connections.close()
+        assert not kept.closed
+    assert busy.closing.wait(20)
+    assert not kept.closed
+    pool.close()
 
 
-def abandon(opened: Opened, via: MeshAddress) -> None:
+def abandon(pool: Opened, key: str) -> None:
     """Borrow, and leave the return to the garbage collector."""
-    cycle: list[object] = [opened.connections.lend(via)]
+    cycle: list[object] = [pool.borrow(key)]
     cycle[0].__enter__()  # type: ignore[attr-defined]
     cycle.append(cycle)
 
 
 def test_a_borrower_may_be_collected_while_another_borrows() -> None:
-    opened = Opened()
-
-    def open_(via: MeshAddress) -> MemoryReader:
-        gc.collect()
-        return opened.open(via)
+    pool = Opened(idle_s=0.02)
 
     def borrow() -> None:
-        abandon(opened, MeshAddress("a"))
-        with opened.connections.lend(MeshAddress("b")):
+        abandon(pool, "a")
+        with pool.borrow("b"):
             pass
 
-    opened.connections = Connections(open_, idle_s=0.02)
     gc.disable()  # not before
     try:
         thread = threading.Thread(target=borrow, daemon=True)
@@ -98,16 +89,13 @@ def test_a_borrower_may_be_collected_while_another_borrows() -> None:
         assert not thread.is_alive()
     finally:
         gc.enable()
-    # Both are idle now.
-    assert len(opened.sources) == 2
-    assert all(source.closing.wait(20) for source in opened.sources)
+    assert [reader.closing.wait(20) for reader in pool.readers] == [True, True]
 
 
 def test_a_failed_reader_is_closed_when_its_last_borrower_is_collected() -> None:
-    opened = Opened()
-    abandon(opened, MeshAddress("a"))
-    failure = FetchTimeoutError("t", "A", 0, 1, 1.0)
-    with pytest.raises(FetchTimeoutError), opened.connections.lend(MeshAddress("a")):
-        raise failure
+    pool = Opened()
+    abandon(pool, "a")
+    with pytest.raises(FetchTimeoutError), pool.borrow("a"):
+        raise FAILURE
     gc.collect()
-    assert opened.sources[0].closing.wait(20)
+    assert pool.readers[0].closing.wait(20)

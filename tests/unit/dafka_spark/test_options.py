@@ -377,7 +377,9 @@ def test_node_options_reach_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr(connections, "Reader", MemoryReader)
-    with connections.lend(read(tower="host", **{"dafka.peer_expiry_ms": "9000"}).mesh_address):
+    with connections.borrow_reader(
+        read(tower="host", **{"dafka.peer_expiry_ms": "9000"}).mesh_address
+    ):
         assert ReaderOptions.build(opened).peer_expiry_ms == 9_000
 
 

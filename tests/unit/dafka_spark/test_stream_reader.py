@@ -44,7 +44,7 @@ def test_it_is_pickled_and_connects_on_demand(
 ) -> None:
     options = SourceOptions.of({"subscribe": "t", "startingOffsets": "earliest", "queryname": "q"})
     pickled = pickle.dumps(DafkaMicroBatchStream(full(), options))
-    monkeypatch.setattr(connections, "lend_reader_for_query", source.connect)
+    monkeypatch.setattr(connections, "borrow_reader_for_query", source.connect)
     stream: DafkaMicroBatchStream = pickle.loads(pickled)
     assert stream.getDefaultReadLimit() == ReadMaxBytes(4 << 30)
     assert stream.reportLatestOffset() is None

@@ -1,24 +1,19 @@
-"""What the sink refuses before a row is written, and what travels between driver and tasks."""
+"""The writers without stores: refusals, messages to the driver, and partition addresses."""
 
 from __future__ import annotations
 
 import pickle
 
 import pytest
-from pyspark.sql.types import (
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
+from dafka_core.security.permissions import Permissions
 from dafka_spark.errors import ColumnError
+from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.options import SinkOptions
+from dafka_spark.sink.application import Application, own_address, partition_address
 from dafka_spark.sink.staging import WrittenRange
 from dafka_spark.sink.store_session import PickedStore
 from dafka_spark.sink.writer import (
@@ -34,41 +29,29 @@ from tests.unit.dafka_spark.tasks import Task
 Writer = type[DafkaBatchWriter] | type[DafkaStreamWriter]
 
 TO_T = SinkOptions.of({"topic": "t"})
-BOTH = pytest.mark.parametrize("writer", [DafkaBatchWriter, DafkaStreamWriter])
+VALUES = parse_ddl("value STRING")
+of_both = pytest.mark.parametrize("writer", [DafkaBatchWriter, DafkaStreamWriter])
 
 
-def columns(**kinds: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+@of_both
+def test_columns_are_checked_when_the_writer_is_made(writer: Writer) -> None:
+    with pytest.raises(ColumnError, match="column 'value': is int, must be binary or string"):
+        writer(parse_ddl("value INT"), TO_T)
 
 
-VALUES = columns(value=StringType())
-
-
-@BOTH
 @pytest.mark.parametrize(
-    ("schema", "says"),
+    ("writer", "given", "why"),
     [
-        (columns(value=IntegerType()), "column 'value': is int, must be binary or string"),
-        (columns(topic=StringType()), "column 'value': is missing"),
-        (
-            columns(value=StringType(), topic=IntegerType()),
-            "column 'topic': is int, must be string",
-        ),
-        (columns(value=StringType(), key=LongType()), "column 'key': is bigint, must be"),
-        (columns(value=StringType(), offset=LongType()), "column 'offset': cannot be written"),
+        (DafkaBatchWriter, {"audit": "true"}, "'audit' = 'true': is for streaming queries"),
+        (DafkaStreamWriter, {"writerId": "w"}, "is for batch writes: a streaming query has"),
+        (DafkaStreamWriter, {"txnAppId": "a", "txnVersion": "1"}, "is for batch writes: each mic"),
     ],
 )
-def test_columns_are_checked_when_the_writer_is_made(
-    writer: Writer, schema: StructType, says: str
+def test_options_of_the_other_kind_of_write_are_refused(
+    writer: Writer, given: dict[str, str], why: str
 ) -> None:
-    with pytest.raises(ColumnError, match=says):
-        writer(schema, TO_T)
-
-
-@BOTH
-def test_a_topic_is_needed(writer: Writer) -> None:
-    with pytest.raises(ConfigError, match=r"each row's with a column 'topic'"):
-        writer(VALUES, SinkOptions.of({}))
+    with pytest.raises(ConfigError, match=why):
+        writer(VALUES, SinkOptions.of({"topic": "t", **given}))
 
 
 def test_overwriting_is_refused() -> None:
@@ -76,7 +59,7 @@ def test_overwriting_is_refused() -> None:
         DafkaBatchWriter(VALUES, TO_T, overwrite=True)
 
 
-@BOTH
+@of_both
 @pytest.mark.parametrize("given", ["true", "TRUE"])
 def test_speculation_is_refused(
     writer: Writer, given: str, monkeypatch: pytest.MonkeyPatch
@@ -86,23 +69,50 @@ def test_speculation_is_refused(
         writer(VALUES, TO_T).write(iter([]))
 
 
-@BOTH
+@of_both
 def test_nothing_is_written_outside_of_tasks(writer: Writer) -> None:
     with pytest.raises(RuntimeError, match="by Spark's tasks only"):
         writer(VALUES, TO_T).write(iter([]))
 
 
 @pytest.mark.parametrize("missing", [QUERY_ID, BATCH_ID])
-def test_a_micro_batch_that_has_no_name_is_refused(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = {QUERY_ID: "q", BATCH_ID: "0", missing: ""}
-    Task(0, told).begin(monkeypatch)
+def test_a_micro_batch_needs_its_ids(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Task(0, {QUERY_ID: "q", BATCH_ID: "0", missing: ""}).begin(monkeypatch)
     with pytest.raises(RuntimeError, match="no query id or no batch id"):
         DafkaStreamWriter(VALUES, TO_T).write(iter([]))
 
 
-def test_what_a_task_has_written_travels_to_the_driver() -> None:
+def test_a_task_commit_is_pickled() -> None:
     picked = PickedStore("A" * 32, (StoreLocation("A" * 32, ("grpc://127.0.0.1:1",)),))
     message = TaskCommit((WrittenRange(TopicPartition("t", "A"), 0, 1),), picked, "q")
     assert vars(pickle.loads(pickle.dumps(message))) == vars(message)
+
+
+def test_addresses_are_stable() -> None:
+    """A query that starts again, with any later release, must find its partitions."""
+    assert partition_address("q", "t", 0) == "78311E34E56156E997FD5DB47EE34405"
+    assert partition_address("q", "t\udcff", 0) == "1CE8CBA646BE5D169F06BB5B428B7D02"
+    parts = [("q", "t", 0), ("q", "t", 1), ("q", "u", 0), ("r", "t", 0)]
+    names = {partition_address(*each) for each in parts}
+    assert len(names) == 4
+    assert all(len(name) == 32 and name == name.upper() for name in names)
+
+
+def test_addresses_of_a_key_begin_with_its_prefix() -> None:
+    owner = Permissions("etl", frozenset({"produce"}), prefix="A" * 12)
+    application = Application("app", 1, "t", owner)
+    made = {application.address(topic, task) for topic in "tuv" for task in range(300)}
+    assert len(made) == 900
+    (shared,) = {each[:22] for each in made}
+    assert shared[:12] == owner.prefix
+    other = Application("another", 1, "t", owner).address("t", 0)
+    assert owner.owns(other)
+    assert other[:22] != shared
+    assert own_address(owner, "q", "t", 0) == "A" * 12 + partition_address("q", "t", 0)[12:]
+
+
+def test_a_key_that_owns_addresses_from_before_keeps_them() -> None:
+    plain = Application("app", 1, "t").address("t", 0)
+    produce = frozenset({"produce"})
+    heir = Permissions("heir", produce, addresses=(f"{plain[:16]}*",), prefix="B" * 12)
+    assert Application("app", 1, "t", heir).address("t", 0) == plain
