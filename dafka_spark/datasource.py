@@ -129,7 +129,7 @@ class DafkaDataSource(DataSource):
             check(
                 schema,
                 headers=options.include_headers,
-                opens=options.opens,
+                opens=options.opens_envelopes,
                 value=options.value_type,
                 errors=options.has_error_columns,
             )

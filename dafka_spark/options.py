@@ -250,7 +250,7 @@ class SparkOptions(ValueOptions):
     """Options of nodes, from those with prefix ``dafka.``."""
 
     @property
-    def opens(self) -> bool:
+    def opens_envelopes(self) -> bool:
         """True if envelopes hold keys, headers and null values."""
         return self.envelope == ENVELOPE_AUTO
 
@@ -601,7 +601,7 @@ class SourceOptions(SparkOptions):
         self.check_values()
         if self.value_format == BYTES and self.mode != FAILFAST:
             raise self.error("mode", "needs valueFormat: any bytes are valid")
-        if self.include_headers and not self.opens:
+        if self.include_headers and not self.opens_envelopes:
             why = "leaves records as they are, without headers; leave out includeHeaders"
             raise self.error("envelope", why)
         if self.stores and self.fetch == MESH:
@@ -797,7 +797,7 @@ class SinkOptions(SparkOptions):
 
     def __post_init__(self) -> None:
         """Check the combinations of options."""
-        if why := self.why_not(self.topic):
+        if why := self.topic_error(self.topic):
             raise ConfigError("topic", escape(self.topic), why)
         self.check_values()
         self._check_transaction()
@@ -813,7 +813,7 @@ class SinkOptions(SparkOptions):
             why = "names the application already; leave out writerId"
             raise ConfigError("txnAppId", name, why)
 
-    def why_not(self, topic: str) -> str:
+    def topic_error(self, topic: str) -> str:
         """Return why rows cannot be written to a topic, or an empty text."""
         allowed = self.allow_control_characters or is_plain(topic)
         return "" if allowed else NOT_PLAIN.format("allowControlCharacters")

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from dafka_spark.formats.extras import needed
+from dafka_spark.formats.extras import import_extra
 from dafka_spark.job_support import (
     JobError,
     JobParser,
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _check_packages() -> None:
     """Raise ``JobError`` if a package is missing that Spark's state needs."""
     try:
-        needed("google.protobuf", extra="protobuf")
+        import_extra("google.protobuf", extra="protobuf")
     except ImportError as error:
         raise JobError(str(error)) from None
 

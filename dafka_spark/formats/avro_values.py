@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.extras import needed
+from dafka_spark.formats.extras import import_extra
 
 _PLAIN: Final[Mapping[str, types.DataType]] = {
     "boolean": types.BooleanType(),
@@ -50,7 +50,7 @@ class AvroCodec:
             ImportError: fastavro is not installed here.
             ValueError: the schema is invalid, or has a type that Spark has no type for.
         """
-        fastavro = needed("fastavro", extra="avro")
+        fastavro = import_extra("fastavro", extra="avro")
         try:
             self._schema = fastavro.parse_schema(_supported(json.loads(schema)))
         except Exception as error:  # noqa: BLE001 -- of a dozen classes

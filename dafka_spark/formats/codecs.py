@@ -98,7 +98,7 @@ class Part(NamedTuple):
     why: str = ""
 
 
-def apart(values: pa.Array, decode: Callable[[pa.Array], pa.Array]) -> Iterator[Part]:
+def decode_parts(values: pa.Array, decode: Callable[[pa.Array], pa.Array]) -> Iterator[Part]:
     """Decode values together, and find the bad ones by bisection.
 
     Yields all rows in order: runs of good values, and each bad value on its own.
@@ -121,7 +121,7 @@ def apart(values: pa.Array, decode: Callable[[pa.Array], pa.Array]) -> Iterator[
             yield Part(start, column)
 
 
-def joined(parts: list[Part], kind: pa.DataType) -> pa.Array:
+def concat_parts(parts: list[Part], kind: pa.DataType) -> pa.Array:
     """Concatenate the columns of all parts."""
     columns = [pa.nulls(1, kind) if part.why else part.column for part in parts]
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)

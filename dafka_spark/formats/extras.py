@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 
-def needed(module: str, *, extra: str) -> Any:
+def import_extra(module: str, *, extra: str) -> Any:
     """Import a module of a package that ``extra`` installs.
 
     Raises:

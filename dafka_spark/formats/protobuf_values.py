@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.extras import needed
+from dafka_spark.formats.extras import import_extra
 
 EXTRA: Final = "protobuf"
 
@@ -57,7 +57,7 @@ class ProtobufCodec:
             ImportError: the package protobuf is not installed here.
             ValueError: the schema is invalid, lacks the message, or has a type that Spark lacks.
         """
-        factory = needed("google.protobuf.message_factory", extra=EXTRA)
+        factory = import_extra("google.protobuf.message_factory", extra=EXTRA)
         descriptor = _message_of(schema, message_name)
         self._class = factory.GetMessageClass(descriptor)
         self._has_required = _has_required(descriptor, set())
@@ -105,8 +105,8 @@ def _message_of(schema: str, name: str) -> Any:
         ValueError: the set is invalid, or the name matches no message or several.
     """
     form = "must be a descriptor set, FILE.desc as 'protoc --include_imports' writes it, or base64"
-    pool = needed("google.protobuf.descriptor_pool", extra=EXTRA).DescriptorPool()
-    parse = needed("google.protobuf.descriptor_pb2", extra=EXTRA).FileDescriptorSet.FromString
+    pool = import_extra("google.protobuf.descriptor_pool", extra=EXTRA).DescriptorPool()
+    parse = import_extra("google.protobuf.descriptor_pb2", extra=EXTRA).FileDescriptorSet.FromString
     try:
         files = parse(base64.b64decode(schema, validate=True)).file
         for file in files:

@@ -14,7 +14,7 @@ from pyspark.sql import types
 
 from dafka_spark.errors import BatchTooLargeError
 from dafka_spark.formats.arrow_values import MAX_BATCH, MAX_OPENED, ArrowCodec
-from dafka_spark.formats.codecs import apart, joined
+from dafka_spark.formats.codecs import concat_parts, decode_parts
 from dafka_spark.formats.ddl import parse_ddl
 
 CODEC = ArrowCodec(parse_ddl("id BIGINT, name STRING, at STRUCT<t: TIMESTAMP>"))
@@ -32,8 +32,8 @@ def stream(table: pa.Table, compression: str | None = None) -> bytes:
 
 
 def decoded(*values: bytes | None) -> tuple[list[Any], dict[int, str]]:
-    parts = list(apart(pa.array(values, pa.binary()), CODEC.decode))
-    column = joined(parts, ARROW)
+    parts = list(decode_parts(pa.array(values, pa.binary()), CODEC.decode))
+    column = concat_parts(parts, ARROW)
     column.validate(full=True)
     return column.to_pylist(), {part.start: part.why for part in parts if part.why}
 
@@ -155,7 +155,7 @@ def test_values_that_open_to_too_much_together_fail_the_query() -> None:
     values = pa.array([value] * 30, pa.binary())
     why = rf"the 30 values .* open to \d+ bytes, more than {MAX_BATCH}\. .*maxRecordsPerBatch"
     with pytest.raises(BatchTooLargeError, match=why):
-        list(apart(values, CODEC.decode))
+        list(decode_parts(values, CODEC.decode))
 
 
 def test_only_a_list_of_structs_has_a_codec() -> None:

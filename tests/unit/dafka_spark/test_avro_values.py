@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dafka_spark.formats.avro_values import AvroCodec
-from dafka_spark.formats.codecs import apart, joined
+from dafka_spark.formats.codecs import concat_parts, decode_parts
 
 SCHEMA = {
     "type": "record",
@@ -78,8 +78,8 @@ def test_what_is_encoded_is_decoded_and_is_avro() -> None:
 @pytest.mark.parametrize("value", [b"", b"\x80", b"\x02\x02", b"\xff" * 11, b"\xfe" * 4 + b"\x7f"])
 def test_a_bad_value_spoils_no_other(value: bytes) -> None:
     codec = AvroCodec(SMALL)
-    parts = list(apart(pa.array([b"\x02", value, None, b"\x04"], pa.binary()), codec.decode))
-    column = joined(parts, to_arrow_type(codec.kind))
+    parts = list(decode_parts(pa.array([b"\x02", value, None, b"\x04"], pa.binary()), codec.decode))
+    column = concat_parts(parts, to_arrow_type(codec.kind))
     assert column.to_pylist() == [{"id": 1}, None, None, {"id": 2}]
     ((row, why),) = [(part.start, part.why) for part in parts if part.why]
     assert row == 1

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_spark.formats.codecs import FORMATS, StringCodec, apart, codec_of, joined
+from dafka_spark.formats.codecs import FORMATS, StringCodec, codec_of, concat_parts, decode_parts
 from dafka_spark.formats.ddl import parse_ddl
-from dafka_spark.formats.extras import needed
+from dafka_spark.formats.extras import import_extra
 from tests.unit.dafka_spark.descriptors import INT64, File
 
 
@@ -46,20 +46,22 @@ def numbers(values: pa.Array) -> pa.Array:
 @given(st.lists(st.none() | st.integers(0, 9) | st.just("bad"), max_size=30))
 def test_each_bad_value_is_found(wanted: list[int | str | None]) -> None:
     values = pa.array([None if each is None else str(each).encode() for each in wanted])
-    parts = list(apart(values.cast(pa.binary()), numbers))
-    column = joined(parts, pa.int64()) if parts else pa.array([], pa.int64())
+    parts = list(decode_parts(values.cast(pa.binary()), numbers))
+    column = concat_parts(parts, pa.int64()) if parts else pa.array([], pa.int64())
     assert column.to_pylist() == [None if each == "bad" else each for each in wanted]
     bad = [part.start for part in parts if part.why]
     assert bad == [row for row, each in enumerate(wanted) if each == "bad"]
 
 
 def test_good_values_are_decoded_at_once() -> None:
-    (part,) = apart(pa.array([b"1"] * 1000), numbers)
+    (part,) = decode_parts(pa.array([b"1"] * 1000), numbers)
     assert (part.start, len(part.column), part.why) == (0, 1000, "")
 
 
 def test_a_value_that_decodes_to_two_rows_is_bad() -> None:
-    parts = list(apart(pa.array([b"1", b"2"]), lambda values: pa.array([1] * (len(values) + 1))))
+    parts = list(
+        decode_parts(pa.array([b"1", b"2"]), lambda values: pa.array([1] * (len(values) + 1)))
+    )
     assert [part.why for part in parts] == ["it is more than one value"] * 2
 
 
@@ -71,7 +73,7 @@ def test_text() -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:
-    assert needed("json", extra="x") is json
+    assert import_extra("json", extra="x") is json
     why = r"needs not_there on the driver and the executors: pip install 'dafka-spark\[odd\]'"
     with pytest.raises(ImportError, match=why):
-        needed("not_there.part", extra="odd")
+        import_extra("not_there.part", extra="odd")

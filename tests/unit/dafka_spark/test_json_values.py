@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.codecs import apart, joined
+from dafka_spark.formats.codecs import concat_parts, decode_parts
 from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.formats.json_values import JsonCodec
 
@@ -44,8 +44,8 @@ STRUCTS = st.none() | st.fixed_dictionaries(
 
 
 def decoded(kind: types.StructType, *values: bytes | None) -> tuple[list[Any], dict[int, str]]:
-    parts = list(apart(pa.array(values, pa.binary()), JsonCodec(kind).decode))
-    column = joined(parts, to_arrow_type(kind, timezone="UTC"))
+    parts = list(decode_parts(pa.array(values, pa.binary()), JsonCodec(kind).decode))
+    column = concat_parts(parts, to_arrow_type(kind, timezone="UTC"))
     column.validate(full=True)
     return column.to_pylist(), {part.start: part.why for part in parts if part.why}
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.codecs import apart, joined
+from dafka_spark.formats.codecs import concat_parts, decode_parts
 from dafka_spark.formats.protobuf_values import ProtobufCodec
 from tests.unit.dafka_spark.descriptors import (
     BOOL,
@@ -138,8 +138,8 @@ def test_the_bytes_are_those_of_the_format() -> None:
 )
 def test_a_bad_value_spoils_no_other(value: bytes) -> None:
     codec = small(id=INT32, name=STRING)
-    parts = list(apart(pa.array([b"\x08\x01", value, None, b""], pa.binary()), codec.decode))
-    column = joined(parts, arrow(codec))
+    parts = list(decode_parts(pa.array([b"\x08\x01", value, None, b""], pa.binary()), codec.decode))
+    column = concat_parts(parts, arrow(codec))
     assert column.to_pylist() == [{"id": 1, "name": ""}, None, None, {"id": 0, "name": ""}]
     ((row, why),) = [(part.start, part.why) for part in parts if part.why]
     assert row == 1
