@@ -46,12 +46,11 @@ class DafkaDataSource(DataSource):
     @hide_frames
     def schema(self) -> StructType:
         """Check the options and return all columns; Spark calls this in ``load()``."""
-        from dafka_spark.options import SourceOptions, creates_table, sides, user_options
+        from dafka_spark.options import SinkOptions, SourceOptions, creates_table, user_options
 
         given = user_options(self.options)
         if creates_table(self.options):
-            for side in sides():
-                side.of_table(given, {})
+            SinkOptions.of_table(given, {})
             return self._schema(SourceOptions.of_table(given, {}), given)
         return self._schema(SourceOptions.of(given))
 
@@ -106,6 +105,7 @@ class DafkaDataSource(DataSource):
 
     def _schema(self, options: SourceOptions, table: Mapping[str, str] | None = None) -> StructType:
         from dafka_spark import metadata
+        from dafka_spark.options import PERMISSIVE
         from dafka_spark.schema import full
 
         if options.metadata:
@@ -114,25 +114,17 @@ class DafkaDataSource(DataSource):
             table,
             headers=options.include_headers,
             value=options.value_type,
-            errors=options.has_error_columns,
+            errors=options.mode == PERMISSIVE,
         )
 
     def _source_options(self, schema: StructType) -> SourceOptions:
-        from dafka_spark import metadata
-        from dafka_spark.options import SourceOptions
-        from dafka_spark.schema import check, table_options
+        from dafka_spark.options import PERMISSIVE, SourceOptions
+        from dafka_spark.schema import NEVER_NULL, check, table_options
 
         options = SourceOptions.of_table(table_options(schema), self.options)
-        if options.metadata:
-            metadata.check(schema, options.metadata)
-        else:
-            check(
-                schema,
-                headers=options.include_headers,
-                opens=options.opens_envelopes,
-                value=options.value_type,
-                errors=options.has_error_columns,
-            )
+        has_nulls = options.opens_envelopes or options.mode == PERMISSIVE
+        never_null = NEVER_NULL if has_nulls else NEVER_NULL | {"value"}
+        check(schema, self._schema(options), never_null)
         return options
 
     def _sink_options(self, schema: StructType) -> SinkOptions:

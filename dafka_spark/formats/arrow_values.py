@@ -35,11 +35,7 @@ class ArrowCodec:
     """One stream in each value, decoded into a list of structs."""
 
     def __init__(self, kind: types.DataType) -> None:
-        """``kind`` is the list, or the struct of its rows.
-
-        Raises:
-            ValueError: it is another type.
-        """
+        """``kind`` is the list, or the struct of its rows."""
         rows = kind.elementType if isinstance(kind, types.ArrayType) else kind
         if not isinstance(rows, types.StructType):
             why = "a stream is made of a list of structs, array(struct(...))"
@@ -70,11 +66,7 @@ class ArrowCodec:
         return pa.ListArray.from_arrays(ends, rows, self._arrow, mask=mask)
 
     def _measure(self, stream: pa.Buffer) -> int:
-        """Return the bytes that the stream opens to, with the columns of the query.
-
-        Raises:
-            ValueError: they are more than ``MAX_OPENED``.
-        """
+        """Return the bytes that the stream opens to, with the columns of the query."""
         opened = 0
         for message in pa.ipc.MessageReader.open_stream(stream):
             opened += _opened_bytes(message, self._row_bytes)
@@ -82,11 +74,7 @@ class ArrowCodec:
         return opened
 
     def _rows(self, stream: pa.Buffer) -> pa.StructArray:
-        """Return the rows of one stream, with the query's columns.
-
-        Raises:
-            ValueError: a column has another type.
-        """
+        """Return the rows of one stream, with the query's columns."""
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
         table.validate(full=True)
@@ -108,11 +96,7 @@ class ArrowCodec:
         return pa.StructArray.from_arrays(columns, fields=list(self._arrow.value_type))
 
     def _places(self, schema: pa.Schema) -> list[int | None]:
-        """Return the index of each of the query's columns in the schema; None if it is missing.
-
-        Raises:
-            ValueError: a column has another type or is ambiguous.
-        """
+        """Return the index of each of the query's columns in the schema; None if it is missing."""
         places: list[int | None] = []
         for name, kind in self._fields:
             found = schema.get_all_field_indices(name)
@@ -155,9 +139,6 @@ def _spark_type(kind: pa.DataType) -> str:
     """Return the type that Spark reads an Arrow type as.
 
     Spark reads strings of any layout as strings, and times of any unit as timestamps.
-
-    Raises:
-        ValueError: Spark has no such type.
     """
     if pa.types.is_string_view(kind):  # Polars writes these; Spark 4.3 does not know them
         kind = pa.utf8()

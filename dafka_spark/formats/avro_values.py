@@ -44,12 +44,7 @@ class AvroCodec:
     """One record in each value, decoded into a struct."""
 
     def __init__(self, schema: str) -> None:
-        """``schema`` is an Avro schema, as JSON.
-
-        Raises:
-            ImportError: fastavro is not installed here.
-            ValueError: the schema is invalid, or has a type that Spark has no type for.
-        """
+        """``schema`` is an Avro schema, as JSON."""
         fastavro = import_extra("fastavro", extra="avro")
         try:
             self._schema = fastavro.parse_schema(_supported(json.loads(schema)))
@@ -143,11 +138,7 @@ class _Types:
         self._named: dict[str, types.DataType | None] = {}
 
     def of(self, schema: Any) -> types.DataType:
-        """Return the type of a part of the schema.
-
-        Raises:
-            ValueError: Spark has no such type.
-        """
+        """Return the type of a part of the schema."""
         if isinstance(schema, list):
             others = [each for each in schema if each != "null"]
             if len(others) != 1:

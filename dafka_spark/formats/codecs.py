@@ -28,11 +28,7 @@ _MAX_WHY: Final = 300
 
 
 class Codec(Protocol):
-    """Decodes values into a column and encodes a column into values.
-
-    Attributes:
-        kind: the column's type in Spark.
-    """
+    """Decodes values into a column of Spark's type ``kind``, and encodes a column into values."""
 
     kind: DataType
 

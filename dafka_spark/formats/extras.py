@@ -7,11 +7,7 @@ from typing import Any
 
 
 def import_extra(module: str, *, extra: str) -> Any:
-    """Import a module of a package that ``extra`` installs.
-
-    Raises:
-        ImportError: the package is not installed here.
-    """
+    """Import a module of a package that ``extra`` installs."""
     try:
         return importlib.import_module(module)
     except ImportError:

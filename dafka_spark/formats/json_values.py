@@ -44,11 +44,7 @@ class JsonCodec:
     """One JSON object in each value, decoded into a struct."""
 
     def __init__(self, kind: types.DataType) -> None:
-        """``kind`` is the struct.
-
-        Raises:
-            ValueError: a type in it is not supported in JSON.
-        """
+        """``kind`` is the struct."""
         if not isinstance(kind, types.StructType):
             raise ValueError(f"is {kind.simpleString()}, a JSON object is made of a struct")
         self.kind: types.DataType = kind

@@ -51,12 +51,7 @@ class ProtobufCodec:
     """One message in each value, decoded into a struct."""
 
     def __init__(self, schema: str, message_name: str) -> None:
-        """``schema`` is a descriptor set in base64, and ``message_name`` names a message in it.
-
-        Raises:
-            ImportError: the package protobuf is not installed here.
-            ValueError: the schema is invalid, lacks the message, or has a type that Spark lacks.
-        """
+        """``schema`` is a descriptor set in base64, and ``message_name`` names a message in it."""
         factory = import_extra("google.protobuf.message_factory", extra=EXTRA)
         descriptor = _message_of(schema, message_name)
         self._class = factory.GetMessageClass(descriptor)
@@ -99,11 +94,7 @@ class ProtobufCodec:
 
 
 def _message_of(schema: str, name: str) -> Any:
-    """Return the descriptor of a message in a descriptor set.
-
-    Raises:
-        ValueError: the set is invalid, or the name matches no message or several.
-    """
+    """Return the descriptor of a message in a descriptor set."""
     form = "must be a descriptor set, FILE.desc as 'protoc --include_imports' writes it, or base64"
     pool = import_extra("google.protobuf.descriptor_pool", extra=EXTRA).DescriptorPool()
     parse = import_extra("google.protobuf.descriptor_pb2", extra=EXTRA).FileDescriptorSet.FromString
@@ -157,11 +148,7 @@ class _Fields:
         return pa.StructArray.from_arrays(columns, self.kind.names)
 
     def arguments(self, structs: pa.StructArray) -> pa.StructArray:
-        """Convert structs to the arguments of the library's messages.
-
-        Raises:
-            ValueError: a field without presence is null, or several of a oneof are set.
-        """
+        """Convert structs to the arguments of the library's messages."""
         there = structs.is_valid()
         columns = structs.flatten()
         for oneof in self._oneofs:
@@ -206,7 +193,8 @@ class _Field:
                 kind = self._time = _TIMES[inner.name]
             elif inner.GetOptions().map_entry:
                 self._entry = _Field(inner.fields[0], within), _Field(inner.fields[1], within)
-                kind = self._map_of(*self._entry)
+                key, value = (each.kind for each in self._entry)
+                kind = types.MapType(key, value) if key and value else None
             else:
                 self._fields = _Fields(inner, within)
                 kind = self._fields.kind if self._fields.kind.fields else None
@@ -220,10 +208,6 @@ class _Field:
         is_array = self._is_list and self._entry is None and kind is not None
         self.kind: types.DataType | None = types.ArrayType(kind) if is_array and kind else kind
         self._arrow = to_arrow_type(kind, timezone="UTC") if kind else None
-
-    @staticmethod
-    def _map_of(key: _Field, value: _Field) -> types.DataType | None:
-        return types.MapType(key.kind, value.kind) if key.kind and value.kind else None
 
     def column(self, messages: Sequence[Any]) -> pa.Array:
         found = list(map(attrgetter(self.name), messages))

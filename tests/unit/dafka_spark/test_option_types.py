@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_spark.option_types import (
     AGO,
-    ALL_STORES,
     AT_EARLIEST,
     AT_LATEST,
     EARLIEST,
@@ -26,7 +25,6 @@ from dafka_spark.option_types import (
     Position,
     TopicSelection,
     as_written,
-    parse_acks,
     parse_assign,
     parse_duration_ms,
     parse_names,
@@ -62,8 +60,6 @@ def position(text: str) -> Position | None:
         (parse_names, " a,b c ", ("a", "b c")),
         (parse_names, "é" * 127, ("é" * 127,)),
         (parse_word, " Local ", "local"),
-        (parse_acks, "3", 3),
-        (parse_acks, " ALL ", ALL_STORES),
         (parse_pattern, "hel+o", "hel+o"),
         (parse_assign, '{"t": ["A", "B", "A"], "u": ["A"]}', {A, B, TopicPartition("u", "A")}),
         (parse_size, "1k", 1_024),
@@ -141,8 +137,6 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
         (parse_names, "t,,u", NAME),
         (parse_names, "é" * 128, NAME),
         (parse_names, "a\0b", "NUL"),
-        (parse_acks, "0", "at least 1, or all"),
-        (parse_acks, DIGITS, "must be a whole number or all"),
         (parse_pattern, "(", "regular expression: missing )"),
         (parse_pattern, "", "regular expression that is not empty"),
         (parse_pattern, "a{99999999999999}", "must be a regular expression"),

@@ -396,7 +396,7 @@ def test_a_sink_takes_options_of_readers() -> None:
         ({"dafka.allow_control_characters": "x"}, "is option 'allowControlCharacters' here"),
         (
             {"dafka.peerExpiryMs": "900", "dafka.peer_expiry_ms": "900"},
-            "option 'dafka.peer_expiry_ms' = '900': is option 'dafka.peerExpiryMs' in another spel",
+            "option 'dafka.peer_expiry_ms' = '900': is given in two spellings; leave",
         ),
         ({"dafka.secret_key": "Z"}, "'dafka.secret_key' = '(not shown)': there is no such option"),
         ({"dafka.": "7"}, "there is no such option"),

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from dafka_spark.errors import ColumnError
-from dafka_spark.schema import check, full, is_table, table_options
+from dafka_spark.schema import NEVER_NULL, check, full, is_table, table_options
 
 
 def test_all_columns() -> None:
@@ -25,8 +25,8 @@ def test_all_columns() -> None:
 
 def test_any_subset_in_any_order() -> None:
     schema = StructType([full()["offset"], full()["value"], StructField("Topic", StringType())])
-    check(schema, headers=False, opens=True)
-    check(full(headers=True), headers=True, opens=True)
+    check(schema, full(), NEVER_NULL)
+    check(full(headers=True), full(headers=True), NEVER_NULL)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_any_subset_in_any_order() -> None:
 )
 def test_wrong_columns_are_named(field: StructField, says: str) -> None:
     with pytest.raises(ColumnError, match=says):
-        check(StructType([full()["value"], field]), headers=False, opens=True)
+        check(StructType([full()["value"], field]), full(), NEVER_NULL)
 
 
 def test_a_value_is_never_null_where_contents_are_values() -> None:
     value = StructField("value", full()["key"].dataType, nullable=False)
-    check(StructType([value]), headers=False, opens=False)
+    check(StructType([value]), full(), NEVER_NULL | {"value"})
 
 
 def test_a_table_keeps_its_options_in_its_schema() -> None:
