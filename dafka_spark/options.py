@@ -115,7 +115,7 @@ def camel(name: str) -> str:
     return first + "".join(map(str.title, others))
 
 
-# Options of source and sink
+# Types of options
 
 
 def _word(default: str, choices: Sequence[str], meaning: str) -> str:
@@ -123,9 +123,17 @@ def _word(default: str, choices: Sequence[str], meaning: str) -> str:
     return option(default, meaning, choices=choices, parse=values.parse_word)
 
 
-_count = partial(option, None, kind="int", parse=parse_int, minimum=1)
 _name = partial(option, "", kind="name")
+_pattern = partial(option, "", kind="regex", parse=values.parse_pattern)
+_condition = partial(option, None, kind="condition", parse=Where.parse)
+_directory = partial(option, "", kind="directory", parse=values.parse_directory)
+_schema = partial(option, "", kind="DDL, JSON or file", parse=values.parse_value_schema)
+_stores = partial(option, None, kind="int or all", parse=parse_min_stores)
+_count = partial(option, None, kind="int", parse=parse_int, minimum=1)
+_records = partial(_count, unit="records")
+_size = partial(option, None, kind="int, size or unlimited", parse=values.parse_size, minimum=1)
 _timeout = partial(option, minimum=1, unit="ms")
+_duration = partial(option, kind="time", parse=values.parse_duration_ms, unit="ms")
 _time = partial(option, None, kind="ms or time", parse=values.parse_timestamp)
 _times = partial(option, None, kind="JSON", parse=values.parse_offsets_by_timestamp)
 _offsets = partial(option, None, kind="word, time or JSON", parse=values.parse_offset_range_limit)
@@ -149,13 +157,10 @@ class SparkOptions(Options):
         "text, `json`, `avro` and `protobuf` are a struct of one object, record or message, "
         "`arrow` is an array of structs of one Arrow IPC stream (docs/typed_values.md)",
     )
-    value_schema: str = option(
-        "",
+    value_schema: str = _schema(
         "columns of values, such as `id BIGINT, tags ARRAY<INT>`; for `avro` a schema in JSON or a "
         "file FILE.avsc; for `protobuf` a descriptor set in base64 or a file FILE.desc. The driver "
-        "reads the file",
-        kind="DDL, JSON or file",
-        parse=values.parse_value_schema,
+        "reads the file"
     )
     message_name: str = _name(
         "for `protobuf`: the message of the descriptor set, as `from_protobuf` takes it, "
@@ -373,11 +378,8 @@ class SourceOptions(SparkOptions):
     subscribe: tuple[str, ...] = option(
         (), "topics to read, separated by commas", kind="list", parse=values.parse_names
     )
-    subscribe_pattern: str = option(
-        "",
-        "topics to read: a regular expression for the whole name, as column `topic` shows it",
-        kind="regex",
-        parse=values.parse_pattern,
+    subscribe_pattern: str = _pattern(
+        "topics to read: a regular expression for the whole name, as column `topic` shows it"
     )
     assign: frozenset[TopicPartition] = option(
         frozenset(),
@@ -391,12 +393,9 @@ class SourceOptions(SparkOptions):
         "for batches: read a table about topics, partitions, stores, queries or their lag instead "
         "of records (docs/spark.md). subscribe, subscribePattern or assign narrow it",
     )
-    where: Where | None = option(
-        None,
+    where: Where | None = _condition(
         "read only records that match a condition, which stores evaluate, such as `key = 'a' AND "
-        "offset >= 5` (docs/spark.md). Limits of batches also count the records that do not match",
-        kind="condition",
-        parse=Where.parse,
+        "offset >= 5` (docs/spark.md). Limits of batches also count the records that do not match"
     )
     push_filters: bool = option(
         False,
@@ -404,12 +403,9 @@ class SourceOptions(SparkOptions):
         "select. Needs `spark.sql.python.filterPushdown.enabled` = true, and one load() for each "
         "filter, because Spark 4.3 applies the last filter to all of its queries (docs/spark.md)",
     )
-    archive: str = option(
-        "",
+    archive: str = _directory(
         "directory of an archive (docs/archive.md), at the same path on the driver and the "
-        "executors: records that no store has any more are read from it as part of the topic",
-        kind="directory",
-        parse=values.parse_directory,
+        "executors: records that no store has any more are read from it as part of the topic"
     )
     include_headers: bool = option(False, "add column `headers`")
 
@@ -434,10 +430,8 @@ class SourceOptions(SparkOptions):
     starting_offsets: OffsetRangeLimit | None = _offsets(
         "where a new query starts: `earliest` (default of batches), `latest` (default of streams, "
         'for streams only), `{"topic": {"partition": offset}}` with -2 for earliest and -1 for '
-        "latest, `latest-100` or `earliest+100` (records of each partition), `-10m` (by the "
-        "stores' clocks; also s, h, d), `2026-01-01T00:00:00Z`, or JSON with any of these by topic "
-        "or partition. Other and later partitions start at their first record; after `latest` or a "
-        "time for all, later ones start at the first record written since",
+        "latest, `latest-100`, `earliest+100`, `-10m`, `2026-01-01T00:00:00Z`, or JSON with any of "
+        "these by topic or partition (docs/spark.md)",
     )
     ending_timestamp: OffsetRangeLimit | None = _time(
         "for batches: where to end, before the first record of each partition that was published "
@@ -454,43 +448,33 @@ class SourceOptions(SparkOptions):
     )
 
     # Batches and tasks
-    max_offsets_per_trigger: int | None = _count(
+    max_offsets_per_trigger: int | None = _records(
         "for streams: maximum number of records in a micro-batch, shared among the partitions in "
-        "proportion to their waiting records",
-        unit="records",
+        "proportion to their waiting records"
     )
-    max_bytes_per_trigger: int | None = option(
-        None,
+    max_bytes_per_trigger: int | None = _size(
         "for streams: approximate maximum size of a micro-batch, shared in the same way: a number, "
         f"a size like `512m`, or `unlimited`. The default is {DEFAULT_BYTES} (4g) unless "
         "maxOffsetsPerTrigger is given. Stores sample the waiting records to estimate sizes",
-        kind="int, size or unlimited",
-        parse=values.parse_size,
-        minimum=1,
         unit="bytes",
     )
-    min_offsets_per_trigger: int | None = _count(
+    min_offsets_per_trigger: int | None = _records(
         "for streams: start a micro-batch only for at least this many records, or once "
-        "maxTriggerDelay has passed since the last one. `availableNow` ignores it",
-        unit="records",
+        "maxTriggerDelay has passed since the last one. `availableNow` ignores it"
     )
-    max_trigger_delay: int = option(
+    max_trigger_delay: int = _duration(
         900_000,
         "for streams: the longest wait for minOffsetsPerTrigger while records are waiting: a time "
         "like `500ms`, `30s`, `15m`, `2h`, or a number of milliseconds",
-        kind="time",
-        parse=values.parse_duration_ms,
-        unit="ms",
     )
     min_partitions: int | None = _count(
         "approximate minimum number of tasks: large partitions are split, and small ones share "
         "tasks as long as this number of tasks remains (16 if it is not given)",
         unit="tasks",
     )
-    max_records_per_partition: int | None = _count(
+    max_records_per_partition: int | None = _records(
         "maximum number of records of a task; larger partitions are split. The default is "
-        f"{RECORDS_PER_TASK} unless minPartitions is given",
-        unit="records",
+        f"{RECORDS_PER_TASK} unless minPartitions is given"
     )
 
     # Fetching
@@ -529,8 +513,7 @@ class SourceOptions(SparkOptions):
     fail_on_data_loss: bool = option(
         True,
         "fail if records were lost before they were read, after a wait of fetchTimeoutMs; "
-        "otherwise log a warning for each loss and continue. docs/source.md lists causes and "
-        "remedies",
+        "otherwise log a warning for each loss and continue (docs/source.md)",
     )
     fail_on_missing_topic: bool = option(
         True,
@@ -538,12 +521,9 @@ class SourceOptions(SparkOptions):
         "themselves, and option assign. Other streams, and all queries with false, log a warning "
         "and read it as empty until it exists",
     )
-    min_stores: int | None = option(
-        None,
+    min_stores: int | None = _stores(
         "fail unless this number of stores, or `all` known stores, answer when a batch is planned "
-        "or a stream starts. Without it a warning names each known store that does not answer",
-        kind="int or all",
-        parse=parse_min_stores,
+        "or a stream starts. Without it a warning names each known store that does not answer"
     )
 
     # Progress reports
@@ -701,12 +681,9 @@ class SinkOptions(SparkOptions):
     topic: str = option(
         "", "topic of every row; without it column `topic` names each row's", parse=parse_topic
     )
-    acks: int | None = option(
-        None,
+    acks: int | None = _stores(
         "stores that must have the rows on disk before a micro-batch or a batch write succeeds; "
         "`all`, the default: every store with Arrow Flight that is reachable then, at least one",
-        kind="int or all",
-        parse=parse_min_stores,
         unit="stores",
     )
     audit: bool = option(
@@ -724,12 +701,9 @@ class SinkOptions(SparkOptions):
         "for batch writes, with `txnVersion`: a name of the application, which writes each version "
         "to a topic once. Like `writerId`, it also names its partitions"
     )
-    txn_version: int | None = option(
-        None,
+    txn_version: int | None = _count(
         "for batch writes, with `txnAppId`: a number that grows with each write. A write with the "
         "last number is compared with the rows that are committed, and a lower number is refused",
-        kind="int",
-        parse=parse_int,
         minimum=0,
         maximum=MAX_TXN_VERSION,
     )

@@ -79,18 +79,16 @@ class AvroCodec:
 
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``."""
-        values: list[bytes | None] = []
         _check_nulls(column.filter(column.is_valid()), self._schema)
-        for row in column.to_pylist(maps_as_pydicts="strict"):
-            if row is None:
-                values.append(None)
-                continue
-            stream = io.BytesIO()
-            try:
-                self._write(stream, self._schema, row)
-            except Exception as error:  # noqa: BLE001 -- fastavro raises errors of many classes
-                raise ValueError(f"a row does not fit the schema: {error}") from None
-            values.append(stream.getvalue())
+        values: list[bytes | None] = []
+        try:
+            for row in column.to_pylist(maps_as_pydicts="strict"):
+                stream = io.BytesIO()
+                if row is not None:
+                    self._write(stream, self._schema, row)
+                values.append(None if row is None else stream.getvalue())
+        except Exception as error:  # noqa: BLE001 -- fastavro raises errors of many classes
+            raise ValueError(f"a row does not fit the schema: {error}") from None
         return pa.array(values, pa.binary())
 
 
@@ -146,21 +144,19 @@ class _Types:
             return self.of(others[0])
         if isinstance(schema, str):
             schema = {"type": schema}
-        name = schema["type"]
-        if name in self._named:
-            if (found := self._named[name]) is None:
-                raise ValueError(f"has the recursive type {name!r}, for which Spark has no type")
+        kind = schema["type"]
+        if kind in self._named:
+            if (found := self._named[kind]) is None:
+                raise ValueError(f"has the recursive type {kind!r}, for which Spark has no type")
             return found
-        if "name" in schema:
-            self._named[schema["name"]] = None
-        made = self._made(name, schema)
-        if "name" in schema:
-            self._named[schema["name"]] = made
+        name = schema.get("name")
+        self._named[name] = None
+        made = self._named[name] = self._made(kind, schema)
         return made
 
-    def _made(self, name: Any, schema: Any) -> types.DataType:
+    def _made(self, kind: Any, schema: Any) -> types.DataType:
         logical = schema.get("logicalType")
-        match name:
+        match kind:
             case "record":
                 fields = [
                     types.StructField(each["name"], self.of(each["type"]))
@@ -177,8 +173,8 @@ class _Types:
             case "bytes" | "fixed" if logical == "decimal":
                 if schema["precision"] <= _MAX_PRECISION:
                     return types.DecimalType(schema["precision"], schema.get("scale", 0))
-            case _ if (name, logical) in _LOGICAL:
-                return _LOGICAL[name, logical]
-            case _ if name in _PLAIN:
-                return _PLAIN[name]
+            case _ if (kind, logical) in _LOGICAL:
+                return _LOGICAL[kind, logical]
+            case _ if kind in _PLAIN:
+                return _PLAIN[kind]
         raise ValueError(f"has {json.dumps(schema)[:100]}, for which Spark has no type")
