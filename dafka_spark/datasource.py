@@ -27,15 +27,12 @@ if TYPE_CHECKING:
 
 
 class DafkaDataSource(DataSource):
-    """A source and sink of Dafka topics.
+    """A source and sink of Dafka topics, with the options of ``dafka_spark.options``.
 
-    Source: columns ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
-    ``timestampType``, with option ``includeHeaders`` also ``headers``, or those that
-    ``.schema(...)`` names; with option ``metadata`` those of ``dafka_spark.metadata``.  Its options
-    are in ``dafka_spark.options.SourceOptions``.
+    Source: the columns of ``dafka_spark.schema``, or those that ``.schema(...)`` names; with option
+    ``metadata`` those of ``dafka_spark.metadata``.
 
-    Sink: columns ``value``, ``key``, ``headers`` and, without option ``topic``, ``topic``.  Its
-    options are in ``dafka_spark.options.SinkOptions``.
+    Sink: columns ``value``, ``key``, ``headers`` and, without option ``topic``, ``topic``.
     """
 
     @classmethod
@@ -94,12 +91,10 @@ class DafkaDataSource(DataSource):
         """Return the writer of a streaming query.
 
         ``overwrite`` is true in output mode ``complete``, in which the sink appends the whole
-        result of each micro-batch, as Spark's Kafka sink does.  Spark 4.3 itself refuses mode
-        ``update``.
+        result of each micro-batch, as Spark's Kafka sink does.  Spark itself refuses mode ``update``.
         """
         from dafka_spark.sink.writer import DafkaStreamWriter
 
-        del overwrite
         checkpoint = self.options.get("checkpointLocation", "")
         return DafkaStreamWriter(schema, self._sink_options(schema), checkpoint)
 

@@ -125,18 +125,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def delay_ms(text: str) -> int:
-    """Parse a duration, such as 30m or 0s, into milliseconds."""
+def duration_ms(text: str, minimum: int = 1) -> int:
+    """Parse a duration, such as 30m, into milliseconds."""
     try:
-        return parse_duration_ms(text)
+        length_ms = parse_duration_ms(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}, not {text!r}") from None
-
-
-def duration_ms(text: str) -> int:
-    """Parse a duration that is longer than 0 into milliseconds."""
-    length_ms = delay_ms(text)
-    if length_ms < 1:
+    if length_ms < minimum:
         raise argparse.ArgumentTypeError(f"must be longer than 0, not {text!r}")
     return length_ms
 
@@ -146,8 +141,8 @@ def duration_ms(text: str) -> int:
 POLL_INTERVAL_S = 0.3
 """Between two checks of a running query: often enough for a progress bar."""
 
-_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
 _LOCAL_DEFAULTS = {
+    "spark.master": "local[*]",
     # No port is open to the network.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -171,12 +166,11 @@ def build_session(name: str) -> SparkSession:
     # A SparkConf has spark-submit's settings only after the JVM has started.
     SparkContext._ensure_initialized()  # noqa: SLF001
     conf = SparkConf().setAppName(name)
-    defaults = dict(_DEFAULTS)
-    if conf.get("spark.master", "local[*]").startswith("local"):
+    conf.setIfMissing("spark.sql.session.timeZone", "UTC")
+    if conf.get("spark.master", "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        defaults |= {"spark.master": "local[*]", **_LOCAL_DEFAULTS}
-    for key, value in defaults.items():
-        conf.setIfMissing(key, value)
+        for key, value in _LOCAL_DEFAULTS.items():
+            conf.setIfMissing(key, value)
     # spark-submit enables its progress bar for each program started as ``python NAME.py``.
     conf.set("spark.ui.showConsoleProgress", "false")
     # This logger reports errors that are also raised.

@@ -29,10 +29,9 @@ class Decision(StrEnum):
 
 
 class KafkaOptions(NamedTuple):
-    """Options with the same treatment and reason.
+    """Options with the same treatment and reason; ``*`` ends a prefix of names.
 
-    A name with ``*`` at its end stands for all names with this prefix; ``to`` is the equivalent
-    option of format ``dafka``.
+    ``to`` is the equivalent option of format ``dafka``.
     """
 
     decision: Decision

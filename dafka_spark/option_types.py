@@ -254,11 +254,8 @@ _NAMED_OFFSETS: Final = {-2: AT_EARLIEST, -1: AT_LATEST}
 class OffsetRangeLimit:
     """The start or the end of every partition: ``KafkaOffsetRangeLimit`` of Spark's connector.
 
-    Attributes:
-        everywhere: the position of all partitions, unless the others name them.
-        topics: positions by topic.
-        partitions: positions by partition.
-        text: the value as the user wrote it, on one line.
+    ``everywhere`` is the position of partitions that the others do not name, and ``text`` the value
+    as the user wrote it, on one line.
     """
 
     everywhere: Position | None = None
@@ -274,8 +271,8 @@ class OffsetRangeLimit:
     @property
     def all(self) -> list[Position]:
         """Every position in it."""
-        some = [] if self.everywhere is None else [self.everywhere]
-        return [*some, *self.topics.values(), *self.partitions.values()]
+        everywhere = [self.everywhere] if self.everywhere else []
+        return [*everywhere, *self.topics.values(), *self.partitions.values()]
 
 
 def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:

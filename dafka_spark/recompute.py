@@ -61,6 +61,7 @@ def recomputed(
 def _read(
     spark: SparkSession, checkpoint: Checkpoint, batch: int, source: Mapping[str, str]
 ) -> DataFrame | None:
+    """Return the source's records of a batch; None if it has none."""
     if len(checkpoint.batch(batch).ends) > 1:
         raise checkpoint.refused("is of a query with several sources: rows cannot be recomputed")
     starts: dict[str, dict[str, int]] = defaultdict(dict)

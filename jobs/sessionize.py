@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -26,7 +27,6 @@ from dafka_spark.job_support import (
     add_query_arguments,
     build_session,
     check_options,
-    delay_ms,
     duration_ms,
     print_json,
     read_topic,
@@ -196,7 +196,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--watermark",
-        type=delay_ms,
+        type=partial(duration_ms, minimum=0),
         default="10m",
         metavar="TIME",
         help="maximum lateness of a record (default: %(default)s)",

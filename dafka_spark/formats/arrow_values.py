@@ -40,8 +40,7 @@ class ArrowCodec:
         if not isinstance(rows, types.StructType):
             why = "a stream is made of a list of structs, array(struct(...))"
             raise ValueError(f"is {kind.simpleString()}; {why}")
-        self.kind: types.DataType = types.ArrayType(rows)
-        self._fields = [(field.name, field.dataType) for field in rows]
+        self.kind = types.ArrayType(rows)
         self._arrow = to_arrow_type(self.kind, timezone="UTC")
         self._row_bytes = _CELL * _leaves(self._arrow.value_type)
         # The schema of the last stream and the index of each column in it: most streams share one.
@@ -55,7 +54,7 @@ class ArrowCodec:
             opened = sum(map(self._measure, streams))
             if opened > MAX_BATCH:
                 raise BatchTooLargeError(len(values), opened, MAX_BATCH)
-            tables = [self._rows(stream) for stream in streams]
+            tables = list(map(self._rows, streams))
         except (pa.ArrowException, OSError, EOFError, struct.error) as error:
             raise ValueError(f"it is not an Arrow stream: {error}") from None
         counts = np.zeros(len(values), np.int64)
@@ -98,14 +97,14 @@ class ArrowCodec:
     def _places(self, schema: pa.Schema) -> list[int | None]:
         """Return the index of each of the query's columns in the schema; None if it is missing."""
         places: list[int | None] = []
-        for name, kind in self._fields:
-            found = schema.get_all_field_indices(name)
-            if len(found) > 1:
-                raise ValueError(f"duplicate column {name!r}")
-            if found and _spark_type(schema.types[found[0]]) != kind.simpleString():
-                is_ = f"is {schema.types[found[0]]}, not {kind.simpleString()}"
-                raise ValueError(f"column {name!r} {is_}")
-            places.append(found[0] if found else None)
+        for field in self.kind.elementType:
+            at, *others = schema.get_all_field_indices(field.name) or [None]
+            if others:
+                raise ValueError(f"duplicate column {field.name!r}")
+            wanted = field.dataType.simpleString()
+            if at is not None and _spark_type(schema.types[at]) != wanted:
+                raise ValueError(f"column {field.name!r} is {schema.types[at]}, not {wanted}")
+            places.append(at)
         return places
 
     def encode(self, column: pa.Array) -> pa.Array:
@@ -222,15 +221,13 @@ class _Table:
 
     def table(self, number: int) -> _Table:
         """Return a field that is a table."""
-        at = self.position(number)
-        if at is None:
+        if (at := self.position(number)) is None:
             raise ValueError("it is not an Arrow stream: a header is incomplete")
         return _Table(self.data, at)
 
     def longs(self, number: int) -> tuple[int, ...]:
         """Return the integers of a field that is a vector of pairs of 64-bit integers."""
-        at = self.position(number)
-        if at is None:
+        if (at := self.position(number)) is None:
             return ()
         start = at + _INT(self.data, at)[0]
         count = _INT(self.data, start)[0]
