@@ -91,7 +91,7 @@ class DafkaDataSource(DataSource):
         """Return the writer of a streaming query.
 
         ``overwrite`` is true in output mode ``complete``, in which the sink appends the whole
-        result of each micro-batch, as Spark's Kafka sink does.  Spark itself refuses mode ``update``.
+        result of each micro-batch, as Spark's Kafka sink does.
         """
         from dafka_spark.sink.writer import DafkaStreamWriter
 

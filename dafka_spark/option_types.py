@@ -61,14 +61,15 @@ def parse_directory(value: Any) -> str:
     return str(Path(text).absolute())
 
 
-def parse_word(value: Any) -> str:
-    """Parse a word in any case; return it in lower case."""
-    return str(value).strip().lower()
+def parse_word(spellings: Mapping[str, str], value: Any) -> str:
+    """Parse a word in any case; ``spellings`` has words by their lower case."""
+    word = str(value).strip()
+    return spellings.get(word.lower(), word)
 
 
 def parse_size(value: Any) -> int:
     """Parse bytes: a number, a size with one of Spark's units (``512m``), or ``unlimited``."""
-    word = parse_word(value)
+    word = str(value).strip().lower()
     if word == "unlimited":
         return UNLIMITED_BYTES
     match = _SIZE.fullmatch(word)
@@ -85,11 +86,6 @@ def parse_pattern(value: Any) -> str:
         return str(re.compile(value).pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"must be a regular expression: {error}") from None
-
-
-def parse_mode(value: Any) -> str:
-    """Parse a word in any case; return it in capitals, as Spark writes parse modes."""
-    return parse_word(value).upper()
 
 
 def parse_value_schema(value: Any) -> str:

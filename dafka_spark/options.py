@@ -120,7 +120,8 @@ def camel(name: str) -> str:
 
 def _word(default: str, choices: Sequence[str], meaning: str) -> str:
     """Declare an option for one of several words, in any case."""
-    return option(default, meaning, choices=choices, parse=values.parse_word)
+    parse = partial(values.parse_word, {each.lower(): each for each in choices})
+    return option(default, meaning, choices=choices, parse=parse)
 
 
 _name = partial(option, "", kind="name")
@@ -500,13 +501,12 @@ class SourceOptions(SparkOptions):
     )
 
     # Values
-    mode: str = option(
+    mode: str = _word(
         FAILFAST,
+        MODES,
         "treatment of values that do not match valueFormat and its schema: `FAILFAST` fails the "
         "query and names the record, `PERMISSIVE` returns null and adds columns `_error` (the "
         "reason) and `_corrupt_record` (the value), `DROPMALFORMED` skips the record",
-        choices=MODES,
-        parse=values.parse_mode,
     )
 
     # Loss

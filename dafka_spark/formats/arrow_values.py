@@ -40,7 +40,8 @@ class ArrowCodec:
         if not isinstance(rows, types.StructType):
             why = "a stream is made of a list of structs, array(struct(...))"
             raise ValueError(f"is {kind.simpleString()}; {why}")
-        self.kind = types.ArrayType(rows)
+        self.kind: types.DataType = types.ArrayType(rows)
+        self._fields = rows.fields
         self._arrow = to_arrow_type(self.kind, timezone="UTC")
         self._row_bytes = _CELL * _leaves(self._arrow.value_type)
         # The schema of the last stream and the index of each column in it: most streams share one.
@@ -97,7 +98,7 @@ class ArrowCodec:
     def _places(self, schema: pa.Schema) -> list[int | None]:
         """Return the index of each of the query's columns in the schema; None if it is missing."""
         places: list[int | None] = []
-        for field in self.kind.elementType:
+        for field in self._fields:
             at, *others = schema.get_all_field_indices(field.name) or [None]
             if others:
                 raise ValueError(f"duplicate column {field.name!r}")

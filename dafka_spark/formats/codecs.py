@@ -20,31 +20,23 @@ JSON: Final = "json"
 ARROW: Final = "arrow"
 AVRO: Final = "avro"
 PROTOBUF: Final = "protobuf"
-FORMATS: Final = (BYTES, STRING, JSON, ARROW, AVRO, PROTOBUF)
 TYPED: Final = (JSON, ARROW, AVRO, PROTOBUF)
 """The formats that need a schema."""
+FORMATS: Final = (BYTES, STRING, *TYPED)
 
 _MAX_WHY: Final = 300
 
 
 class Codec(Protocol):
-    """Decodes values into a column of Spark's type ``kind``, and encodes a column into values."""
+    """Decodes values into a column of type ``kind`` and encodes a column; nulls remain null."""
 
     kind: DataType
 
     def decode(self, values: pa.Array) -> pa.Array:
-        """Return the column of binary values; null values are null.
-
-        Raises:
-            ValueError: at least one value is not of this format and schema.
-        """
+        """Return the column of binary values; raise ``ValueError`` if one is invalid."""
 
     def encode(self, column: pa.Array) -> pa.Array:
-        """Return the values of a column, as binary or string; null rows are null.
-
-        Raises:
-            ValueError: at least one row does not fit the schema.
-        """
+        """Return a column's values, binary or string; raise ``ValueError`` if a row is invalid."""
 
 
 class StringCodec:
@@ -67,11 +59,8 @@ class StringCodec:
 def codec_of(value_format: str, schema: str | DataType, message_name: str = "") -> Codec | None:
     """Return the codec of a format; None for ``bytes``.
 
-    ``schema`` is option ``valueSchema`` or the type of the column.
-
-    Raises:
-        ImportError: a package that the format needs is not installed here.
-        ValueError: the schema is invalid.
+    ``schema`` is option ``valueSchema`` or the type of the column.  Raises ``ImportError`` if a
+    package is missing, and ``ValueError`` if the schema is invalid.
     """
     if value_format == BYTES:
         return None
