@@ -15,31 +15,15 @@ from dafka_core.config.node_options import NO_KEYS, KeyFiles, ReaderOptions
 from dafka_core.errors import ConfigError
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
-from dafka_spark import DafkaDataSource
+from dafka_spark import DafkaDataSource, option_types
+from dafka_spark import options as declared
 from dafka_spark.cluster import connections
 from dafka_spark.errors import ColumnError
 from dafka_spark.frames import spark_options
-from dafka_spark.option_types import (
-    ALL_STORES,
-    AT_EARLIEST,
-    AT_LATEST,
-    LATEST,
-    TIME,
-    UNLIMITED_BYTES,
-    Position,
-)  # fmt: skip
-from dafka_spark.options import (
-    DEFAULT_BYTES,
-    Bound,
-    SinkOptions,
-    SourceOptions,
-    SparkOptions,
-    sides,
-    user_options,
-)  # fmt: skip
+from dafka_spark.option_types import AT_EARLIEST, AT_LATEST, LATEST, TIME, Position
+from dafka_spark.options import Bound, SinkOptions, SourceOptions, SparkOptions, user_options
 from dafka_spark.schema import is_table, table_options
 from dafka_spark.sink.rows import check_columns
-from scripts.options import markdown_table
 from tests.unit.dafka_spark.descriptors import INT64, File
 
 A = TopicPartition("t", "A")
@@ -72,29 +56,16 @@ def test_defaults() -> None:
     assert options.max_bytes_per_batch >= MAX_BLOCK_BYTES
     assert options.max_trigger_delay == 900_000  # Kafka's default, 15 m
     given = {"topic": "t", "checkpointlocation": "/c", "queryname": "q"}  # Spark adds the last two
-    assert SinkOptions.of(given).acks_needed == ALL_STORES
+    assert SinkOptions.of(given).acks_needed == option_types.ALL_STORES
     assert SinkOptions.of({"acks": "2"}).acks_needed == 2
     assert SinkOptions.of({}).delivery_timeout_s == 120.0
 
 
-def test_every_option_is_in_the_table() -> None:
-    table = markdown_table(SourceOptions)
-    assert "| `maxOffsetsPerTrigger` | int |" in table
-    assert "| `tower` | HOST[:SUB_PORT:PUB_PORT] |" in table
-    assert all(row.meaning for side in sides() for row in side.table())
-
-
 def test_values_of_programs_become_texts() -> None:
-    texts = spark_options(
-        {
-            "starting_offsets": {"t": {"A": 3}},
-            "maxOffsetsPerTrigger": 7,
-            "fail_on_data_loss": False,
-            "stores": ["grpc://a:1", "grpc://b:2"],
-            "subscribe": ("a,b", "c\n"),
-            "query_name": None,
-        }
-    )
+    stores = ["grpc://a:1", "grpc://b:2"]
+    given = {"maxOffsetsPerTrigger": 7, "fail_on_data_loss": False, "stores": stores}
+    given |= {"starting_offsets": {"t": {"A": 3}}, "subscribe": ("a,b", "c\n"), "query_name": None}
+    texts = spark_options(given)
     assert texts == {
         "startingOffsets": '{"t": {"A": 3}}',
         "maxOffsetsPerTrigger": "7",
@@ -315,10 +286,10 @@ def test_positions_may_name_any_selected_topic() -> None:
 @pytest.mark.parametrize(
     ("given", "size", "by_default"),
     [
-        ({"minOffsetsPerTrigger": "10"}, DEFAULT_BYTES, True),
+        ({"minOffsetsPerTrigger": "10"}, declared.DEFAULT_BYTES, True),
         ({"maxBytesPerTrigger": "1000"}, 1_000, False),
-        ({"maxBytesPerTrigger": "Unlimited"}, UNLIMITED_BYTES, False),
-        ({"maxOffsetsPerTrigger": "10"}, UNLIMITED_BYTES, False),
+        ({"maxBytesPerTrigger": "Unlimited"}, option_types.UNLIMITED_BYTES, False),
+        ({"maxOffsetsPerTrigger": "10"}, option_types.UNLIMITED_BYTES, False),
         ({"maxOffsetsPerTrigger": "10", "maxBytesPerTrigger": "1k"}, 1_024, False),
     ],
 )

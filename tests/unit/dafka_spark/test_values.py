@@ -23,19 +23,8 @@ from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.formats.extras import import_extra
 from dafka_spark.formats.json_values import JsonCodec
 from dafka_spark.formats.protobuf_values import ProtobufCodec
-from tests.unit.dafka_spark.descriptors import (
-    INT32,
-    INT64,
-    MANY,
-    MESSAGE,
-    SIDE,
-    STRING,
-    TIME,
-    File,
-    decoded,
-    stream,
-    trade,
-)  # fmt: skip
+from tests.unit.dafka_spark import descriptors as pb
+from tests.unit.dafka_spark.descriptors import File, decoded, stream, trade
 
 
 def record(kind: Any, name: str = "a") -> str:
@@ -56,7 +45,7 @@ CODECS: dict[str, Codec] = {
     "json": JsonCodec(SMALL),
     "arrow": ArrowCodec(parse_ddl("id BIGINT, name STRING, at STRUCT<t: TIMESTAMP>")),
     "avro": AvroCodec(record("int", "id")),
-    "protobuf": proto(id=INT32, name=STRING),
+    "protobuf": proto(id=pb.INT32, name=pb.STRING),
 }
 
 
@@ -81,7 +70,7 @@ def column(codec: Codec, *rows: Any) -> pa.Array:
 
 def test_every_format_has_a_codec() -> None:
     file = File()
-    file.message("M", id=INT64)
+    file.message("M", id=pb.INT64)
     schemas = {"avro": record("long", "id"), "protobuf": file.text}
     codecs = {name: codec_of(name, schemas.get(name, "id BIGINT"), "M") for name in FORMATS}
     assert {name: codec.kind.simpleString() for name, codec in codecs.items() if codec} == {
@@ -336,25 +325,13 @@ def test_a_null_that_avros_schema_forbids_is_refused(kind: Any, value: Any) -> N
 
 
 ROW: dict[str, Any] = {
-    "id": -5,
-    "name": None,
-    "small": -1,
-    "large": -2,
+    "id": -5, "name": None, "small": -1, "large": -2, "side": "BUY", "tags": ["a", ""],
+    "sub": None, "subs": [{"x": 1.5, "s": "q"}, {"x": 0.0, "s": ""}], "one": None, "two": 0,
+    "raw": b"\xff", "ratio": 1.5, "ok": True, "sides": [(-1, "BUY")],
+    "by_name": [("k", {"x": 2.0, "s": "z"})], "took": dt.timedelta(microseconds=-1_500_001),
     "at": dt.datetime(1960, 1, 1, 0, 0, 0, 5, dt.UTC),
-    "took": dt.timedelta(microseconds=-1_500_001),
-    "side": "BUY",
-    "tags": ["a", ""],
-    "sub": None,
-    "subs": [{"x": 1.5, "s": "q"}, {"x": 0.0, "s": ""}],
-    "one": None,
-    "two": 0,
-    "raw": b"\xff",
-    "ratio": 1.5,
-    "ok": True,
     "times": [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)],
-    "by_name": [("k", {"x": 2.0, "s": "z"})],
-    "sides": [(-1, "BUY")],
-}
+}  # fmt: skip
 OTHER = {
     **ROW, "name": "n", "sub": {"x": 1.0, "s": "s"}, "one": 7,
     **dict.fromkeys(("two", "at", "took")),
@@ -379,7 +356,7 @@ def test_encoded_rows_are_decoded_with_the_types_of_from_protobuf() -> None:
 
 
 def test_the_bytes_are_those_of_protobuf() -> None:
-    codec = proto(id=INT32, name=STRING, side=SIDE)
+    codec = proto(id=pb.INT32, name=pb.STRING, side=pb.SIDE)
     value = b"\x08\x96\x01\x12\x02hi\x18\x01"
     row = {"id": 150, "name": "hi", "side": "BUY"}
     assert codec.encode(column(codec, row)).to_pylist() == [value]
@@ -388,19 +365,19 @@ def test_the_bytes_are_those_of_protobuf() -> None:
     assert rows[0] == {**row, "side": "UNKNOWN_ENUM_VALUE_Side_9"}
     assert rows[1] == {"id": 0, "name": "", "side": "NONE"}
     assert not bad
-    rows, bad = decoded(proto(at=TIME), b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f")
+    rows, bad = decoded(proto(at=pb.TIME), b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f")
     assert "overflow" in bad[0]
 
 
 def test_required_fields_of_proto2() -> None:
     file = File(syntax="proto2")
-    old = {"type": MESSAGE, "type_name": ".a.Old"}
-    required = {"type": INT32, "label": 2}
+    old = {"type": pb.MESSAGE, "type_name": ".a.Old"}
+    required = {"type": pb.INT32, "label": 2}
     file.message(
-        "Old", id=required, with_default={"type": INT32, "default_value": "5"}, other=INT32
+        "Old", id=required, with_default={"type": pb.INT32, "default_value": "5"}, other=pb.INT32
     )
-    made = file.message("Outer", one=old, many={**old, **MANY})
-    file.map(made, "by_name", STRING, **old)
+    made = file.message("Outer", one=old, many={**old, **pb.MANY})
+    file.map(made, "by_name", pb.STRING, **old)
     codec = ProtobufCodec(file.text, "Old")
     row = {"id": 1, "with_default": 5, "other": None}
     assert decoded(codec, b"\x08\x01", None, b"") == (
@@ -440,9 +417,9 @@ def test_messages_are_found_by_name() -> None:
     file = trade()
     check("Trad", r"has no message 'Trad'; there are a\.Nothing, a\.Sub, a\.Trade")
     check("Nothing", "has no fields in message 'Nothing'")
-    file.message("Self", inner={"type": MESSAGE, "type_name": ".a.Self"})
+    file.message("Self", inner={"type": pb.MESSAGE, "type_name": ".a.Self"})
     check("Self", r"has the recursive type 'a\.Self'")
-    file.message("Sub", file.made.message_type[-1], x=INT32)
+    file.message("Sub", file.made.message_type[-1], x=pb.INT32)
     check("Sub", r"has more than one message 'Sub'; there are a\.Self\.Sub, a\.Sub")
     assert ProtobufCodec(file.text, "a.Sub").kind.simpleString() == "struct<x:double,s:string>"
     file.made.dependency.append("other.proto")
