@@ -26,11 +26,10 @@ class LagListener(StreamingQueryListener):
     ``spark.streams.addListener(LagListener())``: Spark calls it in this process, from a thread of
     its own.
 
-    Attributes:
-        lags: by query id, the last report of each Dafka source of the query: ``query`` (the name,
-            or the id), ``source``, and Kafka's ``minOffsetsBehindLatest``,
-            ``maxOffsetsBehindLatest``, ``avgOffsetsBehindLatest`` (in records, over partitions)
-            and ``estimatedTotalBytesBehindLatest`` (None if unknown).
+    ``lags`` has, by query id, the last report of each Dafka source: ``query`` (the name, or the
+    id), ``source``, and Kafka's ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest``,
+    ``avgOffsetsBehindLatest`` (in records, over partitions) and
+    ``estimatedTotalBytesBehindLatest`` (None if unknown).
     """
 
     def __init__(self) -> None:

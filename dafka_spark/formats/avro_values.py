@@ -52,7 +52,7 @@ class AvroCodec:
             raise ValueError(f"must be an Avro schema as JSON, or FILE.avsc: {error}") from None
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
         try:
-            self.kind: types.DataType = _Types().of(self._schema)
+            self.kind: types.DataType = _type_of(self._schema, {})
         except (KeyError, TypeError) as error:
             raise ValueError(f"has an invalid type: {error}") from None
         if not isinstance(self.kind, types.StructType):
@@ -129,52 +129,38 @@ def _supported(schema: Any) -> Any:
     return made
 
 
-class _Types:
-    """Spark's types of the types of one schema."""
-
-    def __init__(self) -> None:
-        self._named: dict[str, types.DataType | None] = {}
-
-    def of(self, schema: Any) -> types.DataType:
-        """Return the type of a part of the schema."""
-        if isinstance(schema, list):
-            others = [each for each in schema if each != "null"]
-            if len(others) != 1:
-                raise ValueError("has a union of several types, for which Spark has none")
-            return self.of(others[0])
-        if isinstance(schema, str):
-            schema = {"type": schema}
-        kind = schema["type"]
-        if kind in self._named:
-            if (found := self._named[kind]) is None:
-                raise ValueError(f"has the recursive type {kind!r}, for which Spark has no type")
-            return found
-        name = schema.get("name")
-        self._named[name] = None
-        made = self._named[name] = self._made(kind, schema)
-        return made
-
-    def _made(self, kind: Any, schema: Any) -> types.DataType:
-        logical = schema.get("logicalType")
-        match kind:
-            case "record":
-                fields = [
-                    types.StructField(each["name"], self.of(each["type"]))
-                    for each in schema["fields"]
-                ]
-                if fields:
-                    return types.StructType(fields)
-            case "array":
-                return types.ArrayType(self.of(schema["items"]))
-            case "map":
-                return types.MapType(types.StringType(), self.of(schema["values"]))
-            case "fixed" if not schema["size"]:  # five bytes may state an array of 2**31 of them
-                pass
-            case "bytes" | "fixed" if logical == "decimal":
-                if schema["precision"] <= _MAX_PRECISION:
-                    return types.DecimalType(schema["precision"], schema.get("scale", 0))
-            case _ if (kind, logical) in _LOGICAL:
-                return _LOGICAL[kind, logical]
-            case _ if kind in _PLAIN:
-                return _PLAIN[kind]
+def _type_of(schema: Any, named: dict[str | None, types.DataType | None]) -> types.DataType:
+    """Return Spark's type of a part of the schema; ``named`` has the types that have names."""
+    schema = _without_null(schema) if isinstance(schema, list) else schema
+    schema = {"type": schema} if isinstance(schema, str) else schema
+    kind, logical, name = schema["type"], schema.get("logicalType"), schema.get("name")
+    if kind in named:
+        if (found := named[kind]) is None:
+            raise ValueError(f"has the recursive type {kind!r}, for which Spark has no type")
+        return found
+    made: types.DataType | None = None
+    named[name] = made
+    match kind:
+        case "record" if schema["fields"]:
+            fields = [(each["name"], _type_of(each["type"], named)) for each in schema["fields"]]
+            made = types.StructType([types.StructField(*field) for field in fields])
+        case "array":
+            made = types.ArrayType(_type_of(schema["items"], named))
+        case "map":
+            made = types.MapType(types.StringType(), _type_of(schema["values"], named))
+        case "bytes" | "fixed" if logical == "decimal":
+            if schema["precision"] <= _MAX_PRECISION:
+                made = types.DecimalType(schema["precision"], schema.get("scale", 0))
+        case _ if schema.get("size") != 0:  # five bytes may state an array of 2**31 empty values
+            made = _LOGICAL.get((kind, logical)) or _PLAIN.get(kind)
+    if made is None:
         raise ValueError(f"has {json.dumps(schema)[:100]}, for which Spark has no type")
+    named[name] = made
+    return made
+
+
+def _without_null(union: list[Any]) -> Any:
+    others = [each for each in union if each != "null"]
+    if len(others) != 1:
+        raise ValueError("has a union of several types, for which Spark has none")
+    return others[0]
