@@ -107,7 +107,7 @@ def test_every_type_of_sparks_ddl() -> None:
         ("a DECIMAL(39, 1)", "DECIMAL has 1 to 38 digits"),
         ("a DECIMAL(2, 3)", "and no larger scale"),
         ("a DECIMAL(x)", r"',' is missing before '\(x\)'"),
-        ("a INT, A INT", "duplicate column 'A'"),
+        ("aB INT, Ab INT", "duplicate column 'Ab'"),
         ("a INT; b INT", "',' is missing before '; b INT'"),
         ("a INT)", "',' is missing before '\\)'"),
         ("a " + "ARRAY<" * 200, "types are nested more than 100 deep"),

@@ -376,16 +376,18 @@ def test_required_fields_of_proto2() -> None:
     file.message(
         "Old", id=required, with_default={"type": pb.INT32, "default_value": "5"}, other=pb.INT32
     )
-    made = file.message("Outer", one=old, many={**old, **pb.MANY})
-    file.map(made, "by_name", pb.STRING, **old)
+    file.message("One", field=old)
+    file.message("Many", field={**old, **pb.MANY})
+    file.map(file.message("Mapped"), "field", pb.STRING, **old)
     codec = ProtobufCodec(file.text, "Old")
     row = {"id": 1, "with_default": 5, "other": None}
     assert decoded(codec, b"\x08\x01", None, b"") == (
         [row, None, None],
         {2: "it is not such a message: required fields are missing: id"},
     )
-    missing = b"\x0a\x00", b"\x12\x00", b"\x1a\x02\x12\x00"
-    assert [*decoded(ProtobufCodec(file.text, "Outer"), *missing, b"")[1]] == [0, 1, 2]
+    for name in "One", "Many", "Mapped":
+        value = b"\x0a\x02\x12\x00" if name == "Mapped" else b"\x0a\x00"
+        assert [*decoded(ProtobufCodec(file.text, name), b"", value)[1]] == [1]
     for field, why in ("with_default", "null in field 'with_default'"), ("id", "does not fit"):
         with pytest.raises(ValueError, match=why):
             codec.encode(column(codec, {**row, field: None}))
