@@ -33,14 +33,13 @@ def taken(*offsets: int) -> Received:
 
 
 @pytest.mark.nightly
-def test_a_store_is_killed_and_comes_back_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+def test_a_killed_store_returns_and_no_record_is_lost_or_duplicated(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo.live", "--rate=80", "--seconds=15", "--browser=none"]
     (tmp_path / "mine.png").touch()
     done = finished(*command, f"--output={tmp_path}", cwd=JOBS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "look at it: http://127.0.0.1:" in done.stdout
-    said = [done.stdout.index(word) for word in ("killed a store", "started the store again")]
-    assert said == sorted(said)
+    assert ": http://127.0.0.1:" in done.stdout
+    assert done.stdout.index("killed a store") < done.stdout.index("started the store again")
     assert "1,200 flights fed, read and counted: nothing lost, nothing doubled" in done.stdout
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "mine.png").exists()
@@ -117,8 +116,9 @@ def test_a_flight_counted_twice_or_not_at_all_has_another_sum() -> None:
 
 
 def test_a_plan_ends_with_the_year() -> None:
-    assert Plan(1000, 60).flights == 60_000
-    assert Plan(1000, 60).kill_at_s + Plan(1000, 60).away_s < 60
+    plan = Plan(1000, 60)
+    assert plan.flights == 60_000
+    assert plan.kill_at_s + plan.away_s < 60
     assert Plan(FLIGHTS_OF_2013, 60).flights == FLIGHTS_OF_2013
     assert Plan(FLIGHTS_OF_2013, 60).kill_at_s < 1
 
