@@ -39,7 +39,7 @@ OTHERS = [row for row in ROWS if row not in (*QUICK, BESIDE_A_BROKER)]
 
 
 def run(*arguments: str) -> list[str]:
-    # The session of other tests tells its children where its own JVM is.
+    # The session of other tests passes its own JVM to child processes.
     environment = {
         name: value for name, value in os.environ.items() if "PYSPARK_GATEWAY" not in name
     }

@@ -35,7 +35,7 @@ def session() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """Return a cluster whose topic ``flights`` has the first flights, fed in two runs."""
+    """Return a cluster with the first flights in topic ``flights``, fed in two runs."""
     with EmbeddedCluster() as cluster:
         for limit in (1000, FLIGHTS):
             feed = ("--resume", f"--tower={cluster.tower}", f"--limit={limit}")

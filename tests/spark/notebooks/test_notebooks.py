@@ -1,7 +1,7 @@
 """The notebooks run, and their outputs are those stored in them.
 
 They run in the Python of the tests, with its Spark and forked nodes: a kernel, a JVM and three
-interpreters for each take many times as long.  ``scripts/notebooks.py``, which writes the stored
+interpreters for each are far slower.  ``scripts/notebooks.py``, which writes the stored
 outputs, runs them in a kernel.
 """
 
