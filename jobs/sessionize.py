@@ -177,11 +177,7 @@ def _check_packages() -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the job's arguments.
-
-    Raises:
-        ConfigError: the tower is invalid.
-    """
+    """Parse the job's arguments."""
     parser = JobParser("Write the sessions of each key to a topic, each once, when it has ended.")
     parser.add_argument(
         "--topic", required=True, help="the topic to read, or several separated by commas"
