@@ -47,8 +47,9 @@ class DafkaDataSource(DataSource):
 
         given = user_options(self.options)
         if creates_table(self.options):
-            SinkOptions.of_table(given, {})
-            return self._schema(SourceOptions.of_table(given, {}), given)
+            options = SourceOptions.of_table(given, {})
+            SinkOptions.of_table(given, {})  # a table is also written
+            return self._schema(options, given)
         return self._schema(SourceOptions.of(given))
 
     @hide_frames

@@ -424,3 +424,6 @@ def test_a_table_keeps_its_format_for_reading_and_writing() -> None:
     assert is_table(table)
     assert (options.topic, options.value_format, options.value_schema) == ("t", "json", "id BIGINT")
     check_columns(table, options)
+    for name, error in ("subscribes", "did you mean 'subscribe'"), ("acks", "at least 1"):
+        with pytest.raises(ConfigError, match=error):
+            DafkaDataSource({**given, f"option.{name}": "0"}).schema()
