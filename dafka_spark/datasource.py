@@ -27,15 +27,12 @@ if TYPE_CHECKING:
 
 
 class DafkaDataSource(DataSource):
-    """A source and sink of Dafka topics.
+    """A source and sink of Dafka topics, with the options of ``dafka_spark.options``.
 
-    Source: columns ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
-    ``timestampType``, with option ``includeHeaders`` also ``headers``, or those that
-    ``.schema(...)`` names; with option ``metadata`` those of ``dafka_spark.metadata``.  Its options
-    are in ``dafka_spark.options.SourceOptions``.
+    Source: the columns of ``dafka_spark.schema``, or those that ``.schema(...)`` names; with option
+    ``metadata`` those of ``dafka_spark.metadata``.
 
-    Sink: columns ``value``, ``key``, ``headers`` and, without option ``topic``, ``topic``.  Its
-    options are in ``dafka_spark.options.SinkOptions``.
+    Sink: columns ``value``, ``key``, ``headers`` and, without option ``topic``, ``topic``.
     """
 
     @classmethod
@@ -46,13 +43,13 @@ class DafkaDataSource(DataSource):
     @hide_frames
     def schema(self) -> StructType:
         """Check the options and return all columns; Spark calls this in ``load()``."""
-        from dafka_spark.options import SourceOptions, creates_table, sides, user_options
+        from dafka_spark.options import SinkOptions, SourceOptions, creates_table, user_options
 
         given = user_options(self.options)
         if creates_table(self.options):
-            for side in sides():
-                side.of_table(given, {})
-            return self._schema(SourceOptions.of_table(given, {}), given)
+            options = SourceOptions.of_table(given, {})
+            SinkOptions.of_table(given, {})  # a table is also written
+            return self._schema(options, given)
         return self._schema(SourceOptions.of(given))
 
     @hide_frames
@@ -95,17 +92,16 @@ class DafkaDataSource(DataSource):
         """Return the writer of a streaming query.
 
         ``overwrite`` is true in output mode ``complete``, in which the sink appends the whole
-        result of each micro-batch, as Spark's Kafka sink does.  Spark 4.3 itself refuses mode
-        ``update``.
+        result of each micro-batch, as Spark's Kafka sink does.
         """
         from dafka_spark.sink.writer import DafkaStreamWriter
 
-        del overwrite
         checkpoint = self.options.get("checkpointLocation", "")
         return DafkaStreamWriter(schema, self._sink_options(schema), checkpoint)
 
     def _schema(self, options: SourceOptions, table: Mapping[str, str] | None = None) -> StructType:
         from dafka_spark import metadata
+        from dafka_spark.options import PERMISSIVE
         from dafka_spark.schema import full
 
         if options.metadata:
@@ -114,25 +110,17 @@ class DafkaDataSource(DataSource):
             table,
             headers=options.include_headers,
             value=options.value_type,
-            errors=options.has_error_columns,
+            errors=options.mode == PERMISSIVE,
         )
 
     def _source_options(self, schema: StructType) -> SourceOptions:
-        from dafka_spark import metadata
-        from dafka_spark.options import SourceOptions
-        from dafka_spark.schema import check, table_options
+        from dafka_spark.options import PERMISSIVE, SourceOptions
+        from dafka_spark.schema import NEVER_NULL, check, table_options
 
         options = SourceOptions.of_table(table_options(schema), self.options)
-        if options.metadata:
-            metadata.check(schema, options.metadata)
-        else:
-            check(
-                schema,
-                headers=options.include_headers,
-                opens=options.opens,
-                value=options.value_type,
-                errors=options.has_error_columns,
-            )
+        has_nulls = options.opens_envelopes or options.mode == PERMISSIVE
+        never_null = NEVER_NULL if has_nulls else NEVER_NULL | {"value"}
+        check(schema, self._schema(options), never_null)
         return options
 
     def _sink_options(self, schema: StructType) -> SinkOptions:

@@ -21,8 +21,8 @@ def read_dafka(
         topics: their names, not escaped; none with option ``subscribePattern``, ``assign`` or
             ``metadata``.
         stream: read a stream instead of a batch.
-        options: those of docs/options.md, also with underscores (``starting_offsets``).  Dicts and
-            lists are converted to JSON and to lists with commas.
+        options: those of docs/options.md, also with underscores (``starting_offsets``).  Dicts
+            become JSON, and lists are joined with commas.
     """
     reader = spark.readStream if stream else spark.read
     texts = spark_options({**options, "subscribe": topics or options.get("subscribe")})
@@ -52,20 +52,18 @@ def write_dafka(
     if not frame.isStreaming:
         frame.write.format("dafka").mode("append").options(**texts).save()
         return None
-    writer = frame.writeStream.format("dafka").options(**texts)
     if checkpoint is not None:
-        writer = writer.option("checkpointLocation", checkpoint)
-    if query_name is not None:
-        writer = writer.queryName(query_name)
+        texts["checkpointLocation"] = checkpoint
+    writer = frame.writeStream.format("dafka").options(**texts)
     if trigger:
         writer = writer.trigger(**trigger)
-    return writer.start()
+    return writer.start(queryName=query_name)
 
 
 def spark_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Return options as Spark takes them, without those that are None.
 
-    Raises ConfigError if none names a cluster, and Spark's ``DAFKA_TOWER`` is not Python's.
+    Raises ``ConfigError`` if none names a cluster, and Spark's ``DAFKA_TOWER`` is not Python's.
     """
     # Imported here as every session imports this module.
     from dafka_core.config.node_options import towers_of_environment  # noqa: PLC0415

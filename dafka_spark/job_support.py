@@ -19,7 +19,7 @@ import os
 import re
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -63,11 +63,7 @@ class JobParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see '{self.prog} --help')\n")
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Parse the arguments; ``tower`` is filled in.
-
-        Raises:
-            ConfigError: the tower is invalid.
-        """
+        """Parse the arguments, and fill in the tower."""
         arguments = self.parse_args(argv)
         given = {} if arguments.tower is None else {"tower": arguments.tower}
         arguments.tower = ",".join(map(str, NodeOptions.build(given).tower))
@@ -78,10 +74,7 @@ class JobParser(argparse.ArgumentParser):
 
 
 def add_query_arguments(parser: argparse.ArgumentParser, query_name: str | None = None) -> None:
-    """Add the arguments of all jobs that are streaming queries.
-
-    ``query_name`` is the default name under which the query reports its progress.
-    """
+    """Add the arguments of all jobs that are streaming queries; ``query_name`` is a default."""
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -127,27 +120,18 @@ def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
 
 def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return number
+    return int(text)
 
 
-def delay_ms(text: str) -> int:
-    """Parse a duration, such as 30m or 0s, into milliseconds."""
+def duration_ms(text: str, minimum: int = 1) -> int:
+    """Parse a duration, such as 30m, into milliseconds."""
     try:
-        return parse_duration_ms(text)
+        length_ms = parse_duration_ms(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}, not {text!r}") from None
-
-
-def duration_ms(text: str) -> int:
-    """Parse a duration that is longer than 0 into milliseconds."""
-    length_ms = delay_ms(text)
-    if length_ms < 1:
+    if length_ms < minimum:
         raise argparse.ArgumentTypeError(f"must be longer than 0, not {text!r}")
     return length_ms
 
@@ -157,8 +141,8 @@ def duration_ms(text: str) -> int:
 POLL_INTERVAL_S = 0.3
 """Between two checks of a running query: often enough for a progress bar."""
 
-_DEFAULTS = {"spark.sql.session.timeZone": "UTC"}
 _LOCAL_DEFAULTS = {
+    "spark.master": "local[*]",
     # No port is open to the network.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -182,12 +166,11 @@ def build_session(name: str) -> SparkSession:
     # A SparkConf has spark-submit's settings only after the JVM has started.
     SparkContext._ensure_initialized()  # noqa: SLF001
     conf = SparkConf().setAppName(name)
-    defaults = dict(_DEFAULTS)
-    if conf.get("spark.master", "local[*]").startswith("local"):
+    conf.setIfMissing("spark.sql.session.timeZone", "UTC")
+    if conf.get("spark.master", "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        defaults |= {"spark.master": "local[*]", **_LOCAL_DEFAULTS}
-    for key, value in defaults.items():
-        conf.setIfMissing(key, value)
+        for key, value in _LOCAL_DEFAULTS.items():
+            conf.setIfMissing(key, value)
     # spark-submit enables its progress bar for each program started as ``python NAME.py``.
     conf.set("spark.ui.showConsoleProgress", "false")
     # This logger reports errors that are also raised.
@@ -204,20 +187,13 @@ def build_session(name: str) -> SparkSession:
 def read_topic(
     session: SparkSession, topic: str | None, arguments: argparse.Namespace, **options: str
 ) -> DataFrame:
-    """Read a topic as a stream; None stands for ``--topic-pattern``.
-
-    ``options`` are further options of the source.
-    """
+    """Read a topic as a stream, with further options; None stands for ``--topic-pattern``."""
     given = _source_options(topic, arguments) | options
     return session.readStream.format("dafka").options(**given).load()
 
 
 def check_options(arguments: argparse.Namespace, **sink: str) -> None:
-    """Check the options of the source, and those of a sink if any, before Spark starts.
-
-    Raises:
-        ConfigError: an option is invalid.
-    """
+    """Check the options of the source, and those of a sink if any, before Spark starts."""
     SourceOptions.of(_source_options(arguments.topic, arguments)).for_stream()
     if sink:
         SinkOptions.of(sink)
@@ -248,18 +224,12 @@ def run_query(
         StreamingQueryException: the query failed.
         Stopped: a signal stopped the query before the end of ``--available-now``.
     """
-    stopping = threading.Event()
-    signals: list[int] = []
-
-    def stop(number: int) -> None:
-        signals.append(number)
-        stopping.set()
-
     writer = writer.option("checkpointLocation", arguments.checkpoint)
     if arguments.available_now:
         writer = writer.trigger(availableNow=True)
     query = writer.start()
-    on_stop_signals(stop)
+    signals: list[int] = []
+    on_stop_signals(signals.append)
     next_batch = 0
 
     def report_batches() -> None:
@@ -274,9 +244,10 @@ def run_query(
                 report(batch_facts(progress))
 
     try:
-        while query.isActive and not stopping.wait(POLL_INTERVAL_S):
+        while query.isActive and not signals:
+            time.sleep(POLL_INTERVAL_S)
             report_batches()
-        if not stopping.is_set():
+        if not signals:
             query.awaitTermination()  # raises the error of a query that has failed
     finally:
         query.stop()
@@ -320,25 +291,21 @@ def grouped(
     batches: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[tuple[Key, Iterator[pa.RecordBatch]]]:
     """Group sorted rows by columns, as ``itertools.groupby`` does."""
-    pieces = (piece for batch in batches for piece in _pieces(batch, columns))
-    for key, found in groupby(pieces, itemgetter(0)):
+
+    def pieces() -> Iterator[tuple[Key, pa.RecordBatch]]:
+        for batch in batches:
+            keys = zip(*(batch[name].to_pylist() for name in columns), strict=True)
+            for key, rows in groupby(enumerate(keys), itemgetter(1)):
+                places = [at for at, _ in rows]
+                yield key, batch.slice(places[0], len(places))
+
+    for key, found in groupby(pieces(), itemgetter(0)):
         yield key, (rows for _, rows in found)
-
-
-def _pieces(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Key, pa.RecordBatch]]:
-    start = 0
-    keys = zip(*(batch[name].to_pylist() for name in columns), strict=True)
-    for key, rows in groupby(keys):
-        count = sum(1 for _ in rows)
-        yield key, batch.slice(start, count)
-        start += count
 
 
 # The end of a job
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_SIGNAL = 128
+EXIT_FAILED, EXIT_USAGE, EXIT_SIGNAL = 1, 2, 128
 
 # Spark ends the message of an error in another process with the error's class and message.
 _SENTENCE = re.compile(r"^dafka_(?:core|spark)\.(?:\w+\.)+(\w+Error): (.+)$", re.MULTILINE)
@@ -346,18 +313,16 @@ _SENTENCE = re.compile(r"^dafka_(?:core|spark)\.(?:\w+\.)+(\w+Error): (.+)$", re
 # A Java error; Python has only the call that failed.
 _CAUSE = re.compile(r"^(?:: |Caused by: )(.+)$", re.MULTILINE)
 
-# Two runs create a checkpoint at once: Spark's message does not name the cause.
+# Another run has just created the checkpoint, or has already written a batch to it.
 _MADE_TWICE = re.compile(r"/metadata\b.*already exists")
+_HAS_OFFSETS = re.compile(r"(\S+)/offsets should be empty on batch 0")
 _RUNS_TWICE = (
     "the query runs twice at once: another run has just created its checkpoint. Stop one of them"
 )
 
-# The other run has already written a batch, or the checkpoint is a copy.
-_HAS_OFFSETS = re.compile(r"(\S+)/offsets should be empty on batch 0")
-
-# The other run has begun or written the same batch.
+# Another run has begun or written the same batch.
 _OTHER_WRITER = ("FencedError", "OffsetConflictError", "TransactionExistsError")
-_OTHER_RUN = "perhaps the query runs twice at once: stop one of the runs"
+_OTHER_RUN = " (perhaps the query runs twice at once: stop one of the runs)"
 
 _USAGE = ("ConfigError", "ColumnError", "AnalysisException", "ParseException")
 
@@ -367,11 +332,7 @@ class JobError(Exception):
 
 
 class Stopped(BaseException):
-    """The signal ``number`` stopped the job before its end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """A signal, which is the argument, stopped the job before its end."""
 
 
 def on_stop_signals(stop: Callable[[int], None]) -> None:
@@ -392,7 +353,7 @@ def run_job(main: Callable[[], None]) -> NoReturn:
     try:
         main()
     except Stopped as stopped:
-        sys.exit(EXIT_SIGNAL + stopped.number)
+        sys.exit(EXIT_SIGNAL + stopped.args[0])
     except Exception as error:
         name, sentence = describe_error(error)
         if not sentence:
@@ -409,9 +370,9 @@ def describe_error(error: Exception) -> tuple[str, str]:
         return "ConfigError" if isinstance(error, ConfigError) else name, text
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
         return name, ""
-    for found in reversed([*_SENTENCE.finditer(text)]):
-        other_run = f" ({_OTHER_RUN})" if found[1] in _OTHER_WRITER else ""
-        return found[1], found[2] + other_run
+    if sentences := _SENTENCE.findall(text):
+        name, sentence = sentences[-1]
+        return name, sentence + (_OTHER_RUN if name in _OTHER_WRITER else "")
     if _MADE_TWICE.search(text):
         return name, _RUNS_TWICE
     if checkpoint := _HAS_OFFSETS.search(text):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final, NamedTuple
 
 from dafka_core.errors import HIDDEN, ConfigError
 from dafka_core.model.name_limits import nearest_name
-
-KAFKA_PREFIX: Final = "kafka."
 
 _log = logging.getLogger("dafka_spark")
 
@@ -29,10 +29,9 @@ class Decision(StrEnum):
 
 
 class KafkaOptions(NamedTuple):
-    """Options with the same treatment and reason.
+    """Options with the same treatment and reason; ``*`` ends a prefix of names.
 
-    A name with ``*`` at its end stands for all names with this prefix; ``to`` is the equivalent
-    option of format ``dafka``.
+    ``to`` is the equivalent option of format ``dafka``.
     """
 
     decision: Decision
@@ -42,24 +41,16 @@ class KafkaOptions(NamedTuple):
 
     def has(self, name: str) -> bool:
         """Return whether an option belongs to this row; the case does not matter."""
-        lower = name.lower()
-        own = [each.lower() for each in self.names]
-        return any(
-            lower.startswith(each[:-1]) if each.endswith("*") else lower == each for each in own
-        )
+        return any(fnmatchcase(name.lower(), each.lower()) for each in self.names)
 
 
-def _mapped(name: str, to: str, why: str = "") -> KafkaOptions:
-    return KafkaOptions(Decision.MAPPED, why, (name,), to)
+def _row(decision: Decision, why: str, *names: str, to: str = "") -> KafkaOptions:
+    return KafkaOptions(decision, why, names, to)
 
 
-def _ignored(why: str, *names: str) -> KafkaOptions:
-    return KafkaOptions(Decision.IGNORED, why, names)
-
-
-def _refused(why: str, *names: str) -> KafkaOptions:
-    return KafkaOptions(Decision.REFUSED, why, names)
-
+_mapped = partial(_row, Decision.MAPPED)
+_ignored = partial(_row, Decision.IGNORED)
+_refused = partial(_row, Decision.REFUSED)
 
 _TUNING: Final = (
     "kafka.batch.size", "kafka.buffer.memory", "kafka.check.crcs", "kafka.client.dns.lookup",
@@ -80,8 +71,10 @@ KAFKA_OPTIONS: Final[tuple[KafkaOptions, ...]] = (
         "name a tower instead, with option 'tower' or DAFKA_TOWER in the driver's environment",
         "kafka.bootstrap.servers",
     ),
-    _mapped("kafka.delivery.timeout.ms", "deliveryTimeoutMs"),
-    _mapped("kafka.acks", "acks", "-1 means all; 0 means 1, because a store always acknowledges"),
+    _mapped("", "kafka.delivery.timeout.ms", to="deliveryTimeoutMs"),
+    _mapped(
+        "-1 means all; 0 means 1, because a store always acknowledges", "kafka.acks", to="acks"
+    ),
     _ignored(
         "it limits one poll, while fetchTimeoutMs also decides when records count as lost",
         "kafkaConsumer.pollTimeoutMs",
@@ -127,6 +120,7 @@ KAFKA_OPTIONS: Final[tuple[KafkaOptions, ...]] = (
 )
 
 _ACKS: Final = {"-1": "all", "0": "1"}
+_NO_SECURITY: Final = ("kafka.security.protocol", "PLAINTEXT")
 
 
 def translate_kafka_options(given: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
@@ -144,11 +138,11 @@ def translate_kafka_options(given: Mapping[str, str], known: Collection[str]) ->
     for name, value in given.items():
         row = kafka_option(name)
         if row is None:
-            if name.lower().startswith(KAFKA_PREFIX):
+            if name.lower().startswith("kafka."):
                 raise ConfigError(name, HIDDEN, _unknown(name))
             found[name] = value
         elif row.decision is Decision.REFUSED:
-            if not _is_plaintext(name, value):
+            if (name.lower(), value.strip().upper()) != _NO_SECURITY:
                 raise ConfigError(name, value, row.why)
         elif row.to.lower() in known and row.to.lower() not in names:
             found[row.to] = _ACKS.get(value.strip(), value) if row.to == "acks" else value
@@ -168,8 +162,3 @@ def _unknown(name: str) -> str:
     near = nearest_name(name, [each for row in KAFKA_OPTIONS for each in row.names])
     remedy = f"did you mean {near!r}?" if near else "docs/from_kafka.md lists the known ones"
     return f"is not a known option of Kafka; {remedy}"
-
-
-def _is_plaintext(name: str, value: str) -> bool:
-    is_protocol = name.lower() == "kafka.security.protocol"
-    return is_protocol and value.strip().upper() == "PLAINTEXT"

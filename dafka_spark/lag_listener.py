@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import (
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 MAX_QUERIES: Final = 1_000
 """Queries kept, ended ones included; the oldest are dropped."""
@@ -28,11 +26,10 @@ class LagListener(StreamingQueryListener):
     ``spark.streams.addListener(LagListener())``: Spark calls it in this process, from a thread of
     its own.
 
-    Attributes:
-        lags: by query id, the last report of each Dafka source of the query: ``query`` (the name,
-            or the id), ``source``, and Kafka's ``minOffsetsBehindLatest``,
-            ``maxOffsetsBehindLatest``, ``avgOffsetsBehindLatest`` (in records, over partitions)
-            and ``estimatedTotalBytesBehindLatest`` (None if unknown).
+    ``lags`` has, by query id, the last report of each Dafka source: ``query`` (the name, or the
+    id), ``source``, and Kafka's ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest``,
+    ``avgOffsetsBehindLatest`` (in records, over partitions) and
+    ``estimatedTotalBytesBehindLatest`` (None if unknown).
     """
 
     def __init__(self) -> None:
@@ -46,22 +43,19 @@ class LagListener(StreamingQueryListener):
         progress = event.progress
         query = str(progress.id)
         name = progress.name or query
-        found = [_lag(name, source.latestOffset) for source in progress.sources]
-        lags = [each for each in found if each is not None]
+        lags = [lag for each in progress.sources if (lag := _lag(name, each.latestOffset))]
         if not lags:
             return
         self.lags.pop(query, None)  # the newest is the last one
         self.lags[query] = lags
         while len(self.lags) > MAX_QUERIES:
             del self.lags[next(iter(self.lags))]
-        for each in lags:
+        for lag in lags:
             _log.info(
-                "query %s, %s: %s to %s records behind in each partition, %.1f on average",
-                name,
-                each["source"],
-                each["minOffsetsBehindLatest"],
-                each["maxOffsetsBehindLatest"],
-                each["avgOffsetsBehindLatest"],
+                "query %(query)s, %(source)s: %(minOffsetsBehindLatest)s to "
+                "%(maxOffsetsBehindLatest)s records behind in each partition, "
+                "%(avgOffsetsBehindLatest).1f on average",
+                lag,
             )
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802

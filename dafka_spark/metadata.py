@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import types
+from pyspark.sql.types import DataType, StructType
 
-from dafka_spark.errors import ColumnError
-from dafka_spark.schema import TABLE_OPTIONS, name_of
+from dafka_spark.schema import columns, struct
 
 TOPICS: Final = "topics"
 PARTITIONS: Final = "partitions"
@@ -16,84 +15,41 @@ STORES: Final = "stores"
 QUERIES: Final = "queries"
 LAG: Final = "lag"
 
-_TEXT: Final = types.StringType()
-_COUNT: Final = types.LongType()
-_TIME: Final = types.TimestampType()
-_SECONDS: Final = types.DoubleType()
-_TEXTS: Final = types.ArrayType(_TEXT)
-
-_HELD: Final = {
-    "records": _COUNT,
-    "size_bytes": _COUNT,
-    "first_timestamp": _TIME,
-    "last_timestamp": _TIME,
-}
+_HELD: Final = (
+    "records BIGINT, size_bytes BIGINT, first_timestamp TIMESTAMP, last_timestamp TIMESTAMP"
+)
 """The bytes are those of the blocks.  C stores report records only: the other columns are null."""
 
-_BEHIND: Final = {"records_behind": _COUNT, "bytes_behind": _COUNT, "seconds_behind": _SECONDS}
+_BEHIND: Final = "records_behind BIGINT, bytes_behind BIGINT, seconds_behind DOUBLE"
 
-COLUMNS: Final[Mapping[str, Mapping[str, types.DataType]]] = {
-    TOPICS: {"topic": _TEXT, "partitions": _COUNT, **_HELD},
-    PARTITIONS: {
-        "topic": _TEXT,
-        "partition": _TEXT,
-        "earliest": _COUNT,
-        "end": _COUNT,
-        **_HELD,
-        "stores": _TEXTS,
-    },
-    STORES: {
-        "store": _TEXT,
-        "state": _TEXT,
-        "locations": _TEXTS,
-        "last_heard": _TIME,
-        "partitions": _COUNT,
-        "records": _COUNT,
-        "file_bytes": _COUNT,
-        "free_bytes": _COUNT,
-        "leases": _COUNT,
-        "oldest_lease_s": _SECONDS,
-        "clock_ahead_s": _SECONDS,
-    },
-    QUERIES: {
-        "query": _TEXT,
-        "run": _TEXT,
-        "state": _TEXT,
-        "partitions": _COUNT,
-        **_BEHIND,
-        "reported_s": _SECONDS,
-    },
-    LAG: {
-        "query": _TEXT,
-        "run": _TEXT,
-        "topic": _TEXT,
-        "partition": _TEXT,
-        "position": _COUNT,
-        "end": _COUNT,
-        **_BEHIND,
-    },
+_TABLES: Final = {
+    TOPICS: f"topic STRING, partitions BIGINT, {_HELD}",
+    PARTITIONS: (
+        f"topic STRING, partition STRING, earliest BIGINT, end BIGINT, {_HELD}, "
+        "stores ARRAY<STRING>"
+    ),
+    STORES: (
+        "store STRING, state STRING, locations ARRAY<STRING>, last_heard TIMESTAMP, "
+        "partitions BIGINT, records BIGINT, file_bytes BIGINT, free_bytes BIGINT, leases BIGINT, "
+        "oldest_lease_s DOUBLE, clock_ahead_s DOUBLE"
+    ),
+    QUERIES: (
+        f"query STRING, run STRING, state STRING, partitions BIGINT, {_BEHIND}, reported_s DOUBLE"
+    ),
+    LAG: (
+        "query STRING, run STRING, topic STRING, partition STRING, position BIGINT, end BIGINT, "
+        f"{_BEHIND}"
+    ),
+}
+
+COLUMNS: Final[Mapping[str, Mapping[str, DataType]]] = {
+    kind: columns(ddl) for kind, ddl in _TABLES.items()
 }
 """The columns of each table (docs/spark.md explains them)."""
 
 KINDS: Final = tuple(COLUMNS)
 
 
-def full(kind: str, table: Mapping[str, str] | None = None) -> types.StructType:
+def full(kind: str, table: Mapping[str, str] | None = None) -> StructType:
     """Return all columns of a table, with the options of a SQL table."""
-    columns = COLUMNS[kind].items()
-    schema = types.StructType([types.StructField(name, type_) for name, type_ in columns])
-    if table:
-        schema.fields[0].metadata = {TABLE_OPTIONS: dict(table)}
-    return schema
-
-
-def check(schema: types.StructType, kind: str) -> None:
-    """Check that a query's columns, in any case, are columns of a table with their types.
-
-    Raises:
-        ColumnError: a column is unknown, has another type, or is ``NOT NULL``.
-    """
-    for field in schema:
-        name_of(field, COLUMNS[kind])
-        if not field.nullable:
-            raise ColumnError(field.name, "may have nulls, it cannot be NOT NULL")
+    return struct(COLUMNS[kind], table)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
+from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import parse_towers
 from dafka_core.config.options import parse_str
 from dafka_core.model.name_limits import nearest_name, parse_partition, parse_topic
@@ -24,11 +24,10 @@ from dafka_core.model.records import PartitionInfo, TopicPartition
 ALL_STORES: Final = EVERY_STORE
 """For ``acks``: every reachable store with Arrow Flight, and at least one."""
 
-UNLIMITED: Final = "unlimited"
 UNLIMITED_BYTES: Final = 1 << 62
 
-DESCRIPTOR_SETS: Final = (".desc", ".pb", ".binpb", ".protoset")
-"""Suffixes of files with Protobuf descriptor sets."""
+_AVRO_FILE: Final = ".avsc"
+_PROTOBUF_FILES: Final = (".desc", ".pb", ".binpb", ".protoset")
 
 _SIZE: Final = re.compile(r"(\d{1,18})\s*(?:([bkmgtp])b?)?", re.ASCII)
 
@@ -62,52 +61,42 @@ def parse_directory(value: Any) -> str:
     return str(Path(text).absolute())
 
 
-def parse_word(value: Any) -> str:
-    """Parse a word in any case; return it in lower case."""
-    return str(value).strip().lower()
-
-
-def parse_acks(value: Any) -> int:
-    """Parse a number of stores; return ``ALL_STORES`` for ``all``."""
-    return parse_min_stores(value)
+def parse_word(spellings: Mapping[str, str], value: Any) -> str:
+    """Parse a word in any case; ``spellings`` has words by their lower case."""
+    word = str(value).strip()
+    return spellings.get(word.lower(), word)
 
 
 def parse_size(value: Any) -> int:
     """Parse bytes: a number, a size with one of Spark's units (``512m``), or ``unlimited``."""
-    word = parse_word(value)
-    if word == UNLIMITED:
+    word = str(value).strip().lower()
+    if word == "unlimited":
         return UNLIMITED_BYTES
     match = _SIZE.fullmatch(word)
     if match is None:
-        raise ValueError(f"must be a number of bytes, a size like 512m or 4g, or {UNLIMITED}")
+        raise ValueError("must be a number of bytes, a size like 512m or 4g, or unlimited")
     return min(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b")), UNLIMITED_BYTES)
 
 
 def parse_pattern(value: Any) -> str:
     """Parse a regular expression of Python's ``re``."""
-    try:
-        re.compile(value)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"must be a regular expression: {error}") from None
     if not value:
         raise ValueError("must be a regular expression that is not empty")
-    return str(value)
-
-
-def parse_mode(value: Any) -> str:
-    """Parse a word in any case; return it in capitals, as Spark writes parse modes."""
-    return parse_word(value).upper()
+    try:
+        return str(re.compile(value).pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"must be a regular expression: {error}") from None
 
 
 def parse_value_schema(value: Any) -> str:
     """Parse a schema; read it if the value names a file, a descriptor set as base64."""
     text = parse_str(value).strip()
-    is_avro = text.endswith(".avsc")
-    if not (is_avro or text.endswith(DESCRIPTOR_SETS)):
-        return text
     try:
-        content = Path(text).read_bytes()
-        return content.decode() if is_avro else base64.b64encode(content).decode()
+        if text.endswith(_AVRO_FILE):
+            return Path(text).read_text(encoding="utf-8")
+        if text.endswith(_PROTOBUF_FILES):
+            return base64.b64encode(Path(text).read_bytes()).decode()
+        return text
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot be read: {error}") from None
 
@@ -205,9 +194,6 @@ OFFSET: Final = "offset"
 TIME: Final = "time"
 AGO: Final = "ago"
 
-EARLIEST_OFFSET: Final = -2
-LATEST_OFFSET: Final = -1
-
 MAX_US: Final = 2**62
 """The latest time, in microseconds; stores take 64 bits."""
 
@@ -256,16 +242,16 @@ class Position(NamedTuple):
 AT_EARLIEST: Final = Position(EARLIEST)
 AT_LATEST: Final = Position(LATEST)
 
+_NAMED_OFFSETS: Final = {-2: AT_EARLIEST, -1: AT_LATEST}
+"""The numbers that Kafka's options have for these."""
+
 
 @dataclass(frozen=True)
 class OffsetRangeLimit:
     """The start or the end of every partition: ``KafkaOffsetRangeLimit`` of Spark's connector.
 
-    Attributes:
-        everywhere: the position of all partitions, unless the others name them.
-        topics: positions by topic.
-        partitions: positions by partition.
-        text: the value as the user wrote it, on one line.
+    ``everywhere`` is the position of partitions that the others do not name, and ``text`` the value
+    as the user wrote it, on one line.
     """
 
     everywhere: Position | None = None
@@ -281,8 +267,8 @@ class OffsetRangeLimit:
     @property
     def all(self) -> list[Position]:
         """Every position in it."""
-        some = [] if self.everywhere is None else [self.everywhere]
-        return [*some, *self.topics.values(), *self.partitions.values()]
+        everywhere = [self.everywhere] if self.everywhere else []
+        return [*everywhere, *self.topics.values(), *self.partitions.values()]
 
 
 def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
@@ -334,13 +320,12 @@ def _parse_tree(text: str, parse: Callable[[Any], Position], form: str) -> Offse
             for name, position in each.items():
                 tp = TopicPartition(parse_topic(topic), parse_partition(name))
                 partitions[tp] = _parse_member(f"partition {escape(name)}", position, parse)
-        elif isinstance(each, dict | list) or each is None:
+            continue
+        if isinstance(each, dict | list) or each is None:
             raise ValueError(form)
-        else:
-            position = _parse_member(f"topic {escape(topic)}", each, parse)
-            if position.base == OFFSET:  # each partition has another record there
-                raise ValueError(form)
-            topics[parse_topic(topic)] = position
+        position = topics[parse_topic(topic)] = _parse_member(f"topic {escape(topic)}", each, parse)
+        if position.base == OFFSET:  # each partition has another record there
+            raise ValueError(form)
     return OffsetRangeLimit(None, topics, partitions, text)
 
 
@@ -355,13 +340,12 @@ def _parse_offset(value: Any) -> Position:
     """Parse a member of JSON: an offset, -2 for earliest, -1 for latest, or a text."""
     if isinstance(value, str) and not value.strip().isdigit():
         return _parse_text(_one_line(value))
-    if type(value) is not int or value < EARLIEST_OFFSET:
+    if type(value) is not int or value < min(_NAMED_OFFSETS):
         raise ValueError(
-            f"must be a whole number, the offset of the next record; {EARLIEST_OFFSET} is the "
-            f"earliest and {LATEST_OFFSET} the latest"
+            "must be a whole number, the offset of the next record; -2 is the earliest and -1 the "
+            "latest"
         )
-    named = {EARLIEST_OFFSET: AT_EARLIEST, LATEST_OFFSET: AT_LATEST}
-    return named.get(value, Position(OFFSET, value))
+    return _NAMED_OFFSETS.get(value, Position(OFFSET, value))
 
 
 def _parse_text(text: str) -> Position:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pyspark.sql import types
 
 from dafka_core.config import node_options as nodes
-from dafka_core.config.missing_stores import parse_min_stores
+from dafka_core.config.missing_stores import EVERY_STORE, parse_min_stores
 from dafka_core.config.node_options import KeyFiles, keys_in
 from dafka_core.config.options import DEFAULT_TOWER, Options, option, parse_int, unknown
 from dafka_core.errors import ConfigError
@@ -55,30 +55,23 @@ NodeSettings = tuple[tuple[str, str], ...]
 
 
 def split_node_options(given: Mapping[str, str]) -> tuple[dict[str, str], NodeSettings]:
-    """Split options into those of format ``dafka`` and those of the reader.
-
-    Raises:
-        ConfigError: the reader has no such option, or its value is invalid.
-    """
-    node_names = (*SHARED_NAMES, *(row.name for row in nodes.ReaderOptions.table()))
-    known = {_folded(name): name for name in node_names}
+    """Split options into those of format ``dafka`` and those of the reader, which are checked."""
+    own = [row.name for row in nodes.ReaderOptions.table() if row.name not in SHARED_NAMES]
+    known = {_folded(name): name for name in (*SHARED_NAMES, *own)}
     others: dict[str, str] = {}
     settings: dict[str, str] = {}
-    spellings: dict[str, str] = {}
     for name, value in given.items():
         if not name.lower().startswith(NODE_PREFIX):
             others[name] = value
             continue
         node_name = known.get(_folded(name[len(NODE_PREFIX) :]))
         if node_name is None:
-            names = [NODE_PREFIX + each for each in known.values() if each not in SHARED_NAMES]
-            raise ConfigError(name, value, unknown(name, names))
+            raise ConfigError(name, value, unknown(name, [NODE_PREFIX + each for each in own]))
         if node_name in SHARED_NAMES:
             raise ConfigError(name, value, f"is option {camel(node_name)!r} here")
-        if node_name in spellings:
-            why = f"is option {spellings[node_name]!r} in another spelling; leave one of them out"
-            raise ConfigError(name, value, why)
-        spellings[node_name], settings[node_name] = name, value
+        if node_name in settings:
+            raise ConfigError(name, value, "is given in two spellings; leave one of them out")
+        settings[node_name] = value
     try:
         # With a tower, because a reader without one reads DAFKA_TOWER.
         nodes.ReaderOptions.build({"tower": "localhost", **settings})
@@ -112,11 +105,7 @@ class MeshAddress(NamedTuple):
 
     @property
     def owner(self) -> Permissions:
-        """The owner of the nodes and partitions, by the key; anybody without a key.
-
-        Raises:
-            ConfigError: the key or the directory of allowed keys is invalid.
-        """
+        """The owner of the nodes and partitions, by the key; anybody without a key."""
         return own_permissions(nodes.ReaderOptions.build({"tower": "localhost", **dict(self.node)}))
 
 
@@ -126,25 +115,40 @@ def camel(name: str) -> str:
     return first + "".join(map(str.title, others))
 
 
-# Options of source and sink
+# Types of options
 
 
 def _word(default: str, choices: Sequence[str], meaning: str) -> str:
     """Declare an option for one of several words, in any case."""
-    return option(default, meaning, choices=choices, parse=values.parse_word)
+    parse = partial(values.parse_word, {each.lower(): each for each in choices})
+    return option(default, meaning, choices=choices, parse=parse)
 
 
+_name = partial(option, "", kind="name")
+_pattern = partial(option, "", kind="regex", parse=values.parse_pattern)
+_condition = partial(option, None, kind="condition", parse=Where.parse)
+_directory = partial(option, "", kind="directory", parse=values.parse_directory)
+_schema = partial(option, "", kind="DDL, JSON or file", parse=values.parse_value_schema)
+_stores = partial(option, None, kind="int or all", parse=parse_min_stores)
 _count = partial(option, None, kind="int", parse=parse_int, minimum=1)
+_records = partial(_count, unit="records")
+_size = partial(option, None, kind="int, size or unlimited", parse=values.parse_size, minimum=1)
+_timeout = partial(option, minimum=1, unit="ms")
+_duration = partial(option, kind="time", parse=values.parse_duration_ms, unit="ms")
 _time = partial(option, None, kind="ms or time", parse=values.parse_timestamp)
 _times = partial(option, None, kind="JSON", parse=values.parse_offsets_by_timestamp)
 _offsets = partial(option, None, kind="word, time or JSON", parse=values.parse_offset_range_limit)
 
 
 @dataclasses.dataclass(frozen=True)
-class ValueOptions(Options):
-    """The format of column ``value``."""
+class SparkOptions(Options):
+    """Options that source and sink share: the cluster and the format of values."""
 
     RENAME: ClassVar[Callable[[str], str]] = staticmethod(camel)
+    ALLOWED: ClassVar[frozenset[str]] = frozenset()
+    """Options that Spark 4.3 adds itself, in lower case."""
+    USE: ClassVar[str] = ""
+    NAMES_TOPIC: ClassVar[str] = ""
     NEEDS_SCHEMA: ClassVar[bool] = True
 
     value_format: str = _word(
@@ -154,27 +158,62 @@ class ValueOptions(Options):
         "text, `json`, `avro` and `protobuf` are a struct of one object, record or message, "
         "`arrow` is an array of structs of one Arrow IPC stream (docs/typed_values.md)",
     )
-    value_schema: str = option(
-        "",
+    value_schema: str = _schema(
         "columns of values, such as `id BIGINT, tags ARRAY<INT>`; for `avro` a schema in JSON or a "
         "file FILE.avsc; for `protobuf` a descriptor set in base64 or a file FILE.desc. The driver "
-        "reads the file",
-        kind="DDL, JSON or file",
-        parse=values.parse_value_schema,
+        "reads the file"
     )
-    message_name: str = option(
-        "",
+    message_name: str = _name(
         "for `protobuf`: the message of the descriptor set, as `from_protobuf` takes it, "
-        "`package.Message`, or `Message` if the name is unique",
-        kind="name",
+        "`package.Message`, or `Message` if the name is unique"
     )
+    tower: str = option(
+        DEFAULT_TOWER,
+        "towers to join through, separated by commas; without it DAFKA_TOWER of the driver's "
+        "environment",
+        kind=nodes.TOWERS,
+        parse=values.parse_tower,
+    )
+    host: str = option(
+        nodes.AUTO_HOST,
+        "address at which stores reach the driver and the executors; `auto` takes the address from "
+        "which each process reaches the towers",
+        parse=nodes.parse_host,
+    )
+    port: str = option(
+        "0",
+        "port at which stores connect to each of these Python processes; 0 lets the system choose",
+        kind=nodes.PORTS,
+        parse=nodes.parse_ports,
+    )
+    stores: tuple[str, ...] = option(
+        (),
+        "the only stores to use, by Arrow Flight instead of through towers, separated by commas. "
+        "Nothing connects to the driver or the executors then",
+        kind="grpc://HOST:PORT",
+        parse=parse_locations,
+    )
+    envelope: str = _word(ENVELOPE_AUTO, ENVELOPE, ENVELOPE_MEANING)
+    node: NodeSettings = ()
+    """Options of nodes, from those with prefix ``dafka.``."""
+
+    @property
+    def opens_envelopes(self) -> bool:
+        """True if envelopes hold keys, headers and null values."""
+        return self.envelope == ENVELOPE_AUTO
+
+    @property
+    def mesh_address(self) -> MeshAddress:
+        """The address of the mesh, or the stores to use without one."""
+        return MeshAddress(self.tower, self.host, self.port, self.stores, self.node)
+
+    @property
+    def keys(self) -> KeyFiles:
+        """The files of the key with which this process and the stores authenticate."""
+        return self.mesh_address.keys
 
     def codec(self) -> Codec | None:
-        """Return the codec of values; None for bytes, or if the rows bring the schema.
-
-        Raises:
-            ConfigError: the schema is invalid, or the format needs a package that is not installed.
-        """
+        """Return the codec of values; None for bytes, or if the rows bring the schema."""
         if self.value_format in TYPED and not self.value_schema:
             return None
         try:
@@ -209,68 +248,9 @@ class ValueOptions(Options):
         """Return an error that names an option and shows its value."""
         return ConfigError(camel(field), values.as_written(getattr(self, field)), why)
 
-
-@dataclasses.dataclass(frozen=True)
-class SparkOptions(ValueOptions):
-    """Options that source and sink share: the cluster and the format of values."""
-
-    ALLOWED: ClassVar[frozenset[str]] = frozenset()
-    """Options that Spark 4.3 adds itself, in lower case."""
-    USE: ClassVar[str] = ""
-    NAMES_TOPIC: ClassVar[str] = ""
-
-    tower: str = option(
-        DEFAULT_TOWER,
-        "towers to join through, separated by commas; without it DAFKA_TOWER of the driver's "
-        "environment",
-        kind=nodes.TOWERS,
-        parse=values.parse_tower,
-    )
-    host: str = option(
-        nodes.AUTO_HOST,
-        "address at which stores reach the driver and the executors; `auto` takes the address from "
-        "which each process reaches the towers",
-        parse=nodes.parse_host,
-    )
-    port: str = option(
-        "0",
-        "port at which stores connect to each of these Python processes; 0 lets the system choose",
-        kind=nodes.PORTS,
-        parse=nodes.parse_ports,
-    )
-    stores: tuple[str, ...] = option(
-        (),
-        "the only stores to use, by Arrow Flight instead of through towers, separated by commas. "
-        "Nothing connects to the driver or the executors then",
-        kind="grpc://HOST:PORT",
-        parse=parse_locations,
-    )
-    envelope: str = _word(ENVELOPE_AUTO, ENVELOPE, ENVELOPE_MEANING)
-    node: NodeSettings = ()
-    """Options of nodes, from those with prefix ``dafka.``."""
-
-    @property
-    def opens(self) -> bool:
-        """True if envelopes hold keys, headers and null values."""
-        return self.envelope == ENVELOPE_AUTO
-
-    @property
-    def mesh_address(self) -> MeshAddress:
-        """The address of the mesh, or the stores to use without one."""
-        return MeshAddress(self.tower, self.host, self.port, self.stores, self.node)
-
-    @property
-    def keys(self) -> KeyFiles:
-        """The files of the key with which this process and the stores authenticate."""
-        return keys_in(dict(self.node))
-
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """Parse the options that Spark passes; their names match in any case.
-
-        Raises:
-            ConfigError: an option is unknown, belongs to the other side, or is invalid.
-        """
+        """Parse the options that Spark passes; their names match in any case."""
         names = {row.name.lower(): row.name for row in cls.table()}
         given, node = split_node_options(translate_kafka_options(given, names))
         known: dict[str, object] = {}
@@ -317,24 +297,20 @@ def sides() -> list[type[SparkOptions]]:
     return [SourceOptions, SinkOptions]
 
 
-TABLE_PREFIX: Final = "option."
-"""``CREATE TABLE ... OPTIONS (a 1)`` arrives as ``a`` and ``option.a``, among table properties."""
-
-
 def creates_table(given: Mapping[str, str]) -> bool:
     """Return whether ``CREATE TABLE`` passes these options: Spark adds the provider then."""
     return "provider" in given
 
 
 def user_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a user gave, without the table properties of ``CREATE TABLE``."""
+    """Return the options that a user gave, without the table properties of ``CREATE TABLE``.
+
+    Option ``a`` of a table is both ``a`` and ``option.a`` among these.
+    """
     if not creates_table(given):
         return dict(given)
-    return {
-        name.removeprefix(TABLE_PREFIX): value
-        for name, value in given.items()
-        if name.startswith(TABLE_PREFIX)
-    }
+    prefix = "option."
+    return {name.removeprefix(prefix): given[name] for name in given if name.startswith(prefix)}
 
 
 class Bound(NamedTuple):
@@ -357,7 +333,6 @@ class Bound(NamedTuple):
 
 
 FAIL_UNMATCHED: Final = "error"
-START_AT_LATEST: Final = "latest"
 AUTO: Final = "auto"
 LOCAL: Final = "local"
 FLIGHT: Final = "flight"
@@ -404,11 +379,8 @@ class SourceOptions(SparkOptions):
     subscribe: tuple[str, ...] = option(
         (), "topics to read, separated by commas", kind="list", parse=values.parse_names
     )
-    subscribe_pattern: str = option(
-        "",
-        "topics to read: a regular expression for the whole name, as column `topic` shows it",
-        kind="regex",
-        parse=values.parse_pattern,
+    subscribe_pattern: str = _pattern(
+        "topics to read: a regular expression for the whole name, as column `topic` shows it"
     )
     assign: frozenset[TopicPartition] = option(
         frozenset(),
@@ -422,12 +394,9 @@ class SourceOptions(SparkOptions):
         "for batches: read a table about topics, partitions, stores, queries or their lag instead "
         "of records (docs/spark.md). subscribe, subscribePattern or assign narrow it",
     )
-    where: Where | None = option(
-        None,
+    where: Where | None = _condition(
         "read only records that match a condition, which stores evaluate, such as `key = 'a' AND "
-        "offset >= 5` (docs/spark.md). Limits of batches also count the records that do not match",
-        kind="condition",
-        parse=Where.parse,
+        "offset >= 5` (docs/spark.md). Limits of batches also count the records that do not match"
     )
     push_filters: bool = option(
         False,
@@ -435,12 +404,9 @@ class SourceOptions(SparkOptions):
         "select. Needs `spark.sql.python.filterPushdown.enabled` = true, and one load() for each "
         "filter, because Spark 4.3 applies the last filter to all of its queries (docs/spark.md)",
     )
-    archive: str = option(
-        "",
+    archive: str = _directory(
         "directory of an archive (docs/archive.md), at the same path on the driver and the "
-        "executors: records that no store has any more are read from it as part of the topic",
-        kind="directory",
-        parse=values.parse_directory,
+        "executors: records that no store has any more are read from it as part of the topic"
     )
     include_headers: bool = option(False, "add column `headers`")
 
@@ -456,8 +422,8 @@ class SourceOptions(SparkOptions):
         "startingOffsets",
     )
     starting_offsets_by_timestamp_strategy: str = _word(
-        START_AT_LATEST,
-        (FAIL_UNMATCHED, START_AT_LATEST),
+        values.LATEST,
+        (FAIL_UNMATCHED, values.LATEST),
         "for a partition without a record at or after the time of startingTimestamp or "
         "startingOffsetsByTimestamp: `latest` starts at its end, because a producer may have "
         "ended before; `error` fails the query",
@@ -465,10 +431,8 @@ class SourceOptions(SparkOptions):
     starting_offsets: OffsetRangeLimit | None = _offsets(
         "where a new query starts: `earliest` (default of batches), `latest` (default of streams, "
         'for streams only), `{"topic": {"partition": offset}}` with -2 for earliest and -1 for '
-        "latest, `latest-100` or `earliest+100` (records of each partition), `-10m` (by the "
-        "stores' clocks; also s, h, d), `2026-01-01T00:00:00Z`, or JSON with any of these by topic "
-        "or partition. Other and later partitions start at their first record; after `latest` or a "
-        "time for all, later ones start at the first record written since",
+        "latest, `latest-100`, `earliest+100`, `-10m`, `2026-01-01T00:00:00Z`, or JSON with any of "
+        "these by topic or partition (docs/spark.md)",
     )
     ending_timestamp: OffsetRangeLimit | None = _time(
         "for batches: where to end, before the first record of each partition that was published "
@@ -485,43 +449,33 @@ class SourceOptions(SparkOptions):
     )
 
     # Batches and tasks
-    max_offsets_per_trigger: int | None = _count(
+    max_offsets_per_trigger: int | None = _records(
         "for streams: maximum number of records in a micro-batch, shared among the partitions in "
-        "proportion to their waiting records",
-        unit="records",
+        "proportion to their waiting records"
     )
-    max_bytes_per_trigger: int | None = option(
-        None,
+    max_bytes_per_trigger: int | None = _size(
         "for streams: approximate maximum size of a micro-batch, shared in the same way: a number, "
         f"a size like `512m`, or `unlimited`. The default is {DEFAULT_BYTES} (4g) unless "
         "maxOffsetsPerTrigger is given. Stores sample the waiting records to estimate sizes",
-        kind="int, size or unlimited",
-        parse=values.parse_size,
-        minimum=1,
         unit="bytes",
     )
-    min_offsets_per_trigger: int | None = _count(
+    min_offsets_per_trigger: int | None = _records(
         "for streams: start a micro-batch only for at least this many records, or once "
-        "maxTriggerDelay has passed since the last one. `availableNow` ignores it",
-        unit="records",
+        "maxTriggerDelay has passed since the last one. `availableNow` ignores it"
     )
-    max_trigger_delay: int = option(
+    max_trigger_delay: int = _duration(
         900_000,
         "for streams: the longest wait for minOffsetsPerTrigger while records are waiting: a time "
         "like `500ms`, `30s`, `15m`, `2h`, or a number of milliseconds",
-        kind="time",
-        parse=values.parse_duration_ms,
-        unit="ms",
     )
     min_partitions: int | None = _count(
         "approximate minimum number of tasks: large partitions are split, and small ones share "
         "tasks as long as this number of tasks remains (16 if it is not given)",
         unit="tasks",
     )
-    max_records_per_partition: int | None = _count(
+    max_records_per_partition: int | None = _records(
         "maximum number of records of a task; larger partitions are split. The default is "
-        f"{RECORDS_PER_TASK} unless minPartitions is given",
-        unit="records",
+        f"{RECORDS_PER_TASK} unless minPartitions is given"
     )
 
     # Fetching
@@ -532,9 +486,7 @@ class SourceOptions(SparkOptions):
         "reads from stores by Arrow Flight, `mesh` fetches from any node that has them. `auto` "
         "takes the first of these that is possible, and the next one when it fails",
     )
-    fetch_timeout_ms: int = option(
-        60_000, "the longest wait for a store without progress", minimum=1, unit="ms"
-    )
+    fetch_timeout_ms: int = _timeout(60_000, "the longest wait for a store without progress")
     # A store's block is a batch as it is, neither cut nor copied.  Measured with 100-byte values:
     # 10,000 rows a batch gave 3 million rows/s, 50,000 gave 4 to 6.
     max_records_per_batch: int = option(
@@ -549,21 +501,19 @@ class SourceOptions(SparkOptions):
     )
 
     # Values
-    mode: str = option(
+    mode: str = _word(
         FAILFAST,
+        MODES,
         "treatment of values that do not match valueFormat and its schema: `FAILFAST` fails the "
         "query and names the record, `PERMISSIVE` returns null and adds columns `_error` (the "
         "reason) and `_corrupt_record` (the value), `DROPMALFORMED` skips the record",
-        choices=MODES,
-        parse=values.parse_mode,
     )
 
     # Loss
     fail_on_data_loss: bool = option(
         True,
         "fail if records were lost before they were read, after a wait of fetchTimeoutMs; "
-        "otherwise log a warning for each loss and continue. docs/source.md lists causes and "
-        "remedies",
+        "otherwise log a warning for each loss and continue (docs/source.md)",
     )
     fail_on_missing_topic: bool = option(
         True,
@@ -571,20 +521,15 @@ class SourceOptions(SparkOptions):
         "themselves, and option assign. Other streams, and all queries with false, log a warning "
         "and read it as empty until it exists",
     )
-    min_stores: int | None = option(
-        None,
+    min_stores: int | None = _stores(
         "fail unless this number of stores, or `all` known stores, answer when a batch is planned "
-        "or a stream starts. Without it a warning names each known store that does not answer",
-        kind="int or all",
-        parse=parse_min_stores,
+        "or a stream starts. Without it a warning names each known store that does not answer"
     )
 
     # Progress reports
-    query_name: str = option(
-        "",
+    query_name: str = _name(
         "for streams: the name under which the query reports its progress, so that `dafka lag` and "
-        "option metadata show its lag. Without it nothing is reported",
-        kind="name",
+        "option metadata show its lag. Without it nothing is reported"
     )
     progress_topic: str = option(
         QUERIES_TOPIC,
@@ -601,7 +546,7 @@ class SourceOptions(SparkOptions):
         self.check_values()
         if self.value_format == BYTES and self.mode != FAILFAST:
             raise self.error("mode", "needs valueFormat: any bytes are valid")
-        if self.include_headers and not self.opens:
+        if self.include_headers and not self.opens_envelopes:
             why = "leaves records as they are, without headers; leave out includeHeaders"
             raise self.error("envelope", why)
         if self.stores and self.fetch == MESH:
@@ -621,12 +566,12 @@ class SourceOptions(SparkOptions):
             raise self.error(chosen[1] if chosen else "subscribe", why)
 
     def _check_metadata(self) -> None:
-        allowed = {"metadata", "subscribe", "subscribe_pattern", "assign", "fetch"}
+        allowed = {"metadata", "subscribe", "subscribe_pattern", "assign", "fetch", "node"}
         allowed |= {"fetch_timeout_ms", "fail_on_missing_topic", "min_stores", "progress_topic"}
-        allowed |= {"tower", "host", "port", "stores", "envelope", "node"}
-        for field in dataclasses.fields(self):
-            if field.name not in allowed and getattr(self, field.name) != field.default:
-                raise self.error(field.name, "is about records; leave it out, or option metadata")
+        allowed |= {"tower", "host", "port", "stores", "envelope"}
+        for name, value in vars(self).items():
+            if name not in allowed and value != getattr(type(self), name):
+                raise self.error(name, "is about records; leave it out, or option metadata")
 
     def _check_limits(self) -> None:
         reads = self.selection
@@ -647,7 +592,9 @@ class SourceOptions(SparkOptions):
         if AT_EARLIEST in end.limit.all:
             why = "a batch that ends at the earliest offset (-2) reads nothing"
             raise ConfigError(end.option, end.limit.text, why)
-        self._warn_of_unused(batch=True)
+        triggers = [name for name in vars(self) if "trigger" in name]
+        unused = dict.fromkeys(triggers, "a batch has no trigger")
+        self._warn_of_unused({**unused, "query_name": "a batch reports no progress"})
         return self
 
     def for_stream(self) -> Self:
@@ -655,31 +602,22 @@ class SourceOptions(SparkOptions):
         for name in ("metadata", *self.ENDING):
             if getattr(self, name):
                 raise self.error(name, "is for batch queries only")
-        self._warn_of_unused(batch=False)
+        unused = {"push_filters": "Spark pushes filters of batches only"}
+        if self.min_offsets_per_trigger is None:
+            unused["max_trigger_delay"] = "no batch waits without minOffsetsPerTrigger"
+        self._warn_of_unused(unused)
         return self
 
-    def _warn_of_unused(self, *, batch: bool) -> None:
+    def _warn_of_unused(self, unused: dict[str, str]) -> None:
         """Log options without effect; as with Kafka's, batches and streams may share options."""
-        for name, why in self._unused(batch=batch):
-            if (value := getattr(self, name)) != getattr(type(self), name):
-                _log.warning("option %s = %s is ignored: %s", camel(name), value, why)
-
-    def _unused(self, *, batch: bool) -> Iterator[tuple[str, str]]:
-        """Yield the fields that would have no effect, and the reason."""
-        if batch:
-            for field in dataclasses.fields(self):
-                if "trigger" in field.name:
-                    yield field.name, "a batch has no trigger"
-            yield "query_name", "a batch reports no progress"
-        else:
-            yield "push_filters", "Spark pushes filters of batches only"
-            if self.min_offsets_per_trigger is None:
-                yield "max_trigger_delay", "no batch waits without minOffsetsPerTrigger"
         if self.starting_timestamp is None and self.starting_offsets_by_timestamp is None:
             why = "it is for startingTimestamp and startingOffsetsByTimestamp"
-            yield "starting_offsets_by_timestamp_strategy", why
+            unused["starting_offsets_by_timestamp_strategy"] = why
         if not (self.query_name or self.metadata):
-            yield "progress_topic", "only a query with option queryName reports progress"
+            unused["progress_topic"] = "only a query with option queryName reports progress"
+        for name, why in unused.items():
+            if (value := getattr(self, name)) != getattr(type(self), name):
+                _log.warning("option %s = %s is ignored: %s", camel(name), value, why)
 
     @property
     def selection(self) -> values.TopicSelection:
@@ -694,19 +632,20 @@ class SourceOptions(SparkOptions):
 
         Partitions that an option does not name start at their first record.
         """
-        for name in self.STARTING:
-            if limit := getattr(self, name):
-                is_strict = self.starting_offsets_by_timestamp_strategy == FAIL_UNMATCHED
-                fails = is_strict and name != "starting_offsets"
-                return Bound(camel(name), limit, AT_EARLIEST, fails)
-        return Bound("startingOffsets", OffsetRangeLimit(text=default.base), default)
+        name, limit = self._first_given(self.STARTING)
+        if limit is None:
+            return Bound(camel(name), OffsetRangeLimit(text=default.base), default)
+        fails = self.starting_offsets_by_timestamp_strategy == FAIL_UNMATCHED
+        return Bound(camel(name), limit, AT_EARLIEST, fails and name != "starting_offsets")
 
     def ending(self) -> Bound:
         """Return where a batch ends."""
-        for name in self.ENDING:
-            if limit := getattr(self, name):
-                return Bound(camel(name), limit, AT_LATEST)
-        return Bound("endingOffsets", OffsetRangeLimit(text=AT_LATEST.base), AT_LATEST)
+        name, limit = self._first_given(self.ENDING)
+        return Bound(camel(name), limit or OffsetRangeLimit(text=AT_LATEST.base), AT_LATEST)
+
+    def _first_given(self, names: Sequence[str]) -> tuple[str, OffsetRangeLimit | None]:
+        given = ((name, getattr(self, name)) for name in names)
+        return next((each for each in given if each[1]), (names[-1], None))
 
     def without_limits(self) -> Self:
         """Return these options without a start and an end."""
@@ -726,11 +665,6 @@ class SourceOptions(SparkOptions):
         return self.max_bytes_per_trigger is None and self.max_offsets_per_trigger is None
 
     @property
-    def has_error_columns(self) -> bool:
-        """True if there are columns for invalid values."""
-        return self.mode == PERMISSIVE
-
-    @property
     def fetch_timeout_s(self) -> float:
         """``fetchTimeoutMs`` in seconds."""
         return self.fetch_timeout_ms / 1000
@@ -747,12 +681,9 @@ class SinkOptions(SparkOptions):
     topic: str = option(
         "", "topic of every row; without it column `topic` names each row's", parse=parse_topic
     )
-    acks: int | None = option(
-        None,
+    acks: int | None = _stores(
         "stores that must have the rows on disk before a micro-batch or a batch write succeeds; "
         "`all`, the default: every store with Arrow Flight that is reachable then, at least one",
-        kind="int or all",
-        parse=values.parse_acks,
         unit="stores",
     )
     audit: bool = option(
@@ -761,25 +692,18 @@ class SinkOptions(SparkOptions):
         "micro-batch's rows, and the digest of the source's offsets, for `dafka checkpoint verify` "
         "(docs/checkpoints.md)",
     )
-    writer_id: str = option(
-        "",
+    writer_id: str = _name(
         "for batch writes: a name of the application. Its writes continue the same partitions, "
         "one for each topic and task number; without it each write creates its own partitions. "
-        "Concurrent jobs need different names, or they fail",
-        kind="name",
+        "Concurrent jobs need different names, or they fail"
     )
-    txn_app_id: str = option(
-        "",
+    txn_app_id: str = _name(
         "for batch writes, with `txnVersion`: a name of the application, which writes each version "
-        "to a topic once. Like `writerId`, it also names its partitions",
-        kind="name",
+        "to a topic once. Like `writerId`, it also names its partitions"
     )
-    txn_version: int | None = option(
-        None,
+    txn_version: int | None = _count(
         "for batch writes, with `txnAppId`: a number that grows with each write. A write with the "
         "last number is compared with the rows that are committed, and a lower number is refused",
-        kind="int",
-        parse=parse_int,
         minimum=0,
         maximum=MAX_TXN_VERSION,
     )
@@ -788,16 +712,13 @@ class SinkOptions(SparkOptions):
         "allow topics whose names have control characters or bytes that are not UTF-8; reading "
         "never needs it",
     )
-    delivery_timeout_ms: int = option(
-        120_000,
-        "the longest wait for stores, and for the last acknowledgement of a task",
-        minimum=1,
-        unit="ms",
+    delivery_timeout_ms: int = _timeout(
+        120_000, "the longest wait for stores, and for the last acknowledgement of a task"
     )
 
     def __post_init__(self) -> None:
         """Check the combinations of options."""
-        if why := self.why_not(self.topic):
+        if why := self.topic_error(self.topic):
             raise ConfigError("topic", escape(self.topic), why)
         self.check_values()
         self._check_transaction()
@@ -813,7 +734,7 @@ class SinkOptions(SparkOptions):
             why = "names the application already; leave out writerId"
             raise ConfigError("txnAppId", name, why)
 
-    def why_not(self, topic: str) -> str:
+    def topic_error(self, topic: str) -> str:
         """Return why rows cannot be written to a topic, or an empty text."""
         allowed = self.allow_control_characters or is_plain(topic)
         return "" if allowed else NOT_PLAIN.format("allowControlCharacters")
@@ -828,7 +749,7 @@ class SinkOptions(SparkOptions):
     @property
     def acks_needed(self) -> int:
         """``acks``; by default all stores, as rows at one store alone are lost with it."""
-        return values.ALL_STORES if self.acks is None else self.acks
+        return EVERY_STORE if self.acks is None else self.acks
 
     @property
     def delivery_timeout_s(self) -> float:

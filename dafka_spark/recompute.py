@@ -29,15 +29,13 @@ def recomputed(
     source: Mapping[str, str],
     sink: Mapping[str, str],
 ) -> Recompute:
-    """Return a function that recomputes a batch of a stateless query with one source.
-
-    It runs a Spark job for each batch, and raises DafkaError if that fails.
+    """Return a function that recomputes a batch of a stateless query, by a Spark job.
 
     Args:
         spark: the session.
         checkpoint: the query's.
         query: makes the DataFrame that is written from the source's.
-        source: options of the source, without those that choose records.
+        source: options of the query's only source, without those that choose records.
         sink: options of the sink that encode rows.
     """
     options = SinkOptions.of({"topic": "-", **sink})  # rows of all topics are compared together
@@ -63,6 +61,7 @@ def recomputed(
 def _read(
     spark: SparkSession, checkpoint: Checkpoint, batch: int, source: Mapping[str, str]
 ) -> DataFrame | None:
+    """Return the source's records of a batch; None if it has none."""
     if len(checkpoint.batch(batch).ends) > 1:
         raise checkpoint.refused("is of a query with several sources: rows cannot be recomputed")
     starts: dict[str, dict[str, int]] = defaultdict(dict)

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 from pyspark.sql import types
 
 from dafka_core.config.options import unknown
 from dafka_spark.errors import ColumnError
+from dafka_spark.formats.ddl import parse_ddl
 
-COLUMNS: Final[Mapping[str, types.DataType]] = {
-    "key": types.BinaryType(),
-    "value": types.BinaryType(),
-    "topic": types.StringType(),
-    "partition": types.StringType(),
-    "offset": types.LongType(),
-    "timestamp": types.TimestampType(),
-    "timestampType": types.IntegerType(),
-    "headers": types.ArrayType(
-        types.StructType(
-            [
-                types.StructField("key", types.StringType()),
-                types.StructField("value", types.BinaryType()),
-            ]
-        )
-    ),
-}
+
+def columns(ddl: str) -> dict[str, types.DataType]:
+    """Return the types of columns by their names."""
+    return {field.name: field.dataType for field in parse_ddl(ddl)}
+
+
+COLUMNS: Final[Mapping[str, types.DataType]] = columns(
+    "key BINARY, value BINARY, topic STRING, partition STRING, offset BIGINT, "
+    "timestamp TIMESTAMP, timestampType INT, headers ARRAY<STRUCT<key STRING, value BINARY>>"
+)
 """The columns of Spark's Kafka connector, except that a partition is the name of a producer."""
 
 HEADERS: Final = "headers"
@@ -37,6 +31,13 @@ CORRUPT: Final = "_corrupt_record"
 ERRORS: Final = (ERROR, CORRUPT)
 """The columns that only option ``mode`` = ``PERMISSIVE`` adds: why a value is bad, and the value.
 Both are null for good values."""
+
+_ADDED: Final = {
+    HEADERS: "includeHeaders = true",
+    ERROR: "mode = PERMISSIVE",
+    CORRUPT: "mode = PERMISSIVE",
+}
+"""The option that adds a column."""
 
 NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
@@ -60,13 +61,22 @@ def full(
     ``table`` has the options to store in a SQL table's schema, and ``value`` is the type of that
     column.
     """
-    fields = [types.StructField(name, kind) for name, kind in COLUMNS.items()]
-    schema = types.StructType([each for each in fields if headers or each.name != HEADERS])
-    schema["value"].dataType = value
+    found = {**COLUMNS, "value": value}
+    if not headers:
+        del found[HEADERS]
     if errors:
-        schema.add(ERROR, types.StringType()).add(CORRUPT, types.BinaryType())
+        found |= {ERROR: types.StringType(), CORRUPT: types.BinaryType()}
+    return struct(found, table)
+
+
+def struct(
+    fields: Mapping[str, types.DataType], table: Mapping[str, str] | None = None
+) -> types.StructType:
+    """Return a schema of nullable columns that stores the options of a SQL table, if any."""
+    schema = types.StructType([types.StructField(*field) for field in fields.items()])
     if table:
-        schema["value"].metadata = {TABLE_OPTIONS: dict(table)}
+        keeper = schema["value" if "value" in fields else schema.names[0]]
+        keeper.metadata = {TABLE_OPTIONS: dict(table)}
     return schema
 
 
@@ -101,44 +111,23 @@ def plain_strings(kind: types.DataType) -> types.DataType:
     return kind
 
 
-def check(
-    schema: types.StructType,
-    *,
-    headers: bool,
-    opens: bool,
-    value: types.DataType = COLUMNS["value"],
-    errors: bool = False,
-) -> None:
-    """Check that the columns of a query are a topic's, in any case, with their types.
-
-    ``headers`` and ``errors`` are true if options add these columns, and ``opens`` if the query
-    opens envelopes; ``value`` is the type of that column.
+def check(schema: types.StructType, whole: types.StructType, never_null: Set[str]) -> None:
+    """Check that the columns of a query are in the whole schema, in any case, with their types.
 
     Raises:
         ColumnError: a column is unknown, has another type, or is ``NOT NULL`` but has nulls.
     """
-    whole = full(headers=True, value=value, errors=True)
-    known = {field.name: field.dataType for field in whole}
+    known = {field.name.lower(): field for field in whole}
     for field in schema:
-        name = name_of(field, known)
-        if name in ERRORS and not errors:
-            raise ColumnError(field.name, "exists with option mode = PERMISSIVE only")
-        if name == HEADERS and not headers:
-            raise ColumnError(field.name, "exists with option includeHeaders = true only")
-        if not field.nullable and name not in NEVER_NULL and (opens or errors or name != "value"):
+        name = field.name.lower()
+        if name not in known:
+            why = unknown(field.name, whole.names).replace("option", "column")
+            if name in _ADDED:
+                why = f"exists with option {_ADDED[name]} only"
+            raise ColumnError(field.name, why)
+        wanted, found = known[name].dataType, field.dataType
+        if found != wanted:
+            why = f"is {wanted.simpleString()}, not {found.simpleString()}"
+            raise ColumnError(field.name, why)
+        if not field.nullable and name not in never_null:
             raise ColumnError(field.name, "has nulls, it cannot be NOT NULL")
-
-
-def name_of(field: types.StructField, columns: Mapping[str, types.DataType]) -> str:
-    """Return the column that a field names, in any case.
-
-    Raises:
-        ColumnError: the column is unknown or has another type.
-    """
-    found = [name for name in columns if name.lower() == field.name.lower()]
-    if not found:
-        raise ColumnError(field.name, unknown(field.name, columns).replace("option", "column"))
-    wanted, kind = columns[found[0]], field.dataType
-    if kind != wanted:
-        raise ColumnError(field.name, f"is {wanted.simpleString()}, not {kind.simpleString()}")
-    return found[0]

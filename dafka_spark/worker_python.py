@@ -54,11 +54,11 @@ def _used_by_spark() -> set[str]:
     """Return the Pythons that the JVM runs on this machine; a cluster's executors have theirs."""
     jvm, context = SparkContext._jvm, SparkContext._active_spark_context  # noqa: SLF001
     assert jvm is not None
-    python = jvm.org.apache.spark.api.python
-    chosen = getattr(getattr(python, "PythonUtils$"), "MODULE$").defaultPythonExec()
+    utils = getattr(jvm.org.apache.spark.api.python, "PythonUtils$")
+    used = {getattr(utils, "MODULE$").defaultPythonExec()}
     if context is not None and str(context.master).startswith("local"):
-        return {chosen, context.pythonExec}
-    return {chosen}
+        used.add(context.pythonExec)
+    return used
 
 
 def _unfit(name: str) -> str:

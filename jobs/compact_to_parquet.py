@@ -254,11 +254,7 @@ def directory(text: str) -> Path:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the job's arguments.
-
-    Raises:
-        ConfigError: the tower is invalid.
-    """
+    """Parse the job's arguments."""
     parser = JobParser(
         "Keep topics as Parquet files, one for each topic and day, every record exactly once."
     )

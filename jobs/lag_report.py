@@ -2,8 +2,8 @@ r"""Report the lag of streaming queries, as a table and as files.
 
     dafka job lag_report --partitions --output DIR --format json
 
-Each run asks the stores once, and with ``--output`` adds a file: what all runs have written there
-is how the lag went.  ``at`` is the clock of this machine.
+Each run reads the lag once, and with ``--output`` adds a file: the files of all runs are the lag's
+history.  Column ``at`` is the time of the run, by the clock of this machine.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ from pyspark.sql import functions as sf
 
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, escape, quoted
-from dafka_spark.job_support import (
-    JobError,
-    JobParser,
-    build_session,
-    print_json,
-    run_job,
-)
+from dafka_spark.job_support import JobError, JobParser, build_session, print_json, run_job
 from dafka_spark.metadata import LAG, QUERIES
 from dafka_spark.options import SourceOptions
 
@@ -32,10 +26,10 @@ MOST_SHOWN = 10_000
 
 
 def lags(session: SparkSession, arguments: argparse.Namespace) -> DataFrame:
-    """A row for each query, or for each of its partitions; asked for once.
+    """Return a row for each query, or for each of its partitions.
 
     Raises:
-        JobError: the query that is asked for has not reported.
+        JobError: the query of ``--query`` has not reported.
     """
     found = session.read.format("dafka").options(**_source(arguments)).load()
     at = sf.lit(dt.datetime.now(dt.UTC))
@@ -52,7 +46,7 @@ def lags(session: SparkSession, arguments: argparse.Namespace) -> DataFrame:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prints the table, and writes it."""
+    """Run the job: print the table, and write it."""
     arguments = parse(argv)
     SourceOptions.of(_source(arguments))
     session = build_session("lag-report")
@@ -61,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def report(rows: DataFrame, arguments: argparse.Namespace) -> None:
-    """Prints rows, and adds them to the files."""
+    """Print rows, and add them to the files."""
     if arguments.output is not None:
         rows.coalesce(1).write.format(arguments.format).mode("append").save(arguments.output)
     if arguments.json:
@@ -82,12 +76,8 @@ def _source(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The job's arguments.
-
-    Raises:
-        ConfigError: no tower can have such a name.
-    """
-    parser = JobParser("Tell how far behind streaming queries are: as a table, and as files.")
+    """Parse the job's arguments."""
+    parser = JobParser("Report the lag of streaming queries, as a table and as files.")
     parser.add_argument("--query", metavar="NAME", help="only this query (default: all)")
     parser.add_argument(
         "--partitions", action="store_true", help="a row for each partition that a query reads"
@@ -97,7 +87,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--format",
         choices=("parquet", "json"),
         default="parquet",
-        help="of the file (default: %(default)s)",
+        help="the file's format (default: %(default)s)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print a JSON object for each row, and no table"

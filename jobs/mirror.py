@@ -209,11 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the job's arguments.
-
-    Raises:
-        ConfigError: the tower is invalid.
-    """
+    """Parse the job's arguments."""
     parser = JobParser("Copy topics to another cluster, as they are, every record exactly once.")
     add_topic_arguments(parser)
     parser.add_argument(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -19,14 +20,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from dafka_spark.formats.extras import needed
+from dafka_spark.formats.extras import import_extra
 from dafka_spark.job_support import (
     JobError,
     JobParser,
     add_query_arguments,
     build_session,
     check_options,
-    delay_ms,
     duration_ms,
     print_json,
     read_topic,
@@ -171,17 +171,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _check_packages() -> None:
     """Raise ``JobError`` if a package is missing that Spark's state needs."""
     try:
-        needed("google.protobuf", extra="protobuf")
+        import_extra("google.protobuf", extra="protobuf")
     except ImportError as error:
         raise JobError(str(error)) from None
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the job's arguments.
-
-    Raises:
-        ConfigError: the tower is invalid.
-    """
+    """Parse the job's arguments."""
     parser = JobParser("Write the sessions of each key to a topic, each once, when it has ended.")
     parser.add_argument(
         "--topic", required=True, help="the topic to read, or several separated by commas"
@@ -196,7 +192,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--watermark",
-        type=delay_ms,
+        type=partial(duration_ms, minimum=0),
         default="10m",
         metavar="TIME",
         help="maximum lateness of a record (default: %(default)s)",

@@ -35,17 +35,13 @@ class ArrowCodec:
     """One stream in each value, decoded into a list of structs."""
 
     def __init__(self, kind: types.DataType) -> None:
-        """``kind`` is the list, or the struct of its rows.
-
-        Raises:
-            ValueError: it is another type.
-        """
+        """``kind`` is the list, or the struct of its rows."""
         rows = kind.elementType if isinstance(kind, types.ArrayType) else kind
         if not isinstance(rows, types.StructType):
             why = "a stream is made of a list of structs, array(struct(...))"
             raise ValueError(f"is {kind.simpleString()}; {why}")
         self.kind: types.DataType = types.ArrayType(rows)
-        self._fields = [(field.name, field.dataType) for field in rows]
+        self._fields = rows.fields
         self._arrow = to_arrow_type(self.kind, timezone="UTC")
         self._row_bytes = _CELL * _leaves(self._arrow.value_type)
         # The schema of the last stream and the index of each column in it: most streams share one.
@@ -59,7 +55,7 @@ class ArrowCodec:
             opened = sum(map(self._measure, streams))
             if opened > MAX_BATCH:
                 raise BatchTooLargeError(len(values), opened, MAX_BATCH)
-            tables = [self._rows(stream) for stream in streams]
+            tables = list(map(self._rows, streams))
         except (pa.ArrowException, OSError, EOFError, struct.error) as error:
             raise ValueError(f"it is not an Arrow stream: {error}") from None
         counts = np.zeros(len(values), np.int64)
@@ -70,11 +66,7 @@ class ArrowCodec:
         return pa.ListArray.from_arrays(ends, rows, self._arrow, mask=mask)
 
     def _measure(self, stream: pa.Buffer) -> int:
-        """Return the bytes that the stream opens to, with the columns of the query.
-
-        Raises:
-            ValueError: they are more than ``MAX_OPENED``.
-        """
+        """Return the bytes that the stream opens to, with the columns of the query."""
         opened = 0
         for message in pa.ipc.MessageReader.open_stream(stream):
             opened += _opened_bytes(message, self._row_bytes)
@@ -82,11 +74,7 @@ class ArrowCodec:
         return opened
 
     def _rows(self, stream: pa.Buffer) -> pa.StructArray:
-        """Return the rows of one stream, with the query's columns.
-
-        Raises:
-            ValueError: a column has another type.
-        """
+        """Return the rows of one stream, with the query's columns."""
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
         table.validate(full=True)
@@ -108,20 +96,16 @@ class ArrowCodec:
         return pa.StructArray.from_arrays(columns, fields=list(self._arrow.value_type))
 
     def _places(self, schema: pa.Schema) -> list[int | None]:
-        """Return the index of each of the query's columns in the schema; None if it is missing.
-
-        Raises:
-            ValueError: a column has another type or is ambiguous.
-        """
+        """Return the index of each of the query's columns in the schema; None if it is missing."""
         places: list[int | None] = []
-        for name, kind in self._fields:
-            found = schema.get_all_field_indices(name)
-            if len(found) > 1:
-                raise ValueError(f"duplicate column {name!r}")
-            if found and _spark_type(schema.types[found[0]]) != kind.simpleString():
-                is_ = f"is {schema.types[found[0]]}, not {kind.simpleString()}"
-                raise ValueError(f"column {name!r} {is_}")
-            places.append(found[0] if found else None)
+        for field in self._fields:
+            at, *others = schema.get_all_field_indices(field.name) or [None]
+            if others:
+                raise ValueError(f"duplicate column {field.name!r}")
+            wanted = field.dataType.simpleString()
+            if at is not None and _spark_type(schema.types[at]) != wanted:
+                raise ValueError(f"column {field.name!r} is {schema.types[at]}, not {wanted}")
+            places.append(at)
         return places
 
     def encode(self, column: pa.Array) -> pa.Array:
@@ -155,9 +139,6 @@ def _spark_type(kind: pa.DataType) -> str:
     """Return the type that Spark reads an Arrow type as.
 
     Spark reads strings of any layout as strings, and times of any unit as timestamps.
-
-    Raises:
-        ValueError: Spark has no such type.
     """
     if pa.types.is_string_view(kind):  # Polars writes these; Spark 4.3 does not know them
         kind = pa.utf8()
@@ -241,15 +222,13 @@ class _Table:
 
     def table(self, number: int) -> _Table:
         """Return a field that is a table."""
-        at = self.position(number)
-        if at is None:
+        if (at := self.position(number)) is None:
             raise ValueError("it is not an Arrow stream: a header is incomplete")
         return _Table(self.data, at)
 
     def longs(self, number: int) -> tuple[int, ...]:
         """Return the integers of a field that is a vector of pairs of 64-bit integers."""
-        at = self.position(number)
-        if at is None:
+        if (at := self.position(number)) is None:
             return ()
         start = at + _INT(self.data, at)[0]
         count = _INT(self.data, start)[0]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.extras import needed
+from dafka_spark.formats.extras import import_extra
 
 _PLAIN: Final[Mapping[str, types.DataType]] = {
     "boolean": types.BooleanType(),
@@ -44,20 +44,15 @@ class AvroCodec:
     """One record in each value, decoded into a struct."""
 
     def __init__(self, schema: str) -> None:
-        """``schema`` is an Avro schema, as JSON.
-
-        Raises:
-            ImportError: fastavro is not installed here.
-            ValueError: the schema is invalid, or has a type that Spark has no type for.
-        """
-        fastavro = needed("fastavro", extra="avro")
+        """``schema`` is an Avro schema, as JSON."""
+        fastavro = import_extra("fastavro", extra="avro")
         try:
             self._schema = fastavro.parse_schema(_supported(json.loads(schema)))
         except Exception as error:  # noqa: BLE001 -- of a dozen classes
             raise ValueError(f"must be an Avro schema as JSON, or FILE.avsc: {error}") from None
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
         try:
-            self.kind: types.DataType = _Types().of(self._schema)
+            self.kind: types.DataType = _type_of(self._schema, {})
         except (KeyError, TypeError) as error:
             raise ValueError(f"has an invalid type: {error}") from None
         if not isinstance(self.kind, types.StructType):
@@ -84,18 +79,16 @@ class AvroCodec:
 
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``."""
-        values: list[bytes | None] = []
         _check_nulls(column.filter(column.is_valid()), self._schema)
-        for row in column.to_pylist(maps_as_pydicts="strict"):
-            if row is None:
-                values.append(None)
-                continue
-            stream = io.BytesIO()
-            try:
-                self._write(stream, self._schema, row)
-            except Exception as error:  # noqa: BLE001 -- fastavro raises errors of many classes
-                raise ValueError(f"a row does not fit the schema: {error}") from None
-            values.append(stream.getvalue())
+        values: list[bytes | None] = []
+        try:
+            for row in column.to_pylist(maps_as_pydicts="strict"):
+                stream = io.BytesIO()
+                if row is not None:
+                    self._write(stream, self._schema, row)
+                values.append(None if row is None else stream.getvalue())
+        except Exception as error:  # noqa: BLE001 -- fastavro raises errors of many classes
+            raise ValueError(f"a row does not fit the schema: {error}") from None
         return pa.array(values, pa.binary())
 
 
@@ -136,58 +129,38 @@ def _supported(schema: Any) -> Any:
     return made
 
 
-class _Types:
-    """Spark's types of the types of one schema."""
-
-    def __init__(self) -> None:
-        self._named: dict[str, types.DataType | None] = {}
-
-    def of(self, schema: Any) -> types.DataType:
-        """Return the type of a part of the schema.
-
-        Raises:
-            ValueError: Spark has no such type.
-        """
-        if isinstance(schema, list):
-            others = [each for each in schema if each != "null"]
-            if len(others) != 1:
-                raise ValueError("has a union of several types, for which Spark has none")
-            return self.of(others[0])
-        if isinstance(schema, str):
-            schema = {"type": schema}
-        name = schema["type"]
-        if name in self._named:
-            if (found := self._named[name]) is None:
-                raise ValueError(f"has the recursive type {name!r}, for which Spark has no type")
-            return found
-        if "name" in schema:
-            self._named[schema["name"]] = None
-        made = self._made(name, schema)
-        if "name" in schema:
-            self._named[schema["name"]] = made
-        return made
-
-    def _made(self, name: Any, schema: Any) -> types.DataType:
-        logical = schema.get("logicalType")
-        match name:
-            case "record":
-                fields = [
-                    types.StructField(each["name"], self.of(each["type"]))
-                    for each in schema["fields"]
-                ]
-                if fields:
-                    return types.StructType(fields)
-            case "array":
-                return types.ArrayType(self.of(schema["items"]))
-            case "map":
-                return types.MapType(types.StringType(), self.of(schema["values"]))
-            case "fixed" if not schema["size"]:  # five bytes may state an array of 2**31 of them
-                pass
-            case "bytes" | "fixed" if logical == "decimal":
-                if schema["precision"] <= _MAX_PRECISION:
-                    return types.DecimalType(schema["precision"], schema.get("scale", 0))
-            case _ if (name, logical) in _LOGICAL:
-                return _LOGICAL[name, logical]
-            case _ if name in _PLAIN:
-                return _PLAIN[name]
+def _type_of(schema: Any, named: dict[str | None, types.DataType | None]) -> types.DataType:
+    """Return Spark's type of a part of the schema; ``named`` has the types that have names."""
+    schema = _without_null(schema) if isinstance(schema, list) else schema
+    schema = {"type": schema} if isinstance(schema, str) else schema
+    kind, logical, name = schema["type"], schema.get("logicalType"), schema.get("name")
+    if kind in named:
+        if (found := named[kind]) is None:
+            raise ValueError(f"has the recursive type {kind!r}, for which Spark has no type")
+        return found
+    made: types.DataType | None = None
+    named[name] = made
+    match kind:
+        case "record" if schema["fields"]:
+            fields = [(each["name"], _type_of(each["type"], named)) for each in schema["fields"]]
+            made = types.StructType([types.StructField(*field) for field in fields])
+        case "array":
+            made = types.ArrayType(_type_of(schema["items"], named))
+        case "map":
+            made = types.MapType(types.StringType(), _type_of(schema["values"], named))
+        case "bytes" | "fixed" if logical == "decimal":
+            if schema["precision"] <= _MAX_PRECISION:
+                made = types.DecimalType(schema["precision"], schema.get("scale", 0))
+        case _ if schema.get("size") != 0:  # five bytes may state an array of 2**31 empty values
+            made = _LOGICAL.get((kind, logical)) or _PLAIN.get(kind)
+    if made is None:
         raise ValueError(f"has {json.dumps(schema)[:100]}, for which Spark has no type")
+    named[name] = made
+    return made
+
+
+def _without_null(union: list[Any]) -> Any:
+    others = [each for each in union if each != "null"]
+    if len(others) != 1:
+        raise ValueError("has a union of several types, for which Spark has none")
+    return others[0]

@@ -20,35 +20,23 @@ JSON: Final = "json"
 ARROW: Final = "arrow"
 AVRO: Final = "avro"
 PROTOBUF: Final = "protobuf"
-FORMATS: Final = (BYTES, STRING, JSON, ARROW, AVRO, PROTOBUF)
 TYPED: Final = (JSON, ARROW, AVRO, PROTOBUF)
 """The formats that need a schema."""
+FORMATS: Final = (BYTES, STRING, *TYPED)
 
 _MAX_WHY: Final = 300
 
 
 class Codec(Protocol):
-    """Decodes values into a column and encodes a column into values.
-
-    Attributes:
-        kind: the column's type in Spark.
-    """
+    """Decodes values into a column of type ``kind`` and encodes a column; nulls remain null."""
 
     kind: DataType
 
     def decode(self, values: pa.Array) -> pa.Array:
-        """Return the column of binary values; null values are null.
-
-        Raises:
-            ValueError: at least one value is not of this format and schema.
-        """
+        """Return the column of binary values; raise ``ValueError`` if one is invalid."""
 
     def encode(self, column: pa.Array) -> pa.Array:
-        """Return the values of a column, as binary or string; null rows are null.
-
-        Raises:
-            ValueError: at least one row does not fit the schema.
-        """
+        """Return a column's values, binary or string; raise ``ValueError`` if a row is invalid."""
 
 
 class StringCodec:
@@ -71,11 +59,8 @@ class StringCodec:
 def codec_of(value_format: str, schema: str | DataType, message_name: str = "") -> Codec | None:
     """Return the codec of a format; None for ``bytes``.
 
-    ``schema`` is option ``valueSchema`` or the type of the column.
-
-    Raises:
-        ImportError: a package that the format needs is not installed here.
-        ValueError: the schema is invalid.
+    ``schema`` is option ``valueSchema`` or the type of the column.  Raises ``ImportError`` if a
+    package is missing, and ``ValueError`` if the schema is invalid.
     """
     if value_format == BYTES:
         return None
@@ -98,7 +83,7 @@ class Part(NamedTuple):
     why: str = ""
 
 
-def apart(values: pa.Array, decode: Callable[[pa.Array], pa.Array]) -> Iterator[Part]:
+def decode_parts(values: pa.Array, decode: Callable[[pa.Array], pa.Array]) -> Iterator[Part]:
     """Decode values together, and find the bad ones by bisection.
 
     Yields all rows in order: runs of good values, and each bad value on its own.
@@ -121,7 +106,7 @@ def apart(values: pa.Array, decode: Callable[[pa.Array], pa.Array]) -> Iterator[
             yield Part(start, column)
 
 
-def joined(parts: list[Part], kind: pa.DataType) -> pa.Array:
+def concat_parts(parts: list[Part], kind: pa.DataType) -> pa.Array:
     """Concatenate the columns of all parts."""
     columns = [pa.nulls(1, kind) if part.why else part.column for part in parts]
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)

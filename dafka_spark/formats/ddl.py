@@ -29,7 +29,8 @@ _SIMPLE: Final[Mapping[str, types.DataType]] = {
 _MAX_PRECISION: Final = 38
 _MAX_DEPTH: Final = 100
 
-_TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>(),:])")
+_NAME: Final = r"`((?:[^`]|``)+)`|(\w+)"
+_DECIMAL: Final = r"(?:decimal|dec|numeric)\b(?:\s*\(\s*([0-9]+)\s*(?:,\s*([0-9]+)\s*)?\))?"
 _FORM: Final = "must be columns like 'id BIGINT, tags ARRAY<STRING>'"
 
 
@@ -39,107 +40,78 @@ def parse_ddl(text: str) -> types.StructType:
     Raises:
         ValueError: the schema is invalid.
     """
-    schema = _Parser(text).struct("")
+    schema = _Parser(text.strip()).struct(r"\Z", 0)
     if not schema.fields:
         raise ValueError(f"{_FORM}: it is empty")
     return schema
 
 
 class _Parser:
-    """A recursive-descent parser; ``_tokens`` are the tokens ahead, the next one last."""
+    """A recursive-descent parser; ``_at`` is the position of the next token in the text."""
 
     def __init__(self, text: str) -> None:
-        self._tokens: list[str] = []
-        self._depth = 0
-        at, end = 0, len(text.rstrip())
-        while at < end:
-            found = _TOKEN.match(text, at)
-            if found is None:
-                raise ValueError(f"{_FORM}; unexpected {text[at:].strip()[:20]!r}")
-            self._tokens.append(found[1])
-            at = found.end()
-        self._tokens.reverse()
+        self._text = text
+        self._at = 0
 
-    def struct(self, end: str) -> types.StructType:
-        """Parse columns up to ``end``: a token, or empty for the end of the text."""
+    def struct(self, end: str, depth: int) -> types.StructType:
+        """Parse columns up to a match of ``end``."""
         fields: dict[str, types.StructField] = {}
-        while self._next() != end:
+        while not self._take(end):
             if fields:
                 self._expect(",")
-            name = self._name()
+            found = self._take(_NAME)
+            if found is None:
+                raise self._missing("a column name")
+            name = found[2] or found[1].replace("``", "`")
             if name.lower() in fields:
                 raise ValueError(f"{_FORM}; duplicate column {name!r}")
-            if self._next() == ":":
-                self._take()
-            fields[name.lower()] = types.StructField(name, self._type())
-            if self._next().lower() == "not":
-                self._take()
-                self._expect("null")
-        self._expect(end)
+            self._take(":")
+            fields[name.lower()] = types.StructField(name, self._type(depth))
+            self._take(r"not\s+null\b")
         return types.StructType(list(fields.values()))
 
-    def _type(self) -> types.DataType:
-        word = self._take()
-        name = word.lower()
-        if name in _SIMPLE:
-            return _SIMPLE[name]
-        if name in ("decimal", "dec", "numeric"):
-            return self._decimal()
-        self._depth += 1
-        if name not in ("array", "map", "struct") or self._depth > _MAX_DEPTH:
-            why = f"unknown type {word!r}" if word else "the last column has no type"
-            raise ValueError(f"{_FORM}; {why}")
-        self._expect("<")
-        made: types.DataType
-        if name == "struct":
-            made = self.struct(">")
-        else:
-            first = self._type()
-            if name == "array":
-                made = types.ArrayType(first)
-            else:
-                self._expect(",")
-                made = types.MapType(first, self._type())
+    def _type(self, depth: int) -> types.DataType:
+        if found := self._take(_DECIMAL):
+            precision, scale = int(found[1] or 10), int(found[2] or 0)
+            if not 1 <= precision <= _MAX_PRECISION or scale > precision:
+                why = f"DECIMAL has 1 to {_MAX_PRECISION} digits, and no larger scale"
+                raise ValueError(f"{_FORM}; {why}")
+            return types.DecimalType(precision, scale)
+        if depth == _MAX_DEPTH:
+            raise ValueError(f"{_FORM}; types are nested more than {_MAX_DEPTH} deep")
+        if self._take(r"array\b"):
+            self._expect("<")
+            element = self._type(depth + 1)
             self._expect(">")
-        self._depth -= 1
-        return made
+            return types.ArrayType(element)
+        if self._take(r"map\b"):
+            self._expect("<")
+            key = self._type(depth + 1)
+            self._expect(",")
+            value = self._type(depth + 1)
+            self._expect(">")
+            return types.MapType(key, value)
+        if self._take(r"struct\b"):
+            self._expect("<")
+            return self.struct(">", depth + 1)
+        found = self._take(r"(\w+)")
+        if found is None:
+            raise self._missing("a type")
+        if found[1].lower() not in _SIMPLE:
+            raise ValueError(f"{_FORM}; unknown type {found[1]!r}")
+        return _SIMPLE[found[1].lower()]
 
-    def _decimal(self) -> types.DecimalType:
-        if self._next() != "(":
-            return types.DecimalType()
-        self._take()
-        precision, scale = self._number(), 0
-        if self._next() == ",":
-            self._take()
-            scale = self._number()
-        self._expect(")")
-        if not 1 <= precision <= _MAX_PRECISION or scale > precision:
-            why = f"DECIMAL has 1 to {_MAX_PRECISION} digits, and no larger scale"
-            raise ValueError(f"{_FORM}; {why}")
-        return types.DecimalType(precision, scale)
+    def _take(self, pattern: str) -> re.Match[str] | None:
+        """Return the match of a pattern at the next token, and move behind it; None without one."""
+        found = re.compile(rf"(?:{pattern})\s*", re.IGNORECASE).match(self._text, self._at)
+        if found:
+            self._at = found.end()
+        return found
 
-    def _number(self) -> int:
-        word = self._take()
-        if not (word.isascii() and word.isdigit()):
-            raise ValueError(f"{_FORM}; {word!r} is not a number")
-        return int(word)
+    def _expect(self, token: str) -> None:
+        if not self._take(token):
+            raise self._missing(repr(token))
 
-    def _name(self) -> str:
-        word = self._take()
-        if word.startswith("`"):
-            return word[1:-1].replace("``", "`")
-        if not word or word in "<>(),:":
-            raise ValueError(f"{_FORM}; a column name is missing before {word!r}")
-        return word
-
-    def _next(self) -> str:
-        return self._tokens[-1] if self._tokens else ""
-
-    def _take(self) -> str:
-        return self._tokens.pop() if self._tokens else ""
-
-    def _expect(self, wanted: str) -> None:
-        found = self._take()
-        if found.lower() != wanted:
-            before = repr(found) if found else "the end"
-            raise ValueError(f"{_FORM}; {wanted!r} is missing before {before}")
+    def _missing(self, what: str) -> ValueError:
+        rest = self._text[self._at : self._at + 20]
+        return ValueError(f"{_FORM}; {what} is missing before {repr(rest) if rest else 'the end'}")

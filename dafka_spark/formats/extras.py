@@ -6,12 +6,8 @@ import importlib
 from typing import Any
 
 
-def needed(module: str, *, extra: str) -> Any:
-    """Import a module of a package that ``extra`` installs.
-
-    Raises:
-        ImportError: the package is not installed here.
-    """
+def import_extra(module: str, *, extra: str) -> Any:
+    """Import a module of a package that ``extra`` installs."""
     try:
         return importlib.import_module(module)
     except ImportError:

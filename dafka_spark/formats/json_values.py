@@ -8,6 +8,7 @@ values, each with one element.
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import pyarrow as pa
@@ -20,15 +21,6 @@ from dafka_core.model.values import Values
 
 _NULL: Final = Values.of([b"null"]).to_arrow()[0]  # pa.scalar would load pandas
 
-_NUMBERS: Final = (
-    types.ByteType,
-    types.ShortType,
-    types.IntegerType,
-    types.LongType,
-    types.FloatType,
-    types.DoubleType,
-    types.DecimalType,
-)
 _TEXTS: Final = (types.DateType, types.TimestampType, types.TimestampNTZType, types.StringType)
 """Types that are strings in JSON; Arrow parses the times."""
 
@@ -44,11 +36,7 @@ class JsonCodec:
     """One JSON object in each value, decoded into a struct."""
 
     def __init__(self, kind: types.DataType) -> None:
-        """``kind`` is the struct.
-
-        Raises:
-            ValueError: a type in it is not supported in JSON.
-        """
+        """``kind`` is the struct."""
         if not isinstance(kind, types.StructType):
             raise ValueError(f"is {kind.simpleString()}, a JSON object is made of a struct")
         self.kind: types.DataType = kind
@@ -124,11 +112,13 @@ def _read_as(kind: types.DataType) -> pa.DataType:
             return pa.list_(_read_as(kind.elementType))
     if isinstance(kind, _TEXTS):
         return pa.utf8()
-    if isinstance(kind, (*_NUMBERS, types.BooleanType)):
+    if isinstance(kind, (types.NumericType, types.BooleanType)):
         return to_arrow_type(kind)
-    cures = {"binary": "STRING and unbase64(...)", "map": "a STRUCT with the keys that you need"}
+    cures = {
+        "binary": "; use STRING and unbase64(...)",
+        "map": "; use a STRUCT with the keys that you need",
+    }
     cure = cures.get(kind.typeName(), "")
-    cure = f"; use {cure}" if cure else ""
     raise ValueError(f"has {kind.simpleString()}, which has no form in JSON{cure}")
 
 
@@ -140,22 +130,19 @@ def _text(column: pa.Array) -> pa.Array:
         return _lists(column)
     if pa.types.is_string(kind):
         return _quoted(_escaped(column))
-    if pa.types.is_timestamp(kind):
-        return _quoted(pc.replace_substring(column.cast(pa.utf8()), " ", "T"))
-    if pa.types.is_date(kind):
-        return _quoted(column.cast(pa.utf8()))
     texts = column.cast(pa.utf8())
+    if pa.types.is_temporal(kind):
+        return _quoted(pc.replace_substring(texts, " ", "T"))
     if pa.types.is_floating(kind):  # JSON has no NaN and no infinity
         texts = pc.if_else(pc.is_finite(column), texts, pa.scalar(None, pa.utf8()))
     return texts
 
 
 def _objects(column: pa.StructArray) -> pa.Array:
-    names = [field.name for field in column.type]
     members = pa.array([""] * len(column), pa.utf8())
-    for name, values in zip(names, column.flatten(), strict=True):
-        (quoted,) = _quoted(_escaped(pa.array([name], pa.utf8()))).to_pylist()
-        member = pc.binary_join_element_wise(f",{quoted}:", _text(values), "")
+    for name, values in zip(column.type.names, column.flatten(), strict=True):
+        prefix = f",{json.dumps(name, ensure_ascii=False)}:"
+        member = pc.binary_join_element_wise(prefix, _text(values), "")
         members = pc.binary_join_element_wise(members, member.fill_null(""), "")
     # The brace replaces the first comma, if any.
     texts = pc.binary_join_element_wise(pc.utf8_replace_slice(members, 0, 1, "{"), "}", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from itertools import chain
+from itertools import chain, compress
 from operator import attrgetter
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.extras import needed
+from dafka_spark.formats.extras import import_extra
 
 EXTRA: Final = "protobuf"
 
@@ -51,16 +51,10 @@ class ProtobufCodec:
     """One message in each value, decoded into a struct."""
 
     def __init__(self, schema: str, message_name: str) -> None:
-        """``schema`` is a descriptor set in base64, and ``message_name`` names a message in it.
-
-        Raises:
-            ImportError: the package protobuf is not installed here.
-            ValueError: the schema is invalid, lacks the message, or has a type that Spark lacks.
-        """
-        factory = needed("google.protobuf.message_factory", extra=EXTRA)
+        """``schema`` is a descriptor set in base64, and ``message_name`` names a message in it."""
+        factory = import_extra("google.protobuf.message_factory", extra=EXTRA)
         descriptor = _message_of(schema, message_name)
         self._class = factory.GetMessageClass(descriptor)
-        self._has_required = _has_required(descriptor, set())
         self._fields = _Fields(descriptor, ())
         if not self._fields.kind.fields:
             raise ValueError(f"has no fields in message {message_name!r}")
@@ -73,11 +67,10 @@ class ProtobufCodec:
         try:
             messages = [made() if each is None else parse(each) for each in values.to_pylist()]
             valid = values.is_valid().to_pylist()
-            if self._has_required:
-                for message, is_there in zip(messages, valid, strict=True):
-                    if is_there and not message.IsInitialized():
-                        lacks = ", ".join(message.FindInitializationErrors())
-                        raise ValueError(f"required fields are missing: {lacks}")
+            for message in compress(messages, valid if self._fields.has_required else ()):
+                if not message.IsInitialized():
+                    lacks = ", ".join(message.FindInitializationErrors())
+                    raise ValueError(f"required fields are missing: {lacks}")
             return _masked(self._fields.structs(messages), valid).cast(self._arrow)
         except Exception as error:  # noqa: BLE001 -- of the library, and overflows
             why = f"it is not such a message: {str(error) or type(error).__name__}"
@@ -99,14 +92,10 @@ class ProtobufCodec:
 
 
 def _message_of(schema: str, name: str) -> Any:
-    """Return the descriptor of a message in a descriptor set.
-
-    Raises:
-        ValueError: the set is invalid, or the name matches no message or several.
-    """
+    """Return the descriptor of a message in a descriptor set."""
     form = "must be a descriptor set, FILE.desc as 'protoc --include_imports' writes it, or base64"
-    pool = needed("google.protobuf.descriptor_pool", extra=EXTRA).DescriptorPool()
-    parse = needed("google.protobuf.descriptor_pb2", extra=EXTRA).FileDescriptorSet.FromString
+    pool = import_extra("google.protobuf.descriptor_pool", extra=EXTRA).DescriptorPool()
+    parse = import_extra("google.protobuf.descriptor_pb2", extra=EXTRA).FileDescriptorSet.FromString
     try:
         files = parse(base64.b64decode(schema, validate=True)).file
         for file in files:
@@ -117,23 +106,15 @@ def _message_of(schema: str, name: str) -> Any:
     messages = [each for file in found for each in file.message_types_by_name.values()]
     for each in messages:  # the list grows
         messages += each.nested_types
+    if not messages:
+        raise ValueError(f"{form}: it is empty")
     named = [each for each in messages if name in (each.full_name, each.name)]
     named = [each for each in named if each.full_name == name] or named
     if len(named) == 1:
         return named[0]
     there = ", ".join(sorted(each.full_name for each in named or messages)[:_MAX_NAMED])
-    what = "has no message" if not named else "has more than one message"
-    raise ValueError(f"{what} {name!r}; there are {there}" if there else f"{form}: it is empty")
-
-
-def _has_required(descriptor: Any, seen: set[str]) -> bool:
-    """Return whether a message has a required field at any depth, as proto2 allows."""
-    if descriptor.full_name in seen:
-        return False
-    seen.add(descriptor.full_name)
-    return any(
-        each.is_required or (each.message_type and _has_required(each.message_type, seen))
-        for each in descriptor.fields
+    raise ValueError(
+        f"has {'more than one' if named else 'no'} message {name!r}; there are {there}"
     )
 
 
@@ -147,6 +128,7 @@ class _Fields:
         fields = [_Field(each, (*within, name)) for each in descriptor.fields]
         # As ``from_protobuf``, without messages that have no fields: Spark has no empty structs.
         self._fields = [each for each in fields if each.kind is not None]
+        self.has_required: bool = any(each.has_required for each in fields)
         self._oneofs = [{each.name for each in one.fields} for one in descriptor.oneofs]
         self.kind: types.StructType = types.StructType(
             [types.StructField(each.name, each.kind) for each in self._fields if each.kind]
@@ -157,11 +139,7 @@ class _Fields:
         return pa.StructArray.from_arrays(columns, self.kind.names)
 
     def arguments(self, structs: pa.StructArray) -> pa.StructArray:
-        """Convert structs to the arguments of the library's messages.
-
-        Raises:
-            ValueError: a field without presence is null, or several of a oneof are set.
-        """
+        """Convert structs to the arguments of the library's messages."""
         there = structs.is_valid()
         columns = structs.flatten()
         for oneof in self._oneofs:
@@ -189,11 +167,13 @@ class _Field:
     Attributes:
         kind: its type in Spark; None for a message without fields, which is left out.
         is_optional: whether a missing field is null in Spark.
+        has_required: whether it is required, or a field in it is, as proto2 allows.
     """
 
     def __init__(self, descriptor: Any, within: tuple[str, ...]) -> None:
         self.name: str = descriptor.name
         self.is_optional: bool = descriptor.has_presence and not descriptor.has_default_value
+        self.has_required: bool = descriptor.is_required
         self._is_list: bool = descriptor.is_repeated
         self._fields: _Fields | None = None
         self._entry: tuple[_Field, _Field] | None = None
@@ -205,10 +185,12 @@ class _Field:
             if inner.name in _TIMES and [each.name for each in inner.fields] == _TIME_FIELDS:
                 kind = self._time = _TIMES[inner.name]
             elif inner.GetOptions().map_entry:
-                self._entry = _Field(inner.fields[0], within), _Field(inner.fields[1], within)
-                kind = self._map_of(*self._entry)
+                key, value = (_Field(each, within) for each in inner.fields)
+                self._entry, self.has_required = (key, value), value.has_required
+                kind = types.MapType(key.kind, value.kind) if key.kind and value.kind else None
             else:
                 self._fields = _Fields(inner, within)
+                self.has_required |= self._fields.has_required
                 kind = self._fields.kind if self._fields.kind.fields else None
         elif enum := descriptor.enum_type:
             kind = types.StringType()
@@ -220,10 +202,6 @@ class _Field:
         is_array = self._is_list and self._entry is None and kind is not None
         self.kind: types.DataType | None = types.ArrayType(kind) if is_array and kind else kind
         self._arrow = to_arrow_type(kind, timezone="UTC") if kind else None
-
-    @staticmethod
-    def _map_of(key: _Field, value: _Field) -> types.DataType | None:
-        return types.MapType(key.kind, value.kind) if key.kind and value.kind else None
 
     def column(self, messages: Sequence[Any]) -> pa.Array:
         found = list(map(attrgetter(self.name), messages))

@@ -79,7 +79,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         kind = plain_strings(field.dataType)
         if names.count(name) > 1:
             raise ColumnError(field.name, "exists more than once, in this or another case")
-        if name in ("key", "headers") and not options.opens and not is_table(schema):
+        if name in ("key", "headers") and not options.opens_envelopes and not is_table(schema):
             raise ColumnError(field.name, NO_ENVELOPES)
         if name == "value":
             row_codec(kind, options)
@@ -126,13 +126,13 @@ def by_topic(
             topic = parse_topic(shown)
         except ValueError as error:
             raise ColumnError("topic", f"'{shown}': {error}") from None
-        if why := options.why_not(topic):
+        if why := options.topic_error(topic):
             raise ColumnError("topic", f"{quoted(topic)}: {why}")
         yield topic, contents.filter(pc.equal(topics, shown))
 
 
 def _contents(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
-    if not options.opens:
+    if not options.opens_envelopes:
         return _whole(batch, "value", "coalesce them, or leave out option envelope = none")
     columns = [batch.column(name) if name in batch.schema.names else None for name in CLOSED]
     try:
@@ -142,7 +142,7 @@ def _contents(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
 
 
 def _check_inserted(batch: pa.RecordBatch, options: SinkOptions) -> None:
-    written = WRITTEN if options.opens else WRITTEN - {"key", "headers"}
+    written = WRITTEN if options.opens_envelopes else WRITTEN - {"key", "headers"}
     for name in batch.schema.names:
         if name not in written and batch.column(name).null_count < batch.num_rows:
             if name in WRITTEN:

@@ -18,7 +18,7 @@ from dafka_core.model.records import UNKNOWN_US
 from dafka_core.model.values import Longs, Values
 from dafka_core.model.where import KeptRecords, Records
 from dafka_spark.errors import BadValueError, IncompleteBatchError
-from dafka_spark.formats.codecs import Codec, Part, apart, joined
+from dafka_spark.formats.codecs import Codec, Part, concat_parts, decode_parts
 from dafka_spark.options import DROPMALFORMED, FAILFAST, SourceOptions
 from dafka_spark.schema import CORRUPT, ERROR
 
@@ -38,11 +38,11 @@ class TypedValues:
     ) -> tuple[dict[str, pa.Array], pa.Array | None]:
         """Return the columns of the values of ``batches``, and a mask of the rows to keep."""
         parts: list[Part] = []
-        for part in apart(values, self._codec.decode):
+        for part in decode_parts(values, self._codec.decode):
             if part.why and self._options.mode == FAILFAST:
                 raise self._error(part, batches)
             parts.append(part)
-        column = joined(parts, self._type)
+        column = concat_parts(parts, self._type)
         bad = [part for part in parts if part.why]
         if not bad:
             return {"value": column}, None
@@ -71,7 +71,7 @@ class ArrowBatches:
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.schema = to_arrow_schema(schema, timezone="UTC")
         self.fields = {each.name.lower(): each for each in self.schema}  # users write any case
-        self._opens = options.opens
+        self._opens = options.opens_envelopes
         codec, names = options.codec(), self.fields.keys()
         is_typed = options.mode == DROPMALFORMED or not names.isdisjoint({VALUE, ERROR, CORRUPT})
         self._typed = TypedValues(codec, options) if codec and is_typed else None

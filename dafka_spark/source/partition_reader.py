@@ -65,7 +65,7 @@ class PartitionReader(QueryReader):
         times = "timestamp" in arrow.fields or (where is not None and TIMESTAMP in where.columns)
         batches = complete(fetch(ranges, options, self._connect, times=times), ranges)
         if where is not None:
-            batches = _matching(batches, where, opens=options.opens)
+            batches = _matching(batches, where, opens=options.opens_envelopes)
         limits = options.max_records_per_batch, options.max_bytes_per_batch
         # Sources have already joined the small batches of one range.
         is_joined = len(ranges) == 1 and where is None

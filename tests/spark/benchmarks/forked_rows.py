@@ -1,7 +1,4 @@
-"""The benchmarks, with nodes that are forked.
-
-To start Python for each of some forty nodes takes longer than what toy rows measure.
-"""
+"""The benchmarks with forked nodes: starting Python for forty takes longer than toy rows."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ class _Node(forked.ForkedNode):
         return process
 
 
-def _node(self: EmbeddedCluster, kind: str, arguments: Sequence[str]) -> _Node:
-    return _Node(kind, arguments)
-
-
 if __name__ == "__main__":
-    EmbeddedCluster._node = _node  # type: ignore[method-assign]
-    processes.stores = lambda: _stores  # forks are not told by their command line
+    EmbeddedCluster._node = lambda self, kind, arguments: _Node(kind, arguments)  # type: ignore[method-assign]
+    processes.stores = lambda: _stores  # the command lines of forks do not tell them apart
     main()

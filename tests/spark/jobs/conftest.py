@@ -26,7 +26,7 @@ from tests.spark.jobs.programs import FLIGHTS, job  # noqa: E402
 
 @pytest.fixture(scope="package")
 def session() -> Iterator[SparkSession]:
-    """The session a job has, in this process."""
+    """Return a session as jobs have it."""
     session = build_session("tests of jobs")
     session.sparkContext.setLogLevel("ERROR")
     yield session
@@ -35,7 +35,7 @@ def session() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """A cluster whose topic ``flights`` holds the first flights, fed in two runs."""
+    """Return a cluster with the first flights in topic ``flights``, fed in two runs."""
     with EmbeddedCluster() as cluster:
         for limit in (1000, FLIGHTS):
             feed = ("--resume", f"--tower={cluster.tower}", f"--limit={limit}")

@@ -20,12 +20,12 @@ JOBS = ROOT / "jobs"
 
 FLIGHTS = 3000
 
-# A Spark driver starts, runs and stops in this time many times over, even on a busy machine.
-JOB_TIMEOUT_S = 240
+# A Spark driver starts, runs and stops in a tenth of this time.
+JOB_TIMEOUT_S = 280
 
 
 def run(*command: str, **settings: Any) -> list[dict[str, Any]]:
-    """Runs a program to its end; returns the lines of JSON that it printed."""
+    """Run a program to its end; return the lines of JSON that it printed."""
     done = finished(*command, **settings)
     assert done.returncode == 0, done.stderr[-4000:]
     # spark-submit puts the program's warnings among its output.
@@ -33,19 +33,19 @@ def run(*command: str, **settings: Any) -> list[dict[str, Any]]:
 
 
 def finished(*command: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """A program that has run to its end, well or not."""
+    """Run a program to its end, whatever its exit code."""
     return subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, **settings
     )
 
 
 def job(name: str, *arguments: str) -> list[dict[str, Any]]:
-    """Runs a job with this Python."""
+    """Run a job with this Python."""
     return run(sys.executable, str(JOBS / name), *arguments)
 
 
 def read_topic(session: SparkSession, cluster: EmbeddedCluster, topic: str) -> DataFrame:
-    """The topic as a batch."""
+    """Read a topic as a batch."""
     reader = session.read.format("dafka").option("tower", cluster.tower)
     return reader.option("subscribe", topic).load()
 
@@ -61,7 +61,7 @@ def count(reader: Reader, topic: str) -> int:
 
 
 def until_done(writer: DataStreamWriter, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Runs a job's query in this process, to its end; returns what it would print."""
+    """Run a job's query to its end in this process; return the facts that it would print."""
     writer = writer.option("checkpointLocation", arguments.checkpoint)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()

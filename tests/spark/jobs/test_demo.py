@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -14,34 +13,20 @@ from demo import demo
 from demo.demo import Demo, Observed, Outcome
 from demo.processes import JobFailedError
 
-from tests.spark.jobs.programs import ROOT
+from tests.spark.jobs.programs import JOBS, finished
 
-DEMO_TIMEOUT_S = 280
-
-_RESULT = {
+_DAYS = {
     "window_start": datetime(2013, 1, 1, tzinfo=UTC),
     "window_end": datetime(2013, 1, 2, tzinfo=UTC),
-    "origin": "JFK",
-    "carrier": "AA",
-    "flights": 20,
-    "cancelled": 1,
-    "delayed": 2,
-    "mean_delay_min": 4.5,
-    "max_delay_min": 71,
 }
+_COUNTS = {"flights": 20, "cancelled": 1, "delayed": 2, "mean_delay_min": 4.5, "max_delay_min": 71}
+_RESULT = {**_DAYS, **_COUNTS, "origin": "JFK", "carrier": "AA"}
 
 
 def test_the_demo_survives_its_crash_and_finds_no_difference(tmp_path: Path) -> None:
     output = tmp_path / "out"
     command = [sys.executable, "-m", "demo", "--limit=4000", f"--output={output}"]
-    done = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=DEMO_TIMEOUT_S,
-        cwd=ROOT / "jobs",
-    )
+    done = finished(*command, cwd=JOBS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killed the query (SIGKILL) after batch" in done.stdout
     assert "4000 in, 4000 out, checksums equal, restart survived" in done.stdout
@@ -49,60 +34,39 @@ def test_the_demo_survives_its_crash_and_finds_no_difference(tmp_path: Path) -> 
     assert (output / "delays.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "differences", "status"),
-    [
-        ([], [], 0),
-        (["the query began anew"], [], 1),
-        ([], ["parquet: 1 rows missing"], 1),
-    ],
-)
-def test_a_difference_makes_the_demo_fail(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    wrong: list[str],
-    differences: list[str],
-    status: int,
-) -> None:
-    reached = datetime(2013, 1, 1, 12, tzinfo=UTC)
-    monkeypatch.setattr(demo, "EmbeddedCluster", lambda: nullcontext(SimpleNamespace(tower="")))
-    monkeypatch.setattr(Demo, "stream", lambda self: (reached, wrong))
-    outcome = Outcome(20, 20, [_RESULT], differences)
-    monkeypatch.setattr(Demo, "compare", lambda self: outcome)
-    assert demo.main(["--limit=1000", f"--output={tmp_path}"]) == status
-    printed = capsys.readouterr().out
-    assert ("checksums equal, restart survived" in printed) == (status == 0)
-    assert all(sentence in printed for sentence in (*wrong, *differences))
-
-
-def test_a_job_that_fails_ends_the_demo_with_its_log(
+def test_a_difference_or_a_failing_job_makes_the_demo_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    log = tmp_path / "query.log"
-    log.write_text("the reason\n")
+    def run(wrong: list[str], differences: list[str], log: Path | None = None) -> tuple[int, str]:
+        def stream(self: Demo) -> tuple[datetime, list[str]]:
+            if log is not None:
+                raise JobFailedError("flight_delays.py", 1, log)
+            return datetime(2013, 1, 1, 12, tzinfo=UTC), wrong
 
-    def stream(self: Demo) -> None:
-        raise JobFailedError("flight_delays.py", 1, log)
+        outcome = Outcome(20, 20, [_RESULT], differences)
+        monkeypatch.setattr(Demo, "stream", stream)
+        monkeypatch.setattr(Demo, "compare", lambda self: outcome)
+        code = demo.main(["--limit=1000", f"--output={tmp_path}"])
+        return code, capsys.readouterr().out
 
     monkeypatch.setattr(demo, "EmbeddedCluster", lambda: nullcontext(SimpleNamespace(tower="")))
-    monkeypatch.setattr(Demo, "stream", stream)
-    assert demo.main(["--limit=1000", f"--output={tmp_path}"]) == 1
-    assert "the reason" in capsys.readouterr().out
+    survived, why = "checksums equal, restart survived", "parquet: 1 rows missing"
+    code, printed = run([], [])
+    assert (code, survived in printed) == (0, True)
+    for wrong, differences in ([why], []), ([], [why]):
+        code, printed = run(wrong, differences)
+        assert (code, survived in printed, why in printed) == (1, False, True)
+    log = tmp_path / "query.log"
+    log.write_text("the reason\n")
+    code, printed = run([], [], log)
+    assert (code, "the reason" in printed) == (1, True)
 
 
-def test_what_jobs_print_is_taken_in() -> None:
+def test_lines_of_jobs_are_summed_up() -> None:
     observed = Observed()
     observed.note({"event": "fed", "records": {"EWR": 3, "JFK": 2, "LGA": 1}})
-    observed.note(
-        {
-            "event": "batch",
-            "batch": 4,
-            "offsets": {"flights": {"A": 10, "B": 5}, "other": {"C": 7}},
-            "late": 1,
-            "malformed": 2,
-        }
-    )
+    offsets = {"flights": {"A": 10, "B": 5}, "other": {"C": 7}}
+    observed.note({"event": "batch", "batch": 4, "offsets": offsets, "late": 1, "malformed": 2})
     entry = {"partition": "A", "origin": "EWR", "records": 3, "sha256": "ab"}
     observed.note({"event": "done", "topic": "flights", "partitions": [entry]})
     assert observed.fed["JFK"] == 2

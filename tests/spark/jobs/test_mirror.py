@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from pathlib import Path
 
 import mirror
@@ -58,22 +59,6 @@ def test_a_mirror_has_each_record_once_as_it_is(
         assert_df_equality(records(there.tower), records(cluster.tower), ignore_row_order=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--topic=a,b", "--to-topic=c"), "argument --to-topic: names the copy of one topic"),
-        (("--topic-pattern=a.*", "--to-topic=c"), "argument --to-topic: names the copy of one"),
-        (("--topic=a", "--topic-pattern=a"), "not allowed with argument --topic"),
-    ],
-)
-def test_a_mirror_that_cannot_be_is_refused(
-    arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        mirror.parse(["--to-tower=there", "--checkpoint=c", *arguments])
-    assert expected in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("chosen", ["--topic=a", "--topic-pattern=.*"])
 def test_a_topic_is_not_mirrored_to_itself(cluster: EmbeddedCluster, chosen: str) -> None:
     other = cluster.tower.replace("127.0.0.1", "localhost")  # the same tower by another name
@@ -82,24 +67,22 @@ def test_a_topic_is_not_mirrored_to_itself(cluster: EmbeddedCluster, chosen: str
         mirror.main(arguments)
 
 
-def records(start: int, *values: bytes) -> pa.RecordBatch:
+def mirrored(tower: str, tp: TopicPartition, start: int, *values: bytes, **keys: str) -> int:
+    """Add records to a copy; return the number of new ones."""
     rows = [
         {"value": value, "partition": "", "offset": start + number, "timestamp": 1_000_000}
         for number, value in enumerate(values)
     ]
-    return pa.RecordBatch.from_pylist(rows, SCHEMA)
+    with MirroredPartition(tower, tp, 1, keys) as copied:
+        copied.add(pa.RecordBatch.from_pylist(rows, SCHEMA))
+        return copied.finish()
 
 
-def test_what_does_not_go_on_with_the_copy_is_refused(
+def test_records_that_do_not_continue_the_copy_are_refused(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tp = TopicPartition("copied", "A" * 32)
-
-    def add(start: int, *values: bytes) -> int:
-        with MirroredPartition(cluster.tower, tp, 1, {}) as copied:
-            copied.add(records(start, *values))
-            return copied.finish()
-
+    add = partial(mirrored, cluster.tower, tp)
     with pytest.raises(JobError, match="next record is of offset 5, and the copy ends at 0"):
         add(5, b"x")
     assert add(0, b"0", b"1", b"2") == 3
@@ -111,23 +94,16 @@ def test_what_does_not_go_on_with_the_copy_is_refused(
         store.ask(Trimmed, 20, TrimRequest(((*tp, 2),)))
     assert add(0, b"gone", b"gone", b"2", b"3", b"4", b"5") == 1
     assert add(0, b"gone") == 0
-    monkeypatch.setattr(Reader, "partitions", lambda *_, **__: [])  # its stores are away by now
-    with pytest.raises(
-        JobError, match="has 6 records already, and no reachable store there has them"
-    ):
+    monkeypatch.setattr(Reader, "partitions", lambda *_, **__: [])  # its stores are unreachable now
+    with pytest.raises(JobError, match="has 6 records already, and no reachable store there has"):
         add(0, b"gone")
+    with pytest.raises(JobError, match="a C producer writes it"):
+        mirrored(cluster.tower, TopicPartition("copied", "c-name"), 0)
 
 
-def test_a_copy_in_a_cluster_with_keys_is_gone_on_with() -> None:
+def test_a_copy_in_a_cluster_with_keys_is_continued() -> None:
     with ForkedCluster(keys=True) as there:
         keys = there.key()
         tp = TopicPartition("copied", own_prefix(SecurityOptions.build(keys)).ljust(32, "A"))
-        for values, count in (((b"0", b"1"), 2), ((b"0", b"1", b"2"), 1)):
-            with MirroredPartition(there.tower, tp, 1, keys) as copied:
-                copied.add(records(0, *values))
-                assert copied.finish() == count
-
-
-def test_a_partition_of_a_c_producer_is_named(cluster: EmbeddedCluster) -> None:
-    with pytest.raises(JobError, match="a C producer writes it"):
-        MirroredPartition(cluster.tower, TopicPartition("copied", "c-name"), 1, {})
+        assert mirrored(there.tower, tp, 0, b"0", b"1", **keys) == 2
+        assert mirrored(there.tower, tp, 0, b"0", b"1", b"2", **keys) == 1

@@ -1,16 +1,14 @@
-"""Jobs as processes: watched, stopped, killed with all they started."""
+"""Jobs as processes: watched, stopped, and killed with the processes that they started."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from demo.processes import Job, JobFailedError
 
-WAIT_S = 30.0
+from dafka_core.testing import wait_until
 
 _PARENT = """
 import json, subprocess, sys, time
@@ -19,31 +17,14 @@ print(json.dumps({"child": child.pid}), flush=True)
 time.sleep(600)
 """
 
-_RUDE = """
-import signal
-print("{}", flush=True)
-signal.pause()
-"""
-
-_POLITE = """
-import signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-print("{}", flush=True)
-signal.pause()
-"""
+_RUDE = 'import signal; print("{}", flush=True); signal.pause()'
+_POLITE = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {_RUDE}"
 
 
-def _script(directory: Path, text: str) -> str:
+def started(directory: Path, text: str) -> Job:
     path = directory / "job.py"
     path.write_text(text)
-    return str(path)
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
+    return Job(str(path), [], directory / "log")
 
 
 def _first_event(job: Job) -> dict[str, int]:
@@ -54,7 +35,7 @@ def _first_event(job: Job) -> dict[str, int]:
         events.extend(job.events())
         return bool(events)
 
-    _wait_for(arrived)
+    wait_until(arrived)
     return events[0]
 
 
@@ -69,59 +50,42 @@ def _runs(pid: int) -> bool:
 
 
 def test_killing_a_job_kills_what_it_started(tmp_path: Path) -> None:
-    with Job(_script(tmp_path, _PARENT), [], tmp_path / "log") as job:
+    with started(tmp_path, _PARENT) as job:
         child = _first_event(job)["child"]
         assert _runs(child)
         assert job.kill() == -9
-        _wait_for(lambda: not _runs(child))
+        wait_until(lambda: not _runs(child))
 
 
-def test_a_job_that_fails_shows_its_log(tmp_path: Path) -> None:
-    with Job(_script(tmp_path, 'raise SystemExit("the reason")'), [], tmp_path / "log") as job:
-        _wait_for(lambda: not job.running)
-        with pytest.raises(JobFailedError, match="the reason") as caught:
-            list(job.events())
-    assert caught.value.code == 1
-
-
-def test_what_a_failing_job_printed_comes_before_its_failure(tmp_path: Path) -> None:
-    script = _script(tmp_path, "print('{\"n\": 1}'); raise SystemExit(3)")
-    with Job(script, [], tmp_path / "log") as job:
-        _wait_for(lambda: not job.running)
+def test_a_failing_job_shows_its_lines_and_its_log(tmp_path: Path) -> None:
+    program = "print('{\"n\": 1}\\n[63.120s][warning][cds] of the JVM'); raise SystemExit('why')"
+    with started(tmp_path, program) as job:
+        wait_until(lambda: not job.running)
         events = job.events()
         assert next(events) == {"n": 1}
-        with pytest.raises(JobFailedError, match="ended with 3"):
+        with pytest.raises(JobFailedError, match=r"ended with 1(.|\n)*why") as caught:
             next(events)
+    assert caught.value.code == 1
+    assert "of the JVM" in (tmp_path / "log").read_text()
 
 
-def test_what_a_jvm_prints_beside_a_job_is_in_its_log(tmp_path: Path) -> None:
-    script = _script(tmp_path, "print('[63.120s][warning][cds] it says\\n{\"n\": 1}')")
-    with Job(script, [], tmp_path / "log") as job:
-        assert _first_event(job) == {"n": 1}
-        _wait_for(lambda: not job.running)
-    assert "it says" in (tmp_path / "log").read_text()
-
-
-def test_a_job_stops_when_it_is_asked_to(tmp_path: Path) -> None:
-    with Job(_script(tmp_path, _POLITE), [], tmp_path / "log") as job:
+def test_a_job_stops_well_or_with_an_error(tmp_path: Path) -> None:
+    with started(tmp_path, _POLITE) as job:
         _first_event(job)
         job.stop()
-
-
-def test_a_job_that_does_not_stop_well_is_an_error(tmp_path: Path) -> None:
-    with Job(_script(tmp_path, _RUDE), [], tmp_path / "log") as job:
+    with started(tmp_path, _RUDE) as job:
         _first_event(job)
         with pytest.raises(JobFailedError, match="ended with -15"):
             job.stop()
 
 
-def test_what_a_job_leaves_behind_is_killed(
+def test_processes_that_a_job_leaves_behind_are_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("demo.processes.LINGER_TIMEOUT_S", 0.1)
-    with Job(_script(tmp_path, _PARENT), [], tmp_path / "log") as job:
+    with started(tmp_path, _PARENT) as job:
         child = _first_event(job)["child"]
         with pytest.raises(JobFailedError):
             job.stop()
         assert _runs(child)
-    _wait_for(lambda: not _runs(child))
+    wait_until(lambda: not _runs(child))

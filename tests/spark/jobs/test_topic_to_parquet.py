@@ -13,13 +13,7 @@ from pyspark.sql import SparkSession
 from topic_to_parquet import as_text
 
 from dafka_core import EmbeddedCluster
-from tests.spark.jobs.programs import (
-    FLIGHTS,
-    JOBS,
-    ROOT,
-    read_topic,
-    run,
-)
+from tests.spark.jobs.programs import FLIGHTS, JOBS, ROOT, read_topic, run
 
 SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 

@@ -9,12 +9,7 @@ from demo.replay_flights import load_flights
 from pyspark.sql import SparkSession
 
 from dafka_core import EmbeddedCluster
-from tests.spark.jobs.programs import (
-    FLIGHTS,
-    job,
-    read_topic,
-    values_of,
-)
+from tests.spark.jobs.programs import FLIGHTS, job, read_topic, values_of
 
 
 def test_topic_to_topic_copies_what_is_asked_for(

@@ -1,8 +1,8 @@
 """The notebooks run, and their outputs are those stored in them.
 
-Here they run in the Python of the tests, with its Spark and with nodes that are forked: a kernel, a
-JVM and three interpreters for each take many times as long.  ``scripts/notebooks.py``, which makes
-what is kept, runs them in a kernel.
+They run in the Python of the tests, with its Spark and forked nodes: a kernel, a JVM and three
+interpreters for each are far slower.  ``scripts/notebooks.py``, which writes the stored
+outputs, runs them in a kernel.
 """
 
 from __future__ import annotations
@@ -28,19 +28,15 @@ import dafka_core
 from scripts import notebooks
 from tests.forked import ForkedCluster
 
-# As kernels have it.
-_INLINE = "module://matplotlib_inline.backend_inline"
-
-# Paths of one machine; and a wheel stays small.
-_PATHS = re.compile(r"/(home|root|tmp|Users|work|var)/")
-_MOST_OCTETS = 250_000
-
-_QUICK = ("explore_topic", "windows_and_late_data")
-"""Of the notebooks, those that ``make test`` runs."""
+INLINE = "module://matplotlib_inline.backend_inline"
+PATHS = re.compile(r"/(home|root|tmp|Users|work|var)/")
+MAX_BYTES = 250_000
+QUICK = ("explore_topic", "windows_and_late_data")
+"""The notebooks that ``make test`` runs."""
 
 
 class _Shown(DisplayHook):
-    """The value of a cell's last line is an output like the others."""
+    """Publishes the value of a cell's last line like other outputs."""
 
     def __call__(self, result: object = None) -> None:
         if result is not None and self.shell is not None:
@@ -63,8 +59,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
         backend = mpl.get_backend()
         config = Config({"HistoryManager": {"enabled": False}})
         running = _Shell.instance(config=config, user_module=ModuleType("cells"))
-        mpl.use(_INLINE)
-        configure_inline_support(running, _INLINE)  # type: ignore[no-untyped-call]
+        mpl.use(INLINE)
+        configure_inline_support(running, INLINE)  # type: ignore[no-untyped-call]
         yield running
         running.reset()  # type: ignore[no-untyped-call]
         _Shell.clear_instance()
@@ -74,11 +70,11 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.nightly])
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.nightly])
         for name in notebooks.names()
     ],
 )
-def test_a_notebook_gives_what_is_kept_of_it(
+def test_a_notebook_gives_its_stored_outputs(
     name: str, shell: InteractiveShell, spark: SparkSession
 ) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
@@ -88,22 +84,21 @@ def test_a_notebook_gives_what_is_kept_of_it(
         if cell.cell_type == "code":
             with capture_output() as captured:
                 shell.run_cell(cell.source).raise_error()  # type: ignore[no-untyped-call]
-            kept = notebooks.texts(cell)
             streams = [captured.stdout] if captured.stdout else []
             given = [*streams, *(each.data["text/plain"] for each in captured.outputs)]
-            assert [notebooks.stable(text) for text in given] == kept
+            assert [notebooks.stable(text) for text in given] == notebooks.texts(cell)
             pictures = ["image/png" in each.data for each in captured.outputs]
             assert sum(pictures) == len(notebooks.pictures(cell))
     spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
 @pytest.mark.parametrize("name", notebooks.names())
-def test_what_is_kept_is_of_no_machine_and_without_noise(name: str) -> None:
+def test_stored_outputs_have_no_paths_and_no_errors(name: str) -> None:
     path = notebooks.DIRECTORY / f"{name}.ipynb"
-    assert path.stat().st_size < _MOST_OCTETS
-    assert not _PATHS.search(path.read_text(encoding="utf-8"))
+    assert path.stat().st_size < MAX_BYTES
+    assert not PATHS.search(path.read_text(encoding="utf-8"))
     cells = notebooks.read(name).cells
     outputs = [each for cell in cells for each in cell.get("outputs", [])]
-    assert [each for each in outputs if each.get("name") == "stderr"] == []
-    assert [each for each in outputs if each.output_type == "error"] == []
+    bad = [each for each in outputs if each.get("name") == "stderr" or each.output_type == "error"]
+    assert bad == []
     assert any(notebooks.pictures(cell) for cell in cells)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_spark.option_types import (
     AGO,
-    ALL_STORES,
     AT_EARLIEST,
     AT_LATEST,
     EARLIEST,
@@ -26,7 +26,6 @@ from dafka_spark.option_types import (
     Position,
     TopicSelection,
     as_written,
-    parse_acks,
     parse_assign,
     parse_duration_ms,
     parse_names,
@@ -36,7 +35,6 @@ from dafka_spark.option_types import (
     parse_size,
     parse_timestamp,
     parse_tower,
-    parse_word,
     shown_time,
 )
 from dafka_spark.options import SourceOptions
@@ -60,18 +58,12 @@ def position(text: str) -> Position | None:
         (parse_tower, "10.0.0.1", "10.0.0.1:5556:5557"),
         (parse_tower, "a:1:2, [::1]:3:4", "a:1:2,[::1]:3:4"),
         (parse_names, " a,b c ", ("a", "b c")),
-        (parse_names, "é" * 127, ("é" * 127,)),
-        (parse_word, " Local ", "local"),
-        (parse_acks, "3", 3),
-        (parse_acks, " ALL ", ALL_STORES),
         (parse_pattern, "hel+o", "hel+o"),
         (parse_assign, '{"t": ["A", "B", "A"], "u": ["A"]}', {A, B, TopicPartition("u", "A")}),
-        (parse_size, "1k", 1_024),
         (parse_size, "512m", 512 << 20),
         (parse_size, "4 GB", 4 << 30),
         (parse_size, "Unlimited", UNLIMITED_BYTES),
         (parse_size, "99999999999999999p", UNLIMITED_BYTES),
-        (parse_duration_ms, "0", 0),
         (parse_duration_ms, "250", 250),
         (position, "EARLIEST", AT_EARLIEST),
         (position, " latest ", AT_LATEST),
@@ -107,21 +99,14 @@ def test_valid_values(parse: Callable[[Any], Any], value: str, parsed: object) -
     assert parse(value) == parsed
 
 
-@pytest.mark.parametrize(
-    ("unit", "ms"),
-    [
-        ("ms", 1),
-        ("s", 1_000),
-        ("m", 60_000),
-        (" min", 60_000),
-        ("H", 3_600_000),
-        (" d", 86_400_000),
-    ],
-)
-@given(number=st.integers(0, 10_000))
-def test_durations_in_every_unit(unit: str, ms: int, number: int) -> None:
-    assert parse_duration_ms(f"{number}{unit}") == number * ms
-    assert position(f"-{number}{unit}") == Position(AGO, number * ms * 1_000)
+UNITS = {"ms": 1, "s": 1_000, "m": 60_000, " min": 60_000, "H": 3_600_000, " d": 86_400_000}
+
+
+@given(unit=st.sampled_from([*UNITS]), number=st.integers(0, 10_000))
+def test_durations_in_every_unit(unit: str, number: int) -> None:
+    ms = number * UNITS[unit]
+    assert parse_duration_ms(f"{number}{unit}") == ms
+    assert position(f"-{number}{unit}") == Position(AGO, ms * 1_000)
 
 
 NAME = "must have 1 to 255 bytes"
@@ -135,29 +120,22 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
 @pytest.mark.parametrize(
     ("parse", "value", "error"),
     [
-        (parse_tower, "", "HOST[:SUB_PORT:PUB_PORT]"),
         (parse_tower, "a:1:2,", "HOST[:SUB_PORT:PUB_PORT]"),
         (parse_tower, "a:1:65536", "ports in 1 to 65535"),
         (parse_names, "t,,u", NAME),
-        (parse_names, "é" * 128, NAME),
         (parse_names, "a\0b", "NUL"),
-        (parse_acks, "0", "at least 1, or all"),
-        (parse_acks, DIGITS, "must be a whole number or all"),
         (parse_pattern, "(", "regular expression: missing )"),
         (parse_pattern, "", "regular expression that is not empty"),
         (parse_pattern, "a{99999999999999}", "must be a regular expression"),
         (parse_pattern, "(" * 9_999, "must be a regular expression"),
-        (parse_assign, "t", ASSIGN),
         (parse_assign, "{}", ASSIGN),
         (parse_assign, '["t"]', ASSIGN),
         (parse_assign, '{"t": []}', ASSIGN),
         (parse_assign, DEEP, ASSIGN),
         (parse_assign, '{"t": {"A": 1}}', ASSIGN),
         (parse_assign, '{"t": [1]}', "must be a text"),
-        (parse_assign, '{"": ["A"]}', NAME),
         (parse_assign, '{"t": [""]}', NAME),
         (parse_size, "much", "must be a number of bytes, a size like 512m or 4g, or unlimited"),
-        (parse_size, "-5", "must be a number of bytes"),
         (parse_duration_ms, "15 weeks", DURATION),
         (parse_duration_ms, "-15m", DURATION),
         (parse_duration_ms, "", DURATION),
@@ -165,7 +143,6 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
         (position, "lates", "did you mean 'latest'?"),
         (position, "earlest+10", "did you mean 'earliest'?"),
         (position, "latest+10", "has no records: write earliest+10 or latest-10"),
-        (position, "earliest-10", "has no records: write earliest+10"),
         (position, "-100", "has no unit: write latest-100 for records before the end, or -100s"),
         (position, "-10 weeks", LIMIT),
         (position, "-" + DIGITS + "d", LIMIT),
@@ -175,27 +152,21 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
         (position, "1969-12-31T00:00:00Z", "must be a time since 1970"),
         (position, "1000", LIMIT),
         (position, "[]", LIMIT),
-        (position, "{}", LIMIT),
         (position, '{"t": {}}', LIMIT),
         (position, '{"t": 3}', LIMIT),
-        (position, '{"t": null}', LIMIT),
         (position, '{"t": "now"}', "'now' of topic t must be earliest, latest"),
-        (position, '{"t": {"A": 3}', LIMIT),
         (position, DEEP, LIMIT),
         (position, f'{{"t": {{"A": {DIGITS}}}}}', LIMIT),
         (position, '{"t": {"A": -3}}', OFFSET_FORM),
         (position, '{"t": {"A": true}}', OFFSET_FORM),
         (position, '{"t": {"A": 1.0}}', OFFSET_FORM),
-        (position, '{"t": {"A": NaN}}', OFFSET_FORM),
         (position, '{"t": {"A": "3"}}', OFFSET_FORM),
         (position, '{"t": {"A": "lattest-3"}}', "of partition A must be earliest"),
         (position, '{"t": {"": 3}}', NAME),
         (parse_timestamp, "-1", TIMESTAMP),
         (parse_timestamp, "1.5", TIMESTAMP),
-        (parse_timestamp, "latest", TIMESTAMP),
         (parse_timestamp, DIGITS, TIMESTAMP),
         (parse_timestamp, "9999999999999999999", "at most 4611686018427387 ms after it"),
-        (parse_offsets_by_timestamp, "1000", "must be JSON like"),
         (parse_offsets_by_timestamp, '{"t": {"A": -1}}', f"-1 of partition A {TIMESTAMP}"),
         (parse_offsets_by_timestamp, '{"t": {"A": true}}', f"True of partition A {TIMESTAMP}"),
         (parse_offsets_by_timestamp, '{"t": ["A"]}', "must be JSON like"),
@@ -230,24 +201,17 @@ def test_a_time_in_another_unit_is_refused_with_milliseconds(
     name, per_second = unit
     number = second * per_second
     error = f"is a time in {name} instead of milliseconds since 1970; did you mean {second}000 "
+    shown = dt.datetime.fromtimestamp(second, dt.UTC).isoformat().replace("+00:00", "Z")
+    early = dt.datetime.fromtimestamp(second // 1_000, dt.UTC).isoformat().replace("+00:00", "Z")
+    error += f"({shown})?" + (f" Write {early} if you mean 1970" if per_second == 1 else "")
     for parse, value in (
         (parse_timestamp, str(number)),
         (parse_offsets_by_timestamp, f'{{"t": {number}}}'),
         (parse_offsets_by_timestamp, f'{{"t": {{"A": {number}}}}}'),
         (parse_offsets_by_timestamp, f'{{"t": {{"A": "{number}"}}}}'),
     ):
-        with pytest.raises(ValueError, match=error):
+        with pytest.raises(ValueError, match=f"{re.escape(error)}$"):
             parse(value)
-
-
-def test_the_error_for_seconds_names_both_times() -> None:
-    error = (
-        "is a time in seconds instead of milliseconds since 1970; did you mean 1767225600000 "
-        "(2026-01-01T00:00:00Z)? Write 1970-01-21T10:53:45Z if you mean 1970"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
-        parse_timestamp("1767225600")
-    assert position("1970-01-21T10:53:45Z") == Position(TIME, 1_767_225_000_000)
 
 
 @given(PLAUSIBLE_S.map(lambda second: second * 1_000) | st.integers(0, 978_307_199))

@@ -28,8 +28,7 @@ PROGRAM = f"{README}program_prints_what_the_readme_says_and_leaves_nothing"
 START = "tests/spark/start/test_first_minutes.py::test_the_first_ten_minutes_are_as_the_page_says"
 FLIGHT = "tests/integration/flight/test_documentation.py::test_the_examples_of_requests_are_taken"
 LIVE = (
-    "tests/spark/jobs/test_live.py::"
-    "test_a_store_is_killed_and_comes_back_and_nothing_is_lost_or_doubled"
+    "tests/spark/jobs/test_live.py::test_a_killed_store_returns_and_no_record_is_lost_or_duplicated"
 )
 HERE = "tests/unit/docs/test_code_blocks.py::test_"
 SHELL = f"{HERE}a_line_for_a_shell_is_one_that_its_program_takes"
