@@ -6,19 +6,33 @@ Each parser raises ``ValueError`` with a sentence that names the valid values.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import parse_towers
 from dafka_core.config.options import parse_str
-from dafka_core.model.name_limits import nearest_name, parse_partition, parse_topic
+from dafka_core.model.name_limits import parse_partition, parse_topic
 from dafka_core.model.names import INTERNAL, escape
+from dafka_core.model.positions import (
+    AT_EARLIEST,
+    AT_LATEST,
+    FORMS,
+    IS_DATE,
+    ISO_FORM,
+    OFFSET,
+    TIME,
+    Position,
+    parse_duration_us,
+    parse_moment_us,
+    parse_position,
+    shown_time,
+    time_position,
+)
 from dafka_core.model.records import PartitionInfo, TopicPartition
 
 ALL_STORES: Final = EVERY_STORE
@@ -188,59 +202,9 @@ def _json_object(value: Any, form: str) -> dict[str, Any]:
 # Start and end: a word, an offset, a time, or JSON with these by topic and partition
 
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-OFFSET: Final = "offset"
-TIME: Final = "time"
-AGO: Final = "ago"
-
-MAX_US: Final = 2**62
-"""The latest time, in microseconds; stores take 64 bits."""
-
-_UNIT_US: Final = {
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "min": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-}
-"""Spark's units of time (``JavaUtils.timeStringAs``)."""
-
 _TIMESTAMP_UNITS: Final = {"seconds": 1, "microseconds": 10**6, "nanoseconds": 10**9}
 _PLAUSIBLE_S: Final = range(978_307_200, 4_133_980_800)
 """The years 2001 to 2100, in seconds since 1970."""
-
-_DURATION: Final = re.compile(rf"(\d{{1,18}})\s*({'|'.join(_UNIT_US)})?", re.ASCII)
-_FROM_WORD: Final = re.compile(r"(earliest|latest)(?:\s*([+-])\s*(\d{1,18}))?", re.ASCII)
-_DATE: Final = re.compile(r"\d{4}-\d\d", re.ASCII)
-
-_ISO_FORM: Final = "a time like 2026-01-01T00:00:00Z"
-_FORMS: Final = (
-    'must be earliest, latest or JSON like {"topic": {"partition": 1000}}; or latest-100 '
-    f"(records), earliest+100, -10m (before now; also s, h, d) or {_ISO_FORM}"
-)
-
-
-class Position(NamedTuple):
-    """A place in each partition.
-
-    ``base`` gives ``number`` its meaning: records after the ``earliest`` or before the ``latest``
-    offset; an ``offset``; a ``time``, in microseconds since 1970 UTC; or how long ``ago``, in
-    microseconds before the query's start by the stores' clocks.
-    """
-
-    base: str
-    number: int = 0
-
-    @property
-    def is_time(self) -> bool:
-        """True if only the stores know its offset."""
-        return self.base in (TIME, AGO)
-
-
-AT_EARLIEST: Final = Position(EARLIEST)
-AT_LATEST: Final = Position(LATEST)
 
 _NAMED_OFFSETS: Final = {-2: AT_EARLIEST, -1: AT_LATEST}
 """The numbers that Kafka's options have for these."""
@@ -275,8 +239,8 @@ def parse_offset_range_limit(value: Any) -> OffsetRangeLimit:
     """Parse ``startingOffsets`` or ``endingOffsets``."""
     text = _one_line(value)
     if text.startswith(("{", "[")):
-        return _parse_tree(text, _parse_offset, _FORMS)
-    return OffsetRangeLimit(_parse_text(text), text=text)
+        return _parse_tree(text, _parse_offset, FORMS)
+    return OffsetRangeLimit(parse_position(text), text=text)
 
 
 def parse_timestamp(value: Any) -> OffsetRangeLimit:
@@ -292,20 +256,8 @@ def parse_offsets_by_timestamp(value: Any) -> OffsetRangeLimit:
 
 
 def parse_duration_ms(value: Any) -> int:
-    """Parse a time as Spark writes it (``15m``), by default in milliseconds; return these."""
-    match = _DURATION.fullmatch(_one_line(value).lower())
-    if match is None:
-        raise ValueError("must be a time like 500ms, 30s, 15m, 2h or 1d")
-    return int(match[1]) * _UNIT_US[match[2] or "ms"] // 1_000
-
-
-def shown_time(time_us: int) -> str:
-    """Format a time for messages; as a number if it is outside of the calendar."""
-    try:
-        moment = dt.datetime.fromtimestamp(time_us // 1_000_000, dt.UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_us // 1_000} ms after 1970"
-    return moment.isoformat().replace("+00:00", "Z")
+    """Parse a duration as Spark writes it (``15m``), by default in milliseconds; return these."""
+    return parse_duration_us(value, "ms") // 1_000
 
 
 def _one_line(value: Any) -> str:
@@ -339,7 +291,7 @@ def _parse_member(what: str, value: Any, parse: Callable[[Any], Position]) -> Po
 def _parse_offset(value: Any) -> Position:
     """Parse a member of JSON: an offset, -2 for earliest, -1 for latest, or a text."""
     if isinstance(value, str) and not value.strip().isdigit():
-        return _parse_text(_one_line(value))
+        return parse_position(_one_line(value))
     if type(value) is not int or value < min(_NAMED_OFFSETS):
         raise ValueError(
             "must be a whole number, the offset of the next record; -2 is the earliest and -1 the "
@@ -348,36 +300,16 @@ def _parse_offset(value: Any) -> Position:
     return _NAMED_OFFSETS.get(value, Position(OFFSET, value))
 
 
-def _parse_text(text: str) -> Position:
-    word = text.lower()
-    if match := _FROM_WORD.fullmatch(word):
-        base, sign, number = match[1], match[2], int(match[3] or 0)
-        if sign and sign != {EARLIEST: "+", LATEST: "-"}[base]:
-            raise ValueError(f"has no records: write {EARLIEST}+{number} or {LATEST}-{number}")
-        return Position(base, number)
-    if word.startswith("-") and (match := _DURATION.fullmatch(word[1:].strip())):
-        if match[2] is None:
-            raise ValueError(
-                f"has no unit: write {LATEST}-{match[1]} for records before the end, or "
-                f"-{match[1]}s for seconds before now"
-            )
-        return _time_position(AGO, int(match[1]) * _UNIT_US[match[2]])
-    if _DATE.match(text):
-        return _parse_iso(text)
-    near = nearest_name(re.split(r"[+-]", word)[0], (EARLIEST, LATEST))
-    raise ValueError(_FORMS + (f"; did you mean {near!r}?" if near else ""))
-
-
 def _parse_time(value: Any) -> Position:
     """Parse milliseconds since 1970, or ISO 8601."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value, re.ASCII):
         value = int(value)
     if type(value) is int and value >= 0:
         _check_unit(value)
-        return _time_position(TIME, value * 1_000)
-    if isinstance(value, str) and _DATE.match(value):
-        return _parse_iso(value)
-    raise ValueError(f"must be milliseconds since 1970 or {_ISO_FORM}")
+        return time_position(TIME, value * 1_000)
+    if isinstance(value, str) and IS_DATE.match(value):
+        return time_position(TIME, parse_moment_us(value))
+    raise ValueError(f"must be milliseconds since 1970 or {ISO_FORM}")
 
 
 def _check_unit(number: int) -> None:
@@ -394,21 +326,3 @@ def _check_unit(number: int) -> None:
             if unit == "seconds":
                 why += f" Write {shown_time(number * 1_000)} if you mean 1970"
             raise ValueError(why)
-
-
-def _parse_iso(text: str) -> Position:
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(f"must be {_ISO_FORM} ({error})") from None
-    if moment.tzinfo is None:
-        # Spark does not pass spark.sql.session.timeZone to Python sources.
-        raise ValueError("has no time zone: write Z at its end for UTC, or an offset like +01:00")
-    since = moment - dt.datetime.fromtimestamp(0, dt.UTC)
-    return _time_position(TIME, since // dt.timedelta(microseconds=1))
-
-
-def _time_position(base: str, number_us: int) -> Position:
-    if not 0 <= number_us <= MAX_US:
-        raise ValueError(f"must be a time since 1970, at most {MAX_US // 1_000} ms after it")
-    return Position(base, number_us)

@@ -27,6 +27,7 @@ from dafka_core.model.envelope import AUTO as ENVELOPE_AUTO
 from dafka_core.model.envelope import ENVELOPE, ENVELOPE_MEANING
 from dafka_core.model.name_limits import parse_topic
 from dafka_core.model.names import INTERNAL, NOT_PLAIN, QUERIES_TOPIC, escape, is_plain
+from dafka_core.model.positions import AT_EARLIEST, AT_LATEST, LATEST, Position
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.where import Where
 from dafka_core.security.allowed_keys import own_permissions
@@ -36,7 +37,7 @@ from dafka_spark.formats import codecs
 from dafka_spark.formats.codecs import BYTES, FORMATS, PROTOBUF, TYPED, Codec
 from dafka_spark.kafka_options import translate_kafka_options
 from dafka_spark.metadata import KINDS
-from dafka_spark.option_types import AT_EARLIEST, AT_LATEST, OffsetRangeLimit, Position
+from dafka_spark.option_types import OffsetRangeLimit
 
 _log = logging.getLogger("dafka_spark")
 
@@ -422,8 +423,8 @@ class SourceOptions(SparkOptions):
         "startingOffsets",
     )
     starting_offsets_by_timestamp_strategy: str = _word(
-        values.LATEST,
-        (FAIL_UNMATCHED, values.LATEST),
+        LATEST,
+        (FAIL_UNMATCHED, LATEST),
         "for a partition without a record at or after the time of startingTimestamp or "
         "startingOffsetsByTimestamp: `latest` starts at its end, because a producer may have "
         "ended before; `error` fails the query",

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import WithResult, parse_time_us
+from dafka_core.cli.flags import WithResult
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.errors import DafkaError
+from dafka_core.model.positions import parse_time_us
 
 if TYPE_CHECKING:
     from dafka_core.audit.verification import Recompute, VerifiedBatch

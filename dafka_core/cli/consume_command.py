@@ -19,16 +19,7 @@ import numpy as np
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import (
-    EARLIEST,
-    LATEST,
-    Position,
-    Topic,
-    of_table,
-    parse_time_us,
-    unwatched,
-    watching,
-)
+from dafka_core.cli.flags import Topic, of_table, parse_offset, unwatched, watching
 from dafka_core.cli.list_commands import Timeout, Uris
 from dafka_core.cli.process import Stopped
 from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
@@ -47,6 +38,7 @@ from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.name_limits import check_topic, what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, unescape
 from dafka_core.model.opened_records import opened_lists
+from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position, parse_time_us
 from dafka_core.model.records import (
     UNKNOWN_US,
     PartitionInfo,
@@ -417,7 +409,7 @@ class Wanted:
         """What a user asks for; raises BadParameter."""
         if offset is not None and since is not None:
             raise typer.BadParameter("is given with --offset", param_hint="'--since'")
-        found = parsed("--offset", Position.parse, offset)
+        found = parsed("--offset", parse_offset, offset)
         since_us, until_us = (
             parsed(flag, parse_time_us, text)
             for flag, text in (("--since", since), ("--until", until))
@@ -436,7 +428,7 @@ class Wanted:
         """Whether a consumer can begin without asking stores where."""
         return (
             self.start.number == 0
-            and bool(self.start.base)
+            and self.start.base != OFFSET
             and not (self.partitions or self.since_us is not None)
         )
 

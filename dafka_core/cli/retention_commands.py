@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dafka_core.cli import output, store_clients
-from dafka_core.cli.flags import Topic, parse_time_us
+from dafka_core.cli.flags import Topic
 from dafka_core.cli.list_commands import AsJson, Timeout, Uris
 from dafka_core.config.missing_stores import described, if_gone
 from dafka_core.config.options import check_argument
@@ -18,6 +18,7 @@ from dafka_core.config.topic_rules import RULES, checked_rules
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL, quoted
+from dafka_core.model.positions import parse_time_us
 from dafka_core.model.records import KnownStore, PartitionInfo
 
 if TYPE_CHECKING:

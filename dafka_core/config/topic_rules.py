@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, Protocol
 
 from dafka_core.model.names import INTERNAL, escape, unescape
+from dafka_core.model.positions import UNITS_US
 
 _WILD: Final = frozenset("*?[")
 
@@ -57,7 +58,7 @@ RULES: Final = "PATTERN=AGE|SIZE|AGE,SIZE"
 
 FOREVER: Final = "forever"
 
-_AGES: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_AGES: Final = {unit: UNITS_US[unit] // 10**6 for unit in ("s", "m", "h", "d", "w")}
 _SIZES: Final = {
     "B": 1,
     **{f"{unit}B": 1000**n for n, unit in enumerate("KMGT", 1)},

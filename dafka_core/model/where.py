@@ -18,7 +18,6 @@ the network, so that all is bounded; Arrow evaluates them, for all records of a 
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ import pyarrow.compute as pc
 from dafka_core.model.envelope_columns import opened_columns
 from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import escape
+from dafka_core.model.positions import parse_moment
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values
 
@@ -312,7 +312,7 @@ class _Parser:
             self._takes("TIMESTAMP")
         text = _text(self._taken("text", "a text in single quotes"))
         if column == TIMESTAMP:
-            return _moment(text)
+            return parse_moment(text)
         return text.encode() if kind == pa.binary() else text
 
     @property
@@ -375,16 +375,6 @@ def _octets(token: _Token) -> bytes:
         return bytes.fromhex(token.text[2:-1])
     except ValueError:
         raise ValueError(f"must have pairs of hexadecimal digits in {token.text[:20]}") from None
-
-
-def _moment(text: str) -> dt.datetime:
-    try:
-        moment = dt.datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise ValueError(f"must have times as '2026-01-01T00:00:00Z' ({error})") from None
-    if moment.tzinfo is None:
-        raise ValueError(f"has a time without a zone, {text!r}: write Z at its end for UTC")
-    return moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape
+from dafka_core.model.positions import AT_EARLIEST
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.where import AT_LEAST, AT_MOST, EQUAL, GREATER, IN, LESS, Comparison
 from dafka_spark.cluster.worker_process import warn_if_reused
-from dafka_spark.option_types import AT_EARLIEST
 from dafka_spark.source.offset_ranges import OffsetRange, plan_input_partitions
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from dafka_spark.source.partition_reader import PartitionReader

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
+from dafka_core.model.positions import AGO, AT_LATEST, Position
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_spark.cluster import connections, timing
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.option_types import AGO, AT_LATEST, Position
 from dafka_spark.options import MESH, SourceOptions
 from dafka_spark.source.data_loss import RegressionDetector
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, plan_input_partitions

@@ -28,6 +28,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted
 from dafka_core.model.packed_offset import Positions
+from dafka_core.model.positions import AGO, EARLIEST, OFFSET, TIME, Position, shown_time
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_spark.cluster import connections, preflight, timing
 from dafka_spark.cluster.cluster_reader import ClusterReader, map_concurrently
@@ -35,18 +36,7 @@ from dafka_spark.cluster.connections import Connect
 from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.option_types import (
-    AGO,
-    EARLIEST,
-    EVERY_TOPIC,
-    LATEST,
-    OFFSET,
-    TIME,
-    Position,
-    TopicSelection,
-    as_written,
-    shown_time,
-)
+from dafka_spark.option_types import EVERY_TOPIC, TopicSelection, as_written
 from dafka_spark.options import AUTO, LOCAL, MESH, Bound, SourceOptions
 from dafka_spark.source.offset_ranges import NOT_ARCHIVED, Archived, StoreRange
 
@@ -220,9 +210,12 @@ class OffsetReader:
             _log.warning(_NONE_MATCHED, bound.option, bound.limit.text)
         found = {tp: heads[tp].end if each is None else each for tp, each in answers.found.items()}
         offsets = {
-            tp: found[tp] if tp in times else _offset(position, heads[tp])
+            tp: found[tp] if tp in times else position.offset_in(heads[tp])
             for tp, position in wanted.items()
         }
+        for tp, position in wanted.items():
+            if position.base == EARLIEST:
+                offsets[tp] = min(offsets[tp], heads[tp].end)
         return Resolved(offsets, _since_us(bound.everywhere, began_us, answers))
 
     def offsets_for_times(
@@ -490,14 +483,6 @@ class OffsetReader:
         infos = self._selection.of(archive.info_of(tp, files) for tp, files in held.items())
         heads = merge_heads([*snapshot.heads.values(), *infos])
         return snapshot._replace(heads=heads, archived={info.tp: held[info.tp] for info in infos})
-
-
-def _offset(position: Position, info: PartitionInfo) -> int:
-    if position.base == EARLIEST:
-        return min(info.earliest + position.number, info.end)
-    if position.base == LATEST:
-        return max(info.end - position.number, info.earliest)
-    return position.number
 
 
 def _by_clock(position: Position, now_us: int) -> int:

@@ -155,7 +155,7 @@ def test_what_is_not_there_is_an_error(
     ("arguments", "says"),
     [
         (["--offset", "first"], "for '--offset': 'first': must be earliest, latest, an offset"),
-        (["--since", "yesterday"], "for '--since': 'yesterday': must be a time with a zone"),
+        (["--since", "yesterday"], "for '--since': 'yesterday': must be a time like 2026"),
         (["--offset", "1", "--since", "1h"], "for '--since': is given with --offset"),
         (["--from-beginning", "--since", "1h"], "for '--from-beginning': is given with"),
         (["--since", "1h", "--until", "2h"], "for '--until': must be later than --since"),

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThan, Le
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
+from dafka_core.model.positions import TIME, Position
 from dafka_core.model.records import TopicPartition
-from dafka_spark.option_types import TIME, Position
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader

@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.errors import ConfigError
+from dafka_core.model.positions import AT_EARLIEST, AT_LATEST
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_spark.option_types import (
-    AT_EARLIEST,
-    AT_LATEST,
-    OffsetRangeLimit,
-    parse_offset_range_limit,
-    parse_timestamp,
-)
+from dafka_spark.option_types import OffsetRangeLimit, parse_offset_range_limit, parse_timestamp
 from dafka_spark.options import Bound, SourceOptions
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot, Resolved
 from tests.memory_reader import MemoryReader

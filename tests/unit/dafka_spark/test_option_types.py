@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_spark.option_types import (
+from dafka_core.model.positions import (
     AGO,
     AT_EARLIEST,
     AT_LATEST,
@@ -21,9 +20,13 @@ from dafka_spark.option_types import (
     LATEST,
     OFFSET,
     TIME,
+    Position,
+    shown_time,
+)
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_spark.option_types import (
     UNLIMITED_BYTES,
     OffsetRangeLimit,
-    Position,
     TopicSelection,
     as_written,
     parse_assign,
@@ -35,7 +38,6 @@ from dafka_spark.option_types import (
     parse_size,
     parse_timestamp,
     parse_tower,
-    shown_time,
 )
 from dafka_spark.options import SourceOptions
 
@@ -114,7 +116,7 @@ ASSIGN = 'must be JSON like {"topic": ["partition", ...]}'
 LIMIT = "must be earliest, latest or JSON"
 OFFSET_FORM = "must be a whole number, the offset of the next record; -2 is the earliest and -1"
 TIMESTAMP = "must be milliseconds since 1970 or a time like 2026-01-01T00:00:00Z"
-DURATION = "must be a time like 500ms, 30s, 15m, 2h or 1d"
+DURATION = "must be a time like 500ms, 30s, 15m, 2h, 1d or 1w"
 
 
 @pytest.mark.parametrize(

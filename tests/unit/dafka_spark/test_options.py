@@ -13,6 +13,7 @@ from pyspark.sql import types
 
 from dafka_core.config.node_options import NO_KEYS, KeyFiles, ReaderOptions
 from dafka_core.errors import ConfigError
+from dafka_core.model.positions import AT_EARLIEST, AT_LATEST, LATEST, TIME, Position
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark import DafkaDataSource, option_types
@@ -20,7 +21,6 @@ from dafka_spark import options as declared
 from dafka_spark.cluster import connections
 from dafka_spark.errors import ColumnError
 from dafka_spark.frames import spark_options
-from dafka_spark.option_types import AT_EARLIEST, AT_LATEST, LATEST, TIME, Position
 from dafka_spark.options import Bound, SinkOptions, SourceOptions, SparkOptions, user_options
 from dafka_spark.schema import is_table, table_options
 from dafka_spark.sink.rows import check_columns
@@ -101,7 +101,7 @@ TXN = {"txnAppId": "a", "txnVersion": "1"}
                 ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
                 ({"maxBytesPerTrigger": "0"}, "at least 1"),
                 ({"minOffsetsPerTrigger": "0"}, "at least 1"),
-                ({"maxTriggerDelay": "soon"}, "must be a time like 500ms, 30s, 15m, 2h or 1d"),
+                ({"maxTriggerDelay": "soon"}, "must be a time like 500ms, 30s, 15m, 2h, 1d or 1w"),
                 ({"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
                  "'minOffsetsPerTrigger' = 11: must not be above maxOffsetsPerTrigger, which is 1"),
                 ({"failOnDataLoss": "maybe"}, "true or false"),
