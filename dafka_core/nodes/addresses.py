@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import socket as sockets
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
@@ -24,13 +24,20 @@ from dafka_core.config.node_options import (
 )
 from dafka_core.errors import ConfigError
 from dafka_core.security.key_files import own_prefix
+from dafka_core.system.hosts import (
+    HostPort,
+    address_of,
+    bracketed,
+    is_any,
+    is_ipv6,
+    is_loopback,
+    numeric_host,
+    parse_endpoint,
+    resolve,
+)
 
-LOCALHOST: Final = "localhost"
-
-_ANY_HOSTS: Final = frozenset({"*", "0.0.0.0", "::"})  # noqa: S104 -- compared with, not bound to
-
-_SOMEWHERE: Final = "192.0.2.1"
-"""An address of nobody (RFC 5737), as any that is reached through the default route."""
+_SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
+"""Addresses for documentation (RFC 5737, RFC 3849): the default routes lead to them."""
 
 LOOK_AGAIN_S: Final = 0.5
 """How often a node that waits for the network looks again."""
@@ -62,21 +69,14 @@ def new_address(config: SecurityOptions | None = None) -> str:
     return prefix + uuid.uuid4().hex.upper()[len(prefix) :]
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its address alone, or by the name ``localhost``."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == LOCALHOST
-
-
 def is_elsewhere(host: str) -> bool:
-    """Whether an IP address is another machine's, as far as routes tell; False for a name."""
-    try:
-        address = str(ipaddress.ip_address(host.strip("[]")))
-        return not is_loopback(address) and _own_towards(address, 1)[1] != address
-    except (ValueError, OSError):
+    """Return whether an address is another machine's, as far as routes tell; False for a name."""
+    if address_of(host) is None or is_loopback(host):
         return False
+    with suppress(OSError):
+        address, own = _own_towards(host, 1)
+        return address != own
+    return False
 
 
 def own_host(config: NodeOptions) -> str:
@@ -106,7 +106,7 @@ def own_host(config: NodeOptions) -> str:
             )
             _log.warning(text, route.tower, route.own, own)
     own = own or routes[0].own
-    return f"[{own}]" if ":" in own else own
+    return bracketed(own)
 
 
 def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
@@ -149,8 +149,8 @@ def check_closed(
         ConfigError: of the option that had it bound there.
     """
     if not config.secret_key_file:
-        host, _, _ = last_endpoint(socket).removeprefix("tcp://").rpartition(":")
-        check_trusted(host, option, value, config, "set secret_key_file and allowed_keys")
+        cure = "set secret_key_file and allowed_keys"
+        check_trusted(bound_at(socket).host, option, value, config, cure)
 
 
 def check_trusted(
@@ -178,11 +178,22 @@ def check_trusted(
     _log.log(level, text, option, value, host, extra={"event": "open_port"})
 
 
-def last_endpoint(socket: zmq.Socket[bytes]) -> str:
-    """Where a socket is bound, in numbers."""
+def bind(socket: zmq.Socket[bytes], host: str, port: int | str) -> int:
+    """Bind a socket; return its port.
+
+    Raises:
+        zmq.ZMQError: the port is in use, or the host is not this machine's.
+    """
+    socket.set(zmq.IPV6, is_ipv6(host))
+    socket.bind(f"tcp://{host}:{port or '*'}")
+    return bound_at(socket).port
+
+
+def bound_at(socket: zmq.Socket[bytes]) -> HostPort:
+    """Return the address at which a socket was bound last."""
     endpoint = socket.get(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
-    return endpoint.rstrip(b"\0").decode()
+    return parse_endpoint(endpoint.rstrip(b"\0").decode())
 
 
 def why_unbound(error: OSError | zmq.ZMQError) -> str:
@@ -198,38 +209,34 @@ def network_host() -> str:
     Debian's /etc/hosts gives a machine's own name 127.0.1.1.
     """
     own = "127.0.0.1"
-    for host in (sockets.gethostname(), _SOMEWHERE):
-        try:
-            own = _own_towards(sockets.gethostbyname(host), 1)[1]
-        except OSError:
-            continue
-        if not is_loopback(own):
-            break
-    return own
+    for host in (sockets.gethostname(), *_SOMEWHERE):
+        with suppress(OSError):
+            own = _own_towards(host, 1)[1]
+            if not is_loopback(own):
+                break
+    return bracketed(own)
 
 
 def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> int:
     for port in config.ports:
         try:
-            socket.bind(f"tcp://{host}:{port or '*'}")
+            return bind(socket, host, port)
         except zmq.ZMQError as error:
             if error.errno != zmq.EADDRINUSE:
                 raise
-            continue
-        return int(last_endpoint(socket).rpartition(":")[2])
     raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
 
 
 def _check_named(config: NodeOptions) -> None:
     """Raises ConfigError for an option ``host`` that other machines could not reach."""
     host = config.host.strip("[]")
-    if host in _ANY_HOSTS:
+    if is_any(host):
         why = f"is no address that peers could connect to; name one, or '{AUTO_HOST}'"
         raise ConfigError("host", config.host, why)
     debians = ""
     if not is_loopback(host):
         try:
-            address = sockets.gethostbyname(host)
+            address = numeric_host(resolve(host)[0][4])
         except OSError:  # binding will tell
             return
         if not is_loopback(address):
@@ -258,7 +265,7 @@ def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
     failures: list[str] = []
     for tower in towers:
         try:
-            routes.append(_Route(tower, *_own_towards(tower.host.strip("[]"), tower.sub_port)))
+            routes.append(_Route(tower, *_own_towards(tower.host, tower.sub_port)))
         except OSError as error:
             failures.append(f"{tower.host}: {error.strerror}")
     if failures and routes:
@@ -274,18 +281,16 @@ def _own_towards(host: str, port: int) -> tuple[str, str]:
     Raises:
         OSError: the name does not resolve, or there is no route.
     """
-    found = sockets.getaddrinfo(host, port, type=sockets.SOCK_DGRAM)
-    for index, (family, kind, protocol, _, address) in enumerate(found, 1):
+    failure = OSError(0, "no address")
+    for family, *_, address in resolve(host, port):
         # Connecting a datagram socket sends nothing: it only has the system choose a route.
-        with sockets.socket(family, kind, protocol) as probe:
+        with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
             try:
                 probe.connect(address)
-            except OSError:
-                if index == len(found):
-                    raise
-                continue
-            return str(address[0]), str(probe.getsockname()[0])
-    raise OSError(0, "no address")
+                return numeric_host(address), numeric_host(probe.getsockname())
+            except OSError as error:
+                failure = error
+    raise failure
 
 
 def _is_debians(name: str, address: str) -> bool:
