@@ -62,7 +62,7 @@ class Console(ProcessBound):
         """What has been made up for it: nobody else knows it."""
         self._socket = _listening(where)
         self.port: int = self._socket.getsockname()[1]
-        self.url = f"http://{where._replace(port=self.port)}/"
+        self.url = f"{where._replace(port=self.port).url}/"
         try:
             self.view = ClusterView(options, locations, interval_s=config.interval_ms / 1000)
         except BaseException:

@@ -208,13 +208,11 @@ def network_host() -> str:
 
     Debian's /etc/hosts gives a machine's own name 127.0.1.1.
     """
-    own = "127.0.0.1"
-    for host in (sockets.gethostname(), *_SOMEWHERE):
+    found: list[str] = []
+    for host in (sockets.gethostname(), *_SOMEWHERE, "127.0.0.1", "::1"):
         with suppress(OSError):
-            own = _own_towards(host, 1)[1]
-            if not is_loopback(own):
-                break
-    return bracketed(own)
+            found.append(_own_towards(host, 1)[1])
+    return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
 
 
 def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> int:

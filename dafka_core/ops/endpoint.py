@@ -141,7 +141,7 @@ class MetricsEndpoint(ProcessBound):
     @property
     def url(self) -> str:
         """Where it is, for programs."""
-        return f"http://{self.address}"
+        return self.address.url
 
     def add(self, *nodes: Node) -> None:
         """Has it tell of more nodes.

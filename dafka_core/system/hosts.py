@@ -40,6 +40,11 @@ class HostPort(NamedTuple):
     def __str__(self) -> str:
         return f"{bracketed(self.host)}:{self.port}"
 
+    @property
+    def url(self) -> str:
+        """The URL of an HTTP server that listens here."""
+        return f"http://{self if self.host != ANY else HostPort(LOCALHOST, self.port)}"
+
 
 def host_port(text: str, default_port: int | None = None) -> HostPort:
     """Parse ``HOST[:PORT]``.
