@@ -1,4 +1,4 @@
-"""A node's address, and the host at which its peers reach it."""
+"""A node's address, the host that it announces, and the checks of both."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849): the default routes lead to them."""
 
 LOOK_AGAIN_S: Final = 0.5
-"""How often a node that waits for the network looks again."""
+"""Interval of a node's attempts to bind while the network is down."""
 
 _log = logging.getLogger("dafka.nodes")
 
 
 class _Route(NamedTuple):
-    """How a machine is reached: its address, and the one of this machine that is used."""
+    """A tower's address, and the address of this machine from which packets to it leave."""
 
     tower: TowerAddress
     address: str
@@ -58,12 +58,12 @@ class _Route(NamedTuple):
 
 
 def new_address(config: SecurityOptions | None = None) -> str:
-    """A new node's address, as C nodes write theirs: 32 upper-case hexadecimal digits.
+    """Return a new node's address, as C nodes write it: 32 upper-case hexadecimal digits.
 
-    With a key it begins with digits of that, so that nobody else can say that it is his.
+    With a key it begins with digits of the key, which proves its owner.
 
     Raises:
-        ConfigError: the key is wrong.
+        ConfigError: the key is invalid.
     """
     prefix = "" if config is None else own_prefix(config)
     return prefix + uuid.uuid4().hex.upper()[len(prefix) :]
@@ -80,11 +80,11 @@ def is_elsewhere(host: str) -> bool:
 
 
 def own_host(config: NodeOptions) -> str:
-    """The host to bind to and to announce: option ``host``, or what ``auto`` stands for.
+    """Return the host to bind and to announce, after resolving ``auto``.
 
     Raises:
-        ConfigError: it is none at which the peers could reach this machine.
-        OSError: there is no route to any tower now, or none of their names resolves.
+        ConfigError: peers could not reach this machine at that host.
+        OSError: no tower has a route now, or no tower's name resolves.
     """
     if config.host != AUTO_HOST:
         _check_named(config)
@@ -110,14 +110,14 @@ def own_host(config: NodeOptions) -> str:
 
 
 def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
-    """Binds a node's socket to ``own_host`` and one of its ports; which it is.
+    """Bind a node's socket to ``own_host`` and one of its ports; return both.
 
-    With ``wait_for_tower`` it waits while the network is not up, or names do not resolve.
+    With ``wait_for_tower`` it retries while the network is down or names do not resolve.
 
     Raises:
-        ConfigError: it cannot be bound to any.
+        ConfigError: the host or all of the ports cannot be bound.
     """
-    is_said = False
+    is_logged = False
     while True:
         try:
             host = own_host(config)
@@ -134,8 +134,8 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
                 failure = ConfigError("host", config.host, why)
         if not config.wait_for_tower:
             raise failure
-        if not is_said:
-            is_said = True
+        if not is_logged:
+            is_logged = True
             _log.warning("%s; this node waits until that has changed", failure)
         time.sleep(LOOK_AGAIN_S)
 
@@ -143,10 +143,10 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
 def check_closed(
     socket: zmq.Socket[bytes], option: str, value: str, config: SecurityOptions
 ) -> None:
-    """Has a socket that other machines reach need keys, or the word that nobody does.
+    """Check that a socket without keys is on loopback, or open by intention.
 
     Raises:
-        ConfigError: of the option that had it bound there.
+        ConfigError: it is open to other machines because of this option.
     """
     if not config.secret_key_file:
         cure = "set secret_key_file and allowed_keys"
@@ -156,23 +156,21 @@ def check_closed(
 def check_trusted(
     host: str, option: str, value: object, config: SecurityOptions, cure: str
 ) -> None:
-    """Has a port without keys be this machine's alone, or somebody say that others may reach it.
-
-    What is open then is said in the log.
+    """Check that a port without keys is on loopback, or open by intention, and log an open one.
 
     Raises:
-        ConfigError: of the option that would open it; ``cure`` is what would be right.
+        ConfigError: it is open to other machines; ``cure`` is the remedy in the message.
     """
     if is_loopback(host):
         return
     if not config.may_be_open:
         why = (
             f"opens {host} to other machines, and whoever reaches it reads and writes everything: "
-            f"{cure} (docs/security.md), or, if everybody there is trusted, set insecure "
+            f"{cure} (docs/security.md), or, in a trusted network, set insecure "
             f"(or {INSECURE_ENVIRONMENT}=true in the environment)"
         )
         raise ConfigError(option, value, why)
-    # A node's own port goes with the tower's and the store's, which say it once for all.
+    # A tower and a store warn about their ports; a warning of each node would repeat that.
     level = logging.INFO if option == "host" else logging.WARNING
     text = "%s = '%s' asks for no keys: whoever reaches %s reads and writes everything"
     _log.log(level, text, option, value, host, extra={"event": "open_port"})
@@ -197,16 +195,16 @@ def bound_at(socket: zmq.Socket[bytes]) -> HostPort:
 
 
 def why_unbound(error: OSError | zmq.ZMQError) -> str:
-    """What is wrong with an address that cannot be bound to, without ZeroMQ's form of it."""
+    """Return the reason why an address cannot be bound, in the system's words."""
     if error.errno in (errno.ENODEV, errno.EINVAL):
         return "no address or interface of this machine has that name"
     return os.strerror(error.errno or 0)
 
 
 def network_host() -> str:
-    """This machine's address, as others may reach it: by its name, or by its default route.
+    """Return this machine's address in the network: its name's, or that of its default route.
 
-    Debian's /etc/hosts gives a machine's own name 127.0.1.1.
+    Debian's /etc/hosts gives a machine's own name 127.0.1.1, so the name alone is not enough.
     """
     found: list[str] = []
     for host in (sockets.gethostname(), *_SOMEWHERE, "127.0.0.1", "::1"):
@@ -226,16 +224,16 @@ def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> in
 
 
 def _check_named(config: NodeOptions) -> None:
-    """Raises ConfigError for an option ``host`` that other machines could not reach."""
+    """Raise ConfigError for an option ``host`` that other machines cannot reach."""
     host = config.host.strip("[]")
     if is_any(host):
-        why = f"is no address that peers could connect to; name one, or '{AUTO_HOST}'"
+        why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
         raise ConfigError("host", config.host, why)
     debians = ""
     if not is_loopback(host):
         try:
             address = numeric_host(resolve(host)[0][4])
-        except OSError:  # binding will tell
+        except OSError:  # binding fails with the reason
             return
         if not is_loopback(address):
             return
@@ -254,10 +252,10 @@ def _check_named(config: NodeOptions) -> None:
 
 
 def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
-    """How each of the towers is reached that can be.
+    """Return the routes to the towers that can be reached now.
 
     Raises:
-        OSError: there is none.
+        OSError: no tower can be reached.
     """
     routes: list[_Route] = []
     failures: list[str] = []
@@ -274,14 +272,14 @@ def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
 
 
 def _own_towards(host: str, port: int) -> tuple[str, str]:
-    """The address of a host, and that of this machine which it would be reached from.
+    """Return a host's address, and this machine's address on the way there.
 
     Raises:
-        OSError: the name does not resolve, or there is no route.
+        OSError: the name does not resolve, or no route leads there.
     """
     failure = OSError(0, "no address")
     for family, *_, address in resolve(host, port):
-        # Connecting a datagram socket sends nothing: it only has the system choose a route.
+        # Connecting a datagram socket sends nothing: the system only chooses a route.
         with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
             try:
                 probe.connect(address)
@@ -292,14 +290,14 @@ def _own_towards(host: str, port: int) -> tuple[str, str]:
 
 
 def _is_debians(name: str, address: str) -> bool:
-    """Whether a name stands for the address that Debian gives a machine's own name."""
+    """Return whether a name has the address that Debian gives a machine's own name."""
     return not is_loopback(name) and is_loopback(address) and address not in ("127.0.0.1", "::1")
 
 
 def options_beside(options: NodeOptions) -> dict[str, Any]:
-    """Those of another node in the same mesh and with the same keys, at a port of its own.
+    """Return options for a second node with the same towers and keys, at another port.
 
-    It takes another one of a range, if there is one, as the node with these options does.
+    From a range of ports it takes the next free one, as the first node does.
     """
     values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
     port = options.port if len(options.ports) > 1 else "0"

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
 from threading import Event
@@ -328,17 +328,24 @@ class Unacked:
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        self._published: deque[tuple[int, int]] = deque()  # (end, bytes)
+        self._published: deque[tuple[int, Values]] = deque()  # by the offset of their end
 
-    def add(self, end: int, size_bytes: int) -> None:
-        """Records were published, up to this offset."""
-        self._published.append((end, size_bytes))
-        self.size_bytes += size_bytes
+    def add(self, end: int, values: Values) -> None:
+        """Add records up to an offset; ``size_bytes`` counts them already."""
+        self._published.append((end, values))
 
     def drop_until(self, offset: int) -> None:
-        """All before this offset is acknowledged."""
-        while self._published and self._published[0][0] <= offset:
-            self.size_bytes -= self._published.popleft()[1]
+        """Drop the records before an offset, which are acknowledged."""
+        while self._published:
+            end, values = self._published[0]
+            count = len(values) - max(end - offset, 0)
+            if count <= 0:
+                return
+            self.size_bytes -= values[:count].size_bytes
+            if count < len(values):
+                self._published[0] = end, values[count:]
+                return
+            self._published.popleft()
 
 
 CHUNK_COUNT: Final = 10_000
@@ -402,8 +409,10 @@ class Producer(Node):
         self._last_us = 0  # the timestamp that was given last
         self._clock = WallClock()
         self._next_offset = 0
+        self._open_until = 0  # the offset before which ``publish`` needs no further checks
+        self._is_taken = False  # a call holds the turn
         self._durable = 0
-        self._unacked = Unacked()
+        self._unacked, self._max_unacked_bytes = Unacked(), config.max_unacked_bytes
         self._woken = False  # whether the loop knows that there is something to send
         self._closed = False
         # Only sockets tell C stores' acknowledgements apart, and it matters for several acks only.
@@ -469,18 +478,20 @@ class Producer(Node):
             content = value
         else:
             content = content_of(value, key, headers, self._config.envelope)
-        if timestamp is not None or len(content) > self._limit[0]:
-            return self._publish(Values.of([content]), timestamp)
-        with self._turn:
-            self._check_offsets(1)
-            self._wait_for_room()
+        size_bytes = len(content)
+        if timestamp is None and size_bytes <= self._limit[0] and self._mesh.failure is None:
             with self._lock:
-                if not self._singles:
-                    self._last_us = max(self._last_us, self._clock.now_us())
-                self._singles.append(content)
-                offset = self._next_offset
-                self._count(1, len(content))
-                return offset
+                offset, unacked = self._next_offset, self._unacked
+                if offset < self._open_until and unacked.size_bytes < self._max_unacked_bytes:
+                    if not self._singles:
+                        self._last_us = max(self._last_us, self._clock.now_us())
+                    self._singles.append(content)
+                    self._next_offset = offset + 1
+                    unacked.size_bytes += size_bytes
+                    if not self._woken:
+                        self._wake()
+                    return offset
+        return self._publish(Values.of([content]), timestamp)
 
     def publish_many(
         self,
@@ -499,7 +510,7 @@ class Producer(Node):
         return self._publish(contents_of(values, keys, headers, self._config.envelope), timestamp)
 
     def _publish(self, checked: Values, timestamp: datetime | None) -> int:
-        with self._turn:
+        with self._taking_turn():
             self._check_open()
             first = self._next_offset
             now_us = self._clock.now_us
@@ -513,8 +524,24 @@ class Producer(Node):
                     self._put_singles()
                     self._last_us = max(self._last_us, now_us() if time_us is None else time_us)
                     self._outbox.append((chunk, self._last_us))
-                    self._count(len(chunk), chunk.size_bytes)
+                    self._next_offset += len(chunk)
+                    self._unacked.add(self._next_offset, chunk)
+                    self._unacked.size_bytes += chunk.size_bytes
+                    self._wake()
             return first
+
+    @contextmanager
+    def _taking_turn(self) -> Iterator[None]:
+        """Keep records of other calls from between those of this one."""
+        with self._turn:
+            try:
+                with self._lock:
+                    self._is_taken, self._open_until = True, 0
+                yield
+            finally:
+                with self._lock:
+                    self._is_taken = False
+                    self._open()
 
     def flush(self, timeout_s: float) -> None:
         """Waits until everything published is acknowledged.
@@ -557,7 +584,7 @@ class Producer(Node):
         """As ``close``, where ``close_timeout_s`` began at ``started_s``."""
         if self._closed:
             return
-        self._closed = True
+        self._refuse_more()
         try:
             left_s = started_s + self._config.close_timeout_s - time.monotonic()
             self.flush(max(round(left_s, 3), 0.0))
@@ -577,7 +604,7 @@ class Producer(Node):
             return
         assert error is not None
         # The application is failing already: its error is not hidden behind a wait.
-        self._closed = True
+        self._refuse_more()
         self._is_open = False
         self._mesh.close()
         if lost := self._add_unacked(error):
@@ -602,6 +629,11 @@ class Producer(Node):
         lost = NotAcknowledgedError(self.topic, self.address, count, 0.0, self._role.asked_for)
         failure.add_note(str(lost))
         return lost
+
+    def _refuse_more(self) -> None:
+        self._closed = True
+        with self._lock:
+            self._open()
 
     # -- under self._turn ------------------------------------------------------------------------
 
@@ -649,22 +681,28 @@ class Producer(Node):
     def _has_room(self) -> bool:
         return self._role.fenced_by is not None or (
             self._next_offset - self._durable < self._config.max_unacked_records
-            and self._unacked.size_bytes < self._config.max_unacked_bytes
+            and self._unacked.size_bytes < self._max_unacked_bytes
         )
 
     # -- under self._lock ------------------------------------------------------------------------
 
-    def _count(self, records: int, size_bytes: int) -> None:
-        self._next_offset += records
-        self._unacked.add(self._next_offset, size_bytes)
+    def _wake(self) -> None:
         if not self._woken:
             self._woken = True
             self._mesh.wake()
 
     def _put_singles(self) -> None:
         if self._singles:
-            self._outbox.append((Values.of(self._singles), self._last_us))
+            values = Values.of(self._singles)
+            self._outbox.append((values, self._last_us))
+            self._unacked.add(self._next_offset, values)
             self._singles = []
+
+    def _open(self) -> None:
+        """Set the offset before which ``publish`` needs no further checks."""
+        is_shut = self._closed or self._is_taken or self._role.fenced_by is not None
+        room = self._durable + self._config.max_unacked_records
+        self._open_until = 0 if is_shut else min(room, MAX_SEQUENCE + 1)
 
     # -- in the loop -----------------------------------------------------------------------------
 
@@ -679,6 +717,7 @@ class Producer(Node):
             if store is not None and store.limit_bytes < self._limit[0]:
                 self._limit = (store.limit_bytes, f"store {store.node}")
             self._unacked.drop_until(self._durable)
+            self._open()
         for values, time_us in outbox:
             self._mesh.send(self._role.publish(now, values, time_us))
         limit_bytes = self._limit[0]

@@ -53,7 +53,7 @@ def test_other_machines_are_those_that_routes_lead_to() -> None:
 
 @pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::]"])
 def test_every_address_is_none_to_announce(host: str) -> None:
-    with pytest.raises(ConfigError, match="is no address that peers could connect to"):
+    with pytest.raises(ConfigError, match="is not an address that peers can connect to"):
         Reader(host=host)
 
 
