@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
 from threading import Event
@@ -410,7 +410,6 @@ class Producer(Node):
         self._clock = WallClock()
         self._next_offset = 0
         self._open_until = 0  # the offset before which ``publish`` needs no further checks
-        self._is_taken = False  # a call holds the turn
         self._durable = 0
         self._unacked, self._max_unacked_bytes = Unacked(), config.max_unacked_bytes
         self._woken = False  # whether the loop knows that there is something to send
@@ -482,12 +481,17 @@ class Producer(Node):
         if timestamp is None and size_bytes <= self._limit[0] and self._mesh.failure is None:
             with self._lock:
                 offset, unacked = self._next_offset, self._unacked
-                if offset < self._open_until and unacked.size_bytes < self._max_unacked_bytes:
+                if (
+                    offset < self._open_until
+                    and unacked.size_bytes < self._max_unacked_bytes
+                    and not self._turn.locked()
+                ):
                     if not self._singles:
                         self._last_us = max(self._last_us, self._clock.now_us())
-                    self._singles.append(content)
+                    # A signal may interrupt after each call, so the counts come before it.
                     self._next_offset = offset + 1
                     unacked.size_bytes += size_bytes
+                    self._singles.append(content)
                     if not self._woken:
                         self._wake()
                     return offset
@@ -510,9 +514,10 @@ class Producer(Node):
         return self._publish(contents_of(values, keys, headers, self._config.envelope), timestamp)
 
     def _publish(self, checked: Values, timestamp: datetime | None) -> int:
-        with self._taking_turn():
+        with self._turn:
             self._check_open()
-            first = self._next_offset
+            with self._lock:  # ``publish`` adds nothing from here on
+                first = self._next_offset
             now_us = self._clock.now_us
             time_us = None if timestamp is None else time_of(timestamp, self._last_us, now_us())
             self._check_offsets(len(checked))
@@ -529,19 +534,6 @@ class Producer(Node):
                     self._unacked.size_bytes += chunk.size_bytes
                     self._wake()
             return first
-
-    @contextmanager
-    def _taking_turn(self) -> Iterator[None]:
-        """Keep records of other calls from between those of this one."""
-        with self._turn:
-            try:
-                with self._lock:
-                    self._is_taken, self._open_until = True, 0
-                yield
-            finally:
-                with self._lock:
-                    self._is_taken = False
-                    self._open()
 
     def flush(self, timeout_s: float) -> None:
         """Waits until everything published is acknowledged.
@@ -700,7 +692,7 @@ class Producer(Node):
 
     def _open(self) -> None:
         """Set the offset before which ``publish`` needs no further checks."""
-        is_shut = self._closed or self._is_taken or self._role.fenced_by is not None
+        is_shut = self._closed or self._role.fenced_by is not None
         room = self._durable + self._config.max_unacked_records
         self._open_until = 0 if is_shut else min(room, MAX_SEQUENCE + 1)
 
