@@ -74,6 +74,13 @@ def test_defaults() -> None:
     assert SinkOptions.of({}).delivery_timeout_s == 120.0
 
 
+def test_hosts_may_have_ipv6_addresses() -> None:
+    stores = read(stores="grpc://[::1]:5,grpc+tls://[fd00::7]:6").mesh_address.stores
+    assert stores == ("grpc://[::1]:5", "grpc+tls://[fd00::7]:6")
+    mesh = read(tower="[fd00::7],[fe80::7%eth0]:1:2", host="::1").mesh_address
+    assert (mesh.tower, mesh.host) == ("[fd00::7]:5556:5557,[fe80::7%eth0]:1:2", "[::1]")
+
+
 def test_options_travel_to_executors() -> None:
     options = read(startingOffsets='{"t": {"A": 5}}', where="offset >= 5")
     assert pickle.loads(pickle.dumps(options)) == options
@@ -112,6 +119,9 @@ def test_every_option_is_in_the_table() -> None:
         ({"fetch": "disk"}, "must be one of auto, local, flight, mesh"),
         ({"fetch": "mesh", "stores": STORES}, "'fetch' = 'mesh': reads from the mesh; leave it"),
         ({"tower": "host:1"}, "HOST[:SUB_PORT:PUB_PORT]"),
+        ({"tower": "::1"}, "HOST[:SUB_PORT:PUB_PORT]"),
+        ({"stores": "grpc://::1:5"}, "must be like grpc://HOST:PORT"),
+        ({"stores": "grpc://[fe80::7%25eth0]:5"}, "must be like grpc://HOST:PORT"),
         ({"archive": "s3://bucket/a"}, "must be the path of a directory, on a disk that all"),
         ({"archive": ""}, "must be the path of a directory"),
         ({"progressTopic": "queries"}, "must begin with __dafka., so that no pattern matches"),
