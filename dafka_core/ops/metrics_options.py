@@ -1,4 +1,4 @@
-"""The options of a process that tells how its nodes are."""
+"""The options of the metrics endpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _parse(value: Any) -> str:
 
 @dataclass(frozen=True)
 class MetricsOptions(Options):
-    """What a process takes whose nodes are watched."""
+    """The options of a process that serves metrics of its nodes."""
 
     metrics: str | None = option(
         None,
