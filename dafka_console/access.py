@@ -22,8 +22,8 @@ import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dafka_core.nodes.addresses import is_loopback
 from dafka_core.security.web_access import WHY, Answer, Door, bearer, is_own_name
+from dafka_core.system.hosts import is_loopback
 
 LOGIN: Final = "/login"
 """Where the form is sent to."""

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.config.node_options import HOST, host_port
 from dafka_core.config.options import Options, option
+from dafka_core.system.hosts import HOST, host_port
 
 DEFAULT_PORT: Final = 8046
 
 
 def _parse_listen(value: Any) -> str:
-    return str(host_port(str(value), DEFAULT_PORT))
+    return str(host_port(str(value).strip(), DEFAULT_PORT))
 
 
 def _parse_names(value: Any) -> tuple[str, ...]:

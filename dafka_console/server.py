@@ -14,13 +14,13 @@ from dafka_console.api import Api
 from dafka_console.cluster_view import ClusterView
 from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_console.producing import Producers
-from dafka_core.config.node_options import SecurityOptions, host_port
+from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, NodeFailedError
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.nodes.addresses import is_loopback
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
 from dafka_core.security.web_access import Door
 from dafka_core.system.closing import ProcessBound
+from dafka_core.system.hosts import HostPort, host_port, is_loopback, listen
 
 START_S: Final = 30.0
 MAX_HEADER_BYTES: Final = 32 << 10
@@ -52,17 +52,17 @@ class Console(ProcessBound):
         **console: Any,
     ) -> None:
         config = ConsoleOptions.build(console)
-        host, port = host_port(config.listen, DEFAULT_PORT)
-        is_here = is_loopback(host)
+        where = host_port(config.listen, DEFAULT_PORT)
+        is_here = is_loopback(where.host)
         is_open = not config.token_file and (is_here or _security(options).may_be_open)
         self.is_open = is_open and not is_here
         """Whether other machines may look without a token."""
         door = None if is_open else Door("the console", "token_file", config.token_file)
         self.token = "" if door is None or config.token_file else door.token
         """What has been made up for it: nobody else knows it."""
-        self._socket = _listening(host, port, config.listen)
+        self._socket = _listening(where)
         self.port: int = self._socket.getsockname()[1]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+        self.url = f"{where._replace(port=self.port).url}/"
         try:
             self.view = ClusterView(options, locations, interval_s=config.interval_ms / 1000)
         except BaseException:
@@ -78,7 +78,7 @@ class Console(ProcessBound):
             uvicorn.Config(
                 Access(
                     app,
-                    host,
+                    where.host,
                     config.names,
                     read_only=config.read_only,
                     login=None if door is None else Login(door, self.port),
@@ -141,23 +141,12 @@ class _Server(uvicorn.Server):
         self._changed.notify()
 
 
-def _listening(host: str, port: int, text: str) -> socket.socket:
+def _listening(where: HostPort) -> socket.socket:
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.socket(family, kind, proto)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(128)
-        except BaseException:
-            made.close()
-            raise
+        return listen(where)
     except OSError as error:
         why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
-        raise ConfigError("listen", text, why) from error
-    return made
+        raise ConfigError("listen", str(where), why) from error
 
 
 def _security(options: Mapping[str, Any]) -> SecurityOptions:

@@ -17,6 +17,7 @@ from dafka_core.flight.retention_actions import RetentionRequest, RetentionRules
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.system.hosts import HostPort
 from dafka_kafka.api_versions import Api
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import Client, Feature, GatewayNode, Handler
@@ -376,7 +377,7 @@ async def set_retention(
 def gateway_configs(node: GatewayNode) -> dict[str, str]:
     """What is true of this gateway."""
     own, options = node.gateways.own, node.options
-    at = f"PLAINTEXT://{own.host}:{own.port}"
+    at = f"PLAINTEXT://{HostPort(own.host, own.port)}"
     return {
         "advertised.listeners": at,
         "auto.create.topics.enable": str(options.auto_create_topics).lower(),

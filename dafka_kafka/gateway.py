@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
-from dafka_core.config.node_options import HostPort, host_port
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.findings import Finding
 from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.store_extension import ExtensionNode
+from dafka_core.system.hosts import HostPort, host_port, is_any
 from dafka_kafka import gateway_metrics
 from dafka_kafka.acls import Acls
 from dafka_kafka.api_versions import NotInUse
@@ -161,14 +160,7 @@ def _advertised(config: KafkaOptions, listens: HostPort) -> HostPort:
     if config.advertised is not None:
         host, port = host_port(config.advertised, DEFAULT_PORT)
         return HostPort(host, port or listens.port)
-    if _is(listens.host, "is_unspecified"):
+    if is_any(listens.host):
         why = "is all addresses of this machine: clients need one of them, as 'advertised'"
         raise ConfigError("listen", str(listens), why)
     return listens
-
-
-def _is(host: str, property_name: str) -> bool:
-    try:
-        return bool(getattr(ipaddress.ip_address(host), property_name))
-    except ValueError:
-        return host == "localhost" and property_name == "is_loopback"

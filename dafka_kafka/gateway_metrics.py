@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from dafka_core.config.node_options import HostPort
 from dafka_core.ops.findings import Finding, ok, problem
 from dafka_core.ops.health import LIFE
 from dafka_core.ops.metric_declarations import Metric, Sample, counter, gauge
+from dafka_core.system.hosts import HostPort
 
 if TYPE_CHECKING:
     from dafka_kafka.server import Server

@@ -10,7 +10,6 @@ The last record that can be read counts.  A gateway that ends says so by one wit
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Final, NamedTuple, Protocol
@@ -25,6 +24,7 @@ from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.append_queue import append
 from dafka_core.nodes.store_handle import StoreHandle
+from dafka_core.system.hosts import ANY, bracketed, is_host
 
 GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"
 """Where gateways announce themselves."""
@@ -37,8 +37,6 @@ MAX_ANNOUNCEMENT_BYTES: Final = 4_096
 
 ANNOUNCE_TIMEOUT_S: Final = 10.0
 """How long the store may take to write a few octets."""
-
-_HOST: Final = re.compile(r"[0-9A-Za-z._:%-]{1,255}")
 
 
 class Announcement(JsonMessage, frozen=True, omit_defaults=True):
@@ -165,7 +163,7 @@ class Gateways:
         for said in self._said(store):
             if not said.host:
                 return None
-            if said.port and _HOST.fullmatch(said.host):
+            if said.port and said.host != ANY and is_host(bracketed(said.host)):
                 return GatewayInfo(store, node_id(store), said.host, said.port)
         return None
 

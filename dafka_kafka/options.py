@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.config.node_options import host_port
 from dafka_core.config.options import Options, option
 from dafka_core.errors import ConfigError
+from dafka_core.system.hosts import host_port
 
 DEFAULT_PORT: Final = 9092
 
 
 def _parse(value: Any) -> str:
-    return str(host_port(str(value), DEFAULT_PORT))
+    return str(host_port(str(value).strip(), DEFAULT_PORT))
 
 
 @dataclass(frozen=True)

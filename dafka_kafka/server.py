@@ -20,11 +20,10 @@ from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
-from dafka_core.config.node_options import HostPort
 from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.nodes.addresses import is_loopback
 from dafka_core.nodes.process_limits import soft_limit
 from dafka_core.nodes.threads import NodeThread
+from dafka_core.system.hosts import HostPort, is_loopback, listen, plain
 from dafka_kafka.api_versions import Api
 from dafka_kafka.gateway_node import Complaints, Feature, Room
 from dafka_kafka.options import KafkaOptions, Limits
@@ -121,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         connected: socket.socket = transport.get_extra_info("socket")
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or the dead stay for ever
         self.descriptor = connected.fileno()
-        self.host = str((transport.get_extra_info("peername") or ("?",))[0])
+        self.host = plain((transport.get_extra_info("peername") or ("?",))[0])
         tls = self._shared.tls
         if self._shared.users is not None:
             is_private = tls is not None or is_loopback(self.host)
@@ -410,10 +409,7 @@ def listen_at(where: HostPort) -> socket.socket:
         ConfigError: it cannot; says why.
     """
     try:
-        family, *_, address = socket.getaddrinfo(
-            *where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        return listen(where, BACKLOG)
     except OSError as error:
         why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
         raise ConfigError("listen", str(where), why) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -127,8 +128,10 @@ def misspelt_variables() -> list[str]:
 def _path(config: str | None) -> Path | None:
     if named := config or os.environ.get(CONFIG):
         return Path(named)
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    places = [Path(FILE), Path(base).expanduser() / "dafka" / FILE]
+    places = [Path(FILE)]
+    with suppress(RuntimeError):  # without HOME, for a user without an entry in passwd
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+        places.append(base.expanduser() / "dafka" / FILE)
     return next((each for each in places if each.is_file()), None)
 
 

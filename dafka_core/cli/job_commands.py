@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from pwd import getpwuid
 from typing import Annotated, Any, Final
 
 import typer
@@ -87,6 +88,11 @@ def job(
         return
     if find_spec("pyspark") is None:
         raise DafkaError(f"job {name} needs Spark: pip install 'pyspark>=4.3,<4.4', and Java 17")
+    try:
+        getpwuid(os.getuid())
+    except KeyError:
+        why = "add this user to /etc/passwd; Hadoop's libraries in Spark do not start without it"
+        raise DafkaError(f"job {name} needs a name for user {os.getuid()}: {why}") from None
     # A process as Python starts it: without handlers and threads of this one.
     command = [sys.executable, "-P", "-c", _RUN, name, str(known[name]), *given]
     os.execv(sys.executable, command)  # noqa: S606

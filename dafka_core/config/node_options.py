@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import re
 import sys
@@ -30,6 +29,7 @@ from dafka_core.config.topic_rules import (
 from dafka_core.errors import ConfigError, PartitionError
 from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.model.log_entries import STAGED_HOURS
+from dafka_core.system.hosts import HOST, bracketed, is_host
 
 MAX_VALUE_BYTES: Final = 256 << 20
 """The default for the largest record that a node takes (``max_record_bytes``)."""
@@ -198,9 +198,6 @@ _PROCESS: Final = os.getpid()
 AUTO_HOST = "auto"
 """For ``host``: the address from which this machine reaches the towers."""
 
-ANY_HOST: Final = "*"
-"""As ``host`` it is refused with its reason, when the node binds."""
-
 FLIGHT_OFF = "off"
 """For ``flight_port``: the store is reached over the mesh only."""
 
@@ -217,9 +214,6 @@ ON_DATA_LOSS: Final = (FAIL, SKIP, WAIT)
 
 IGNORE: Final = "ignore"
 """For ``resume_missing`` and ``resume_deleted``: to begin all the same."""
-
-HOST: Final = r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z_-]{0,62}(?:\.[0-9A-Za-z_-]{1,63})*\.?"
-"""A host's name or address: a regular expression."""
 
 TOWERS: Final = "HOST[:SUB_PORT:PUB_PORT]"
 PORTS: Final = "0|PORT|FIRST-LAST"
@@ -299,7 +293,7 @@ def _tower_in_spark(value: str) -> str:
 
 def _tower(word: str) -> TowerAddress:
     match = _TOWER.fullmatch(word)
-    if match is None:
+    if match is None or not is_host(match["host"]):
         raise ValueError(f"must be HOST[:SUB_PORT:PUB_PORT], as {DEFAULT_TOWER}; got {word!r}")
     ports = int(match["sub"] or DEFAULT_SUB_PORT), int(match["pub"] or DEFAULT_PUB_PORT)
     if not all(0 < port < 65_536 for port in ports):
@@ -308,18 +302,15 @@ def _tower(word: str) -> TowerAddress:
 
 
 def parse_host(value: Any) -> str:
-    """A host's name or address, or ``auto``; IPv6 with brackets.
+    """Return a host's name or address, or ``auto``; an IPv6 address in brackets.
 
     Raises:
-        ValueError: it can be none of them.
+        ValueError: the value is none of these.
     """
-    word = value.strip() if isinstance(value, str) else ""
-    if word == ANY_HOST or re.fullmatch(HOST, word):
-        return word
-    try:
-        return f"[{ipaddress.IPv6Address(word)}]"
-    except ValueError:
-        raise ValueError(f"must be a host name, an address or {AUTO_HOST}") from None
+    host = bracketed(value.strip()) if isinstance(value, str) else ""
+    if not is_host(host):
+        raise ValueError(f"must be a host name, an address or {AUTO_HOST}")
+    return host
 
 
 def parse_flight_port(value: Any) -> str:
@@ -582,26 +573,3 @@ class TowerOptions(SecurityOptions):
         kind=TOWERS,
         parse=parse_towers,
     )
-
-
-_ADDRESS: Final = re.compile(rf"(?a)(?P<host>{HOST})(?::(?P<port>\d{{1,5}}))?")
-
-
-class HostPort(NamedTuple):
-    """A host and a port; an IPv6 address is without its brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def host_port(text: str, default_port: int) -> HostPort:
-    """Parse ``HOST[:PORT]``; raise ValueError for any other text."""
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None or int(match["port"] or 0) >= 65_536:
-        example = f"127.0.0.1:{default_port}"
-        raise ValueError(f"must be HOST:PORT, as {example}; port 0 lets the system choose")
-    port = default_port if match["port"] is None else int(match["port"])
-    return HostPort(match["host"].strip("[]"), port)

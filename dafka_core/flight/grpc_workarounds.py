@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import socket
 import stat
@@ -25,6 +24,7 @@ from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.flight.flight_errors import translated
 from dafka_core.flight.store_location import host_of, path_of
 from dafka_core.system.closing import Closing
+from dafka_core.system.hosts import plain, resolve
 
 _DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
 
@@ -78,10 +78,9 @@ def addresses_of(location: str) -> set[Address]:
     if host is None:
         return set()
     try:
-        found = socket.getaddrinfo(*host, type=socket.SOCK_STREAM)
+        return {normal(each[4]) for each in resolve(*host)}
     except OSError:
         return set()
-    return {_normal(each[4]) for each in found}
 
 
 def accepts(location: str) -> bool:
@@ -129,18 +128,14 @@ def _each_connection(
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 # A copy of the descriptor: gRPC may close its own at any time.
                 with socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_STREAM) as each:
-                    if _normal(address_of(each)) in addresses:
+                    if normal(address_of(each)) in addresses:
                         work(each)
 
 
-def _normal(address: object) -> Address:
+def normal(address: object) -> Address:
+    """Return a socket's address in a form in which equal ones are equal."""
     if isinstance(address, Sequence) and not isinstance(address, str | bytes):
-        host = str(address[0]).partition("%")[0]
-        with contextlib.suppress(ValueError):
-            number = ipaddress.ip_address(host)
-            # A listener for both families sees IPv4 addresses like this.
-            host = str(getattr(number, "ipv4_mapped", None) or number)
-        return host, int(address[1])
+        return plain(str(address[0]).partition("%")[0]), int(address[1])
     return os.fsdecode(address) if isinstance(address, bytes) else str(address)
 
 

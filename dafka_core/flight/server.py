@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import flight
 
+from dafka_core.config.node_options import FLIGHT_OFF
 from dafka_core.errors import (
     ConfigError,
     DafkaError,
@@ -46,6 +47,7 @@ from dafka_core.model.records import NO_VERSION, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log, PartitionStatistics
 from dafka_core.system.closing import ProcessBound
+from dafka_core.system.hosts import HostPort, listen
 
 LOOK_S: Final = 0.5
 """How often a put that waits for the disk looks whether the service ends."""
@@ -555,14 +557,12 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
 
 def _check_port(host: str, port: int) -> None:
-    """Raises ConfigError when it cannot be listened at; gRPC would complain on stderr."""
+    """Raise ConfigError if it cannot be bound; gRPC would write to stderr."""
+    if "%" in host:
+        why = f"Arrow Flight cannot listen at the link-local address {host}: set host to another "
+        raise ConfigError("flight_port", port, why + f"address, or flight_port to {FLIGHT_OFF}")
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        listen(HostPort(host, port)).close()
     except OSError as error:
         why = f"cannot listen at {host}: {error.strerror or error}; 0 lets the system choose"
         raise ConfigError("flight_port", port, why) from error

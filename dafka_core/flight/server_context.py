@@ -21,7 +21,13 @@ from typing import Final, Protocol, Self, TypeVar
 
 from dafka_core.flight import limits
 from dafka_core.flight.flight_errors import BUSY, CLOSING, IDLE, OTHER_STORE, UnavailableError
-from dafka_core.flight.grpc_workarounds import Address, CallDeadline, Watchdog, break_connections
+from dafka_core.flight.grpc_workarounds import (
+    Address,
+    CallDeadline,
+    Watchdog,
+    break_connections,
+    normal,
+)
 from dafka_core.flight.requests import Request
 from dafka_core.flight.retention_actions import DeletionControl, RetentionControl
 from dafka_core.flight.server_keys import Caller, ServerKeys
@@ -37,6 +43,7 @@ from dafka_core.model.records import (
 )
 from dafka_core.storage import Log
 from dafka_core.system.closing import Closing
+from dafka_core.system.hosts import host_port
 
 # Ends streams whose clients neither take nor send anything any more.
 #
@@ -202,8 +209,7 @@ def _accepted_at(connection: socket.socket) -> object:
 
 def _address(peer: str) -> Address:
     """Of a peer like ``ipv4:127.0.0.1:5`` or ``ipv6:%5B::1%5D:5``."""
-    host, _, port = urllib.parse.unquote(peer.partition(":")[2]).rpartition(":")
-    return host.strip("[]").partition("%")[0], int(port)
+    return normal(host_port(urllib.parse.unquote(peer.partition(":")[2])))
 
 
 LOOK_S: Final = 0.5

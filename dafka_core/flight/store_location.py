@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from dafka_core.errors import StoreError
 from dafka_core.model.json_message import JsonMessage
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
+from dafka_core.system.hosts import HostPort
 
 SESSION_FILE: Final = "session"
 SOCKET_FILE: Final = "flight.sock"
@@ -94,8 +96,7 @@ def socket_path(directory: Path) -> str | None:
 
 def tcp_location(host: str, port: int, *, is_tls: bool = False) -> str:
     """The URI of a service at ``host`` and ``port``."""
-    scheme = TLS_SCHEME if is_tls else TCP_SCHEMES[0]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{TLS_SCHEME if is_tls else TCP_SCHEMES[0]}://{HostPort(host, port)}"
 
 
 def parse_locations(value: Any) -> tuple[str, ...]:
@@ -123,11 +124,10 @@ def path_of(location: str) -> str | None:
 
 
 def host_of(location: str) -> tuple[str, int] | None:
-    """Host and port of a location; None when it has none."""
-    try:
+    """Return a location's host and port, or None: Arrow takes no link-local addresses either."""
+    with suppress(ValueError):
         parts = urlsplit(location)
-        if parts.scheme in (*TCP_SCHEMES, TLS_SCHEME) and parts.hostname and parts.port is not None:
-            return parts.hostname, parts.port
-    except ValueError:
-        pass
+        host, is_tcp = parts.hostname or "", parts.scheme in (*TCP_SCHEMES, TLS_SCHEME)
+        if is_tcp and host and "%" not in host and parts.port is not None:
+            return host, parts.port
     return None

@@ -1,15 +1,15 @@
-"""A node's address, and the host at which its peers reach it."""
+"""A node's address, the host that it announces, and the checks of both."""
 
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import socket as sockets
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
@@ -24,22 +24,29 @@ from dafka_core.config.node_options import (
 )
 from dafka_core.errors import ConfigError
 from dafka_core.security.key_files import own_prefix
+from dafka_core.system.hosts import (
+    HostPort,
+    address_of,
+    bracketed,
+    is_any,
+    is_ipv6,
+    is_loopback,
+    numeric_host,
+    parse_endpoint,
+    resolve,
+)
 
-LOCALHOST: Final = "localhost"
-
-_ANY_HOSTS: Final = frozenset({"*", "0.0.0.0", "::"})  # noqa: S104 -- compared with, not bound to
-
-_SOMEWHERE: Final = "192.0.2.1"
-"""An address of nobody (RFC 5737), as any that is reached through the default route."""
+_SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
+"""Addresses for documentation (RFC 5737, RFC 3849): the default routes lead to them."""
 
 LOOK_AGAIN_S: Final = 0.5
-"""How often a node that waits for the network looks again."""
+"""Interval of a node's attempts to bind while the network is down."""
 
 _log = logging.getLogger("dafka.nodes")
 
 
 class _Route(NamedTuple):
-    """How a machine is reached: its address, and the one of this machine that is used."""
+    """A tower's address, and the address of this machine from which packets to it leave."""
 
     tower: TowerAddress
     address: str
@@ -51,40 +58,33 @@ class _Route(NamedTuple):
 
 
 def new_address(config: SecurityOptions | None = None) -> str:
-    """A new node's address, as C nodes write theirs: 32 upper-case hexadecimal digits.
+    """Return a new node's address, as C nodes write it: 32 upper-case hexadecimal digits.
 
-    With a key it begins with digits of that, so that nobody else can say that it is his.
+    With a key it begins with digits of the key, which proves its owner.
 
     Raises:
-        ConfigError: the key is wrong.
+        ConfigError: the key is invalid.
     """
     prefix = "" if config is None else own_prefix(config)
     return prefix + uuid.uuid4().hex.upper()[len(prefix) :]
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its address alone, or by the name ``localhost``."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == LOCALHOST
-
-
 def is_elsewhere(host: str) -> bool:
-    """Whether an IP address is another machine's, as far as routes tell; False for a name."""
-    try:
-        address = str(ipaddress.ip_address(host.strip("[]")))
-        return not is_loopback(address) and _own_towards(address, 1)[1] != address
-    except (ValueError, OSError):
+    """Return whether an address is another machine's, as far as routes tell; False for a name."""
+    if address_of(host) is None or is_loopback(host):
         return False
+    with suppress(OSError):
+        address, own = _own_towards(host, 1)
+        return address != own
+    return False
 
 
 def own_host(config: NodeOptions) -> str:
-    """The host to bind to and to announce: option ``host``, or what ``auto`` stands for.
+    """Return the host to bind and to announce, after resolving ``auto``.
 
     Raises:
-        ConfigError: it is none at which the peers could reach this machine.
-        OSError: there is no route to any tower now, or none of their names resolves.
+        ConfigError: peers could not reach this machine at that host.
+        OSError: no tower has a route now, or no tower's name resolves.
     """
     if config.host != AUTO_HOST:
         _check_named(config)
@@ -106,18 +106,18 @@ def own_host(config: NodeOptions) -> str:
             )
             _log.warning(text, route.tower, route.own, own)
     own = own or routes[0].own
-    return f"[{own}]" if ":" in own else own
+    return bracketed(own)
 
 
 def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
-    """Binds a node's socket to ``own_host`` and one of its ports; which it is.
+    """Bind a node's socket to ``own_host`` and one of its ports; return both.
 
-    With ``wait_for_tower`` it waits while the network is not up, or names do not resolve.
+    With ``wait_for_tower`` it retries while the network is down or names do not resolve.
 
     Raises:
-        ConfigError: it cannot be bound to any.
+        ConfigError: the host or all of the ports cannot be bound.
     """
-    is_said = False
+    is_logged = False
     while True:
         try:
             host = own_host(config)
@@ -134,8 +134,8 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
                 failure = ConfigError("host", config.host, why)
         if not config.wait_for_tower:
             raise failure
-        if not is_said:
-            is_said = True
+        if not is_logged:
+            is_logged = True
             _log.warning("%s; this node waits until that has changed", failure)
         time.sleep(LOOK_AGAIN_S)
 
@@ -143,94 +143,97 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
 def check_closed(
     socket: zmq.Socket[bytes], option: str, value: str, config: SecurityOptions
 ) -> None:
-    """Has a socket that other machines reach need keys, or the word that nobody does.
+    """Check that a socket without keys is on loopback, or open by intention.
 
     Raises:
-        ConfigError: of the option that had it bound there.
+        ConfigError: it is open to other machines because of this option.
     """
     if not config.secret_key_file:
-        host, _, _ = last_endpoint(socket).removeprefix("tcp://").rpartition(":")
-        check_trusted(host, option, value, config, "set secret_key_file and allowed_keys")
+        cure = "set secret_key_file and allowed_keys"
+        check_trusted(bound_at(socket).host, option, value, config, cure)
 
 
 def check_trusted(
     host: str, option: str, value: object, config: SecurityOptions, cure: str
 ) -> None:
-    """Has a port without keys be this machine's alone, or somebody say that others may reach it.
-
-    What is open then is said in the log.
+    """Check that a port without keys is on loopback, or open by intention, and log an open one.
 
     Raises:
-        ConfigError: of the option that would open it; ``cure`` is what would be right.
+        ConfigError: it is open to other machines; ``cure`` is the remedy in the message.
     """
     if is_loopback(host):
         return
     if not config.may_be_open:
         why = (
             f"opens {host} to other machines, and whoever reaches it reads and writes everything: "
-            f"{cure} (docs/security.md), or, if everybody there is trusted, set insecure "
+            f"{cure} (docs/security.md), or, in a trusted network, set insecure "
             f"(or {INSECURE_ENVIRONMENT}=true in the environment)"
         )
         raise ConfigError(option, value, why)
-    # A node's own port goes with the tower's and the store's, which say it once for all.
+    # A tower and a store warn about their ports; a warning of each node would repeat that.
     level = logging.INFO if option == "host" else logging.WARNING
     text = "%s = '%s' asks for no keys: whoever reaches %s reads and writes everything"
     _log.log(level, text, option, value, host, extra={"event": "open_port"})
 
 
-def last_endpoint(socket: zmq.Socket[bytes]) -> str:
-    """Where a socket is bound, in numbers."""
+def bind(socket: zmq.Socket[bytes], host: str, port: int | str) -> int:
+    """Bind a socket; return its port.
+
+    Raises:
+        zmq.ZMQError: the port is in use, or the host is not this machine's.
+    """
+    socket.set(zmq.IPV6, is_ipv6(host))
+    socket.bind(f"tcp://{host}:{port or '*'}")
+    return bound_at(socket).port
+
+
+def bound_at(socket: zmq.Socket[bytes]) -> HostPort:
+    """Return the address at which a socket was bound last."""
     endpoint = socket.get(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
-    return endpoint.rstrip(b"\0").decode()
+    return parse_endpoint(endpoint.rstrip(b"\0").decode())
 
 
 def why_unbound(error: OSError | zmq.ZMQError) -> str:
-    """What is wrong with an address that cannot be bound to, without ZeroMQ's form of it."""
+    """Return the reason why an address cannot be bound, in the system's words."""
     if error.errno in (errno.ENODEV, errno.EINVAL):
         return "no address or interface of this machine has that name"
     return os.strerror(error.errno or 0)
 
 
 def network_host() -> str:
-    """This machine's address, as others may reach it: by its name, or by its default route.
+    """Return this machine's address in the network: its name's, or that of its default route.
 
-    Debian's /etc/hosts gives a machine's own name 127.0.1.1.
+    Debian's /etc/hosts gives a machine's own name 127.0.1.1, so the name alone is not enough.
     """
-    own = "127.0.0.1"
-    for host in (sockets.gethostname(), _SOMEWHERE):
-        try:
-            own = _own_towards(sockets.gethostbyname(host), 1)[1]
-        except OSError:
-            continue
-        if not is_loopback(own):
-            break
-    return own
+    found: list[str] = []
+    for host in (sockets.gethostname(), *_SOMEWHERE, "127.0.0.1", "::1"):
+        with suppress(OSError):
+            found.append(_own_towards(host, 1)[1])
+    return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
 
 
 def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> int:
     for port in config.ports:
         try:
-            socket.bind(f"tcp://{host}:{port or '*'}")
+            return bind(socket, host, port)
         except zmq.ZMQError as error:
             if error.errno != zmq.EADDRINUSE:
                 raise
-            continue
-        return int(last_endpoint(socket).rpartition(":")[2])
     raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
 
 
 def _check_named(config: NodeOptions) -> None:
-    """Raises ConfigError for an option ``host`` that other machines could not reach."""
+    """Raise ConfigError for an option ``host`` that other machines cannot reach."""
     host = config.host.strip("[]")
-    if host in _ANY_HOSTS:
-        why = f"is no address that peers could connect to; name one, or '{AUTO_HOST}'"
+    if is_any(host):
+        why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
         raise ConfigError("host", config.host, why)
     debians = ""
     if not is_loopback(host):
         try:
-            address = sockets.gethostbyname(host)
-        except OSError:  # binding will tell
+            address = numeric_host(resolve(host)[0][4])
+        except OSError:  # binding fails with the reason
             return
         if not is_loopback(address):
             return
@@ -249,16 +252,16 @@ def _check_named(config: NodeOptions) -> None:
 
 
 def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
-    """How each of the towers is reached that can be.
+    """Return the routes to the towers that can be reached now.
 
     Raises:
-        OSError: there is none.
+        OSError: no tower can be reached.
     """
     routes: list[_Route] = []
     failures: list[str] = []
     for tower in towers:
         try:
-            routes.append(_Route(tower, *_own_towards(tower.host.strip("[]"), tower.sub_port)))
+            routes.append(_Route(tower, *_own_towards(tower.host, tower.sub_port)))
         except OSError as error:
             failures.append(f"{tower.host}: {error.strerror}")
     if failures and routes:
@@ -269,34 +272,32 @@ def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
 
 
 def _own_towards(host: str, port: int) -> tuple[str, str]:
-    """The address of a host, and that of this machine which it would be reached from.
+    """Return a host's address, and this machine's address on the way there.
 
     Raises:
-        OSError: the name does not resolve, or there is no route.
+        OSError: the name does not resolve, or no route leads there.
     """
-    found = sockets.getaddrinfo(host, port, type=sockets.SOCK_DGRAM)
-    for index, (family, kind, protocol, _, address) in enumerate(found, 1):
-        # Connecting a datagram socket sends nothing: it only has the system choose a route.
-        with sockets.socket(family, kind, protocol) as probe:
+    failure = OSError(0, "no address")
+    for family, *_, address in resolve(host, port):
+        # Connecting a datagram socket sends nothing: the system only chooses a route.
+        with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
             try:
                 probe.connect(address)
-            except OSError:
-                if index == len(found):
-                    raise
-                continue
-            return str(address[0]), str(probe.getsockname()[0])
-    raise OSError(0, "no address")
+                return numeric_host(address), numeric_host(probe.getsockname())
+            except OSError as error:
+                failure = error
+    raise failure
 
 
 def _is_debians(name: str, address: str) -> bool:
-    """Whether a name stands for the address that Debian gives a machine's own name."""
+    """Return whether a name has the address that Debian gives a machine's own name."""
     return not is_loopback(name) and is_loopback(address) and address not in ("127.0.0.1", "::1")
 
 
 def options_beside(options: NodeOptions) -> dict[str, Any]:
-    """Those of another node in the same mesh and with the same keys, at a port of its own.
+    """Return options for a second node with the same towers and keys, at another port.
 
-    It takes another one of a range, if there is one, as the node with these options does.
+    From a range of ports it takes the next free one, as the first node does.
     """
     values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
     port = options.port if len(options.ports) > 1 else "0"

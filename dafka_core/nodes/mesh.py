@@ -7,14 +7,12 @@ they hand the loop functions to call.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import socket as sockets
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Final, TypeVar
 
 import zmq
@@ -61,6 +59,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import MOST_PATIENCE_S, StoreDirectory, StoreQuery
 from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_core.system.closing import ProcessBound
+from dafka_core.system.hosts import address_of
 
 # Counters of the messages a node receives and sends, and of the frames it refuses.
 #
@@ -239,7 +238,7 @@ class HostLookup:
         self._on_failure = on_failure
         self._failures: dict[str, int | None] = {}
         for host in self._hosts:
-            if not _is_address(host):
+            if address_of(host) is None:
                 threading.Thread(
                     target=self._look, args=(host,), name="dafka-hosts", daemon=True
                 ).start()
@@ -263,12 +262,6 @@ class HostLookup:
         except OSError as error:
             self._failures[host] = error.errno
             self._on_failure()
-
-
-def _is_address(host: str) -> bool:
-    with suppress(ValueError):
-        return bool(ipaddress.ip_address(host.strip("[]")))
-    return host.startswith("[")
 
 
 # Which peers receive records packed, and which one by one.

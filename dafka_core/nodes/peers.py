@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -20,14 +20,16 @@ from zmq.utils.monitor import parse_monitor_message
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.errors import ProtocolError
 from dafka_core.model.records import Neighbour
-from dafka_core.nodes.addresses import is_elsewhere, is_loopback
+from dafka_core.nodes.addresses import is_elsewhere
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security, why_refused
 from dafka_core.nodes.sockets import (
     HANDSHAKE_FAILED,
     WAITING_MESSAGES,
+    AddressFamily,
     PeerRates,
     close_watched,
+    connect,
     new_socket,
     received,
     watched,
@@ -39,6 +41,7 @@ from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
 from dafka_core.protocol.record_limits import Announcement
 from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
+from dafka_core.system.hosts import is_loopback, parse_endpoint
 
 # A node's connections to its towers.
 #
@@ -73,6 +76,7 @@ class _Link:
     heard_at: float
     attempt: int
     is_refused: bool = False
+    family: AddressFamily = field(default_factory=AddressFamily)
 
 
 class Towers:
@@ -124,7 +128,7 @@ class Towers:
         """What has come of nodes, and from which tower."""
         for tower, link in [*self._links.items()]:
             for frames in received(link.monitor) if link.monitor in polled else ():
-                self._hear_of_connection(tower, link, frames)
+                self._hear_of_connection(now, tower, link, frames)
             for frames in received(link.sub) if link.sub in polled else ():
                 link.heard_at = now
                 if frames[0] == beacons.TOWER:
@@ -170,8 +174,16 @@ class Towers:
         except zmq.ZMQError:  # a host that is none
             self.invalid_count += 1
 
-    def _hear_of_connection(self, tower: TowerAddress, link: _Link, frames: list[bytes]) -> None:
+    def _hear_of_connection(
+        self, now: float, tower: TowerAddress, link: _Link, frames: list[bytes]
+    ) -> None:
         event = parse_monitor_message(frames)
+        if event["event"] == zmq.EVENT_CONNECT_RETRIED:
+            if link.family.switches(now, tower.sub_endpoint):
+                for socket, at in (link.sub, tower.pub_endpoint), (link.pub, tower.sub_endpoint):
+                    socket.disconnect(at)
+                    connect(socket, at, is_ipv6=link.family.is_ipv6)
+            return
         if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             link.is_refused = False
             self.refusals.pop(str(tower), None)
@@ -196,8 +208,8 @@ class Towers:
                 self._security.aim(socket, key)
             monitor = watched(self._context, sub)
             made.callback(close_watched, sub, monitor)
-            sub.connect(tower.pub_endpoint)
-            pub.connect(tower.sub_endpoint)
+            connect(sub, tower.pub_endpoint)
+            connect(pub, tower.sub_endpoint)
             made.pop_all()
         for socket in (sub, monitor):
             self._poller.register(socket, zmq.POLLIN)
@@ -252,8 +264,7 @@ class Inbound:
 
     def hear(self, endpoint: str) -> None:
         """A new peer is at an endpoint."""
-        host = endpoint.removeprefix("tcp://").rpartition(":")[0]
-        if self._is_loopback and is_elsewhere(host):
+        if self._is_loopback and is_elsewhere(parse_endpoint(endpoint).host):
             self._is_loopback = False  # said once
             _log.warning(
                 "this node is at %s, where %s on another machine cannot connect to it: name the "
@@ -413,6 +424,7 @@ class _Unreached:
     reached_at: float = inf  # a connection has been made, and lasts so far
     tried_at: float = 0.0  # when a connection was begun last
     has_ended: bool = False  # one has ended since then, or could not be made
+    family: AddressFamily = field(default_factory=AddressFamily)
 
 
 class Peers:
@@ -650,7 +662,7 @@ class Peers:
             self._sockets[endpoint] = socket
         self.security.aim_at(socket, endpoint)
         try:
-            socket.connect(endpoint)
+            connect(socket, endpoint)
         except zmq.ZMQError:
             if shared is None:
                 self._disconnect(endpoint)
@@ -694,6 +706,7 @@ class Peers:
                 self._doubtful.pop(endpoint, None)
                 if unreached is not None:
                     unreached.tried_at = now
+                    self._try_other_family(now, endpoint, unreached.family)
             elif endpoint in self.table:
                 self.security.claims.prove(endpoint, is_proved=False)
                 self._doubtful[endpoint] = now + (REFUSED_S if endpoint in self._refusals else 0)
@@ -703,6 +716,13 @@ class Peers:
                     self._unreached[endpoint] = unreached
                 unreached.reached_at = inf
                 self.beacon_due = min(self.beacon_due, now + DOUBT_S)
+
+    def _try_other_family(self, now: float, endpoint: str, family: AddressFamily) -> None:
+        if family.switches(now, endpoint):
+            socket = self._sockets.get(_ALL) or self._sockets[endpoint]
+            socket.disconnect(endpoint)
+            self.security.aim_at(socket, endpoint)
+            connect(socket, endpoint, is_ipv6=family.is_ipv6)
 
     def _hear_of_refusal(self, endpoint: str, event: int, value: int) -> None:
         why = why_refused(event, value, self.security)

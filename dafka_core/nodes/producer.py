@@ -50,10 +50,10 @@ from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.security.allowed_keys import check_produce
 
 Octets = Iterable[bytes | None]
-"""Of many records; or an Arrow array of binary or string."""
+"""The values or keys of many records, or an Arrow array of binary or string."""
 
 Headers = Iterable[Header] | None
-"""Of one record; those of many may also be an Arrow array of lists of structs (name, value)."""
+"""The headers of one record; those of many may be an Arrow array of lists of structs."""
 
 ARROW_TYPES: Final = ("binary", "string", "large_binary", "large_string")
 ARROW_HEADERS: Final = "lists of structs of two, a string and a binary"
@@ -63,7 +63,7 @@ _US: Final = timedelta(microseconds=1)
 
 
 def content_of(value: bytes | None, key: bytes | None, headers: Headers, envelope: str) -> bytes:
-    """The content of one record; raises as ``contents_of``."""
+    """Return the content of one record; raise as ``contents_of`` does."""
     pairs: list[Any] = list(headers or ())
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
@@ -84,18 +84,19 @@ def contents_of(
     headers: Iterable[Headers] | None,
     envelope: str,
 ) -> Values:
-    """The contents of many records.
+    """Return the contents of many records.
 
     Raises:
-        TypeError: a value, a key or a header is of another type.
-        ValueError: there are not as many keys, or headers, as values; there are too many headers.
-        ConfigError: option ``envelope`` does not let them be published.
+        TypeError: a value, a key or a header has a wrong type.
+        ValueError: the number of keys or headers differs from that of values, or a record has too
+            many headers.
+        ConfigError: option ``envelope`` forbids them.
     """
     if hasattr(values, "buffers"):  # an Arrow array: recognised without importing Arrow
         return _by_column(values, keys, headers, envelope)
     listed: list[bytes | None] = list(values)
     if keys is None and headers is None and set(map(type, listed)) <= {bytes}:
-        bare: list[bytes] = listed  # type: ignore[assignment]  # as just seen
+        bare: list[bytes] = listed  # type: ignore[assignment]
         made = values if isinstance(values, Values) else Values.of(bare)
         if envelope != AUTO or not len(made.starting_with(MAGIC)):
             return made
@@ -113,10 +114,10 @@ def contents_of(
 
 
 def time_of(timestamp: datetime, last_us: int, now_us: int) -> int:
-    """A create time in microseconds since 1970 UTC.
+    """Return a create time in microseconds since 1970 UTC.
 
     Raises:
-        ConfigError: it says no time zone, or stores would not keep it.
+        ConfigError: it has no time zone, or stores would not keep it.
     """
     given: Any = timestamp
     if not isinstance(given, datetime) or given.tzinfo is None:
@@ -141,7 +142,7 @@ def _by_column(values: Any, keys: Any, headers: Any, envelope: str) -> Values:
         if values.null_count or keys is not None or headers is not None:
             raise _without_envelopes(envelope)
         return Values.from_arrow(values)
-    # Who has arrays has loaded Arrow.
+    # A caller with arrays has loaded Arrow already.
     import pyarrow as pa  # noqa: PLC0415
 
     from dafka_core.model.envelope_columns import HEADERS_TYPE, close_columns  # noqa: PLC0415
@@ -174,10 +175,10 @@ _log: Final = logging.getLogger("dafka.producer")
 
 
 def resume(mesh: Mesh, role: ProducerRole, options: ProducerOptions) -> None:
-    """Waits until the role has taken its partition over from an earlier producer.
+    """Wait until the role has taken its partition over from an earlier producer.
 
     Raises:
-        NoStoreError, MissingStoresError: stores have not answered within ``resume_timeout_s``.
+        NoStoreError, MissingStoresError: stores did not answer within ``resume_timeout_s``.
         TopicDeletedError: the topic was deleted, and nothing was written since.
     """
     takeover, timeout_s = role.takeover, options.resume_timeout_s
@@ -191,10 +192,10 @@ def resume(mesh: Mesh, role: ProducerRole, options: ProducerOptions) -> None:
 
 
 def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> None:
-    """Sees whether a partition was deleted up to where a producer goes on with it.
+    """Check that no deletion reached the offset at which the producer resumes.
 
     Raises:
-        TopicDeletedError: it was.
+        TopicDeletedError: one did.
     """
     timeout_s = options.resume_timeout_s
     found: list[Deletion] = []
@@ -227,36 +228,35 @@ def _deletions(contents: Iterator[bytes]) -> Iterator[Deletion]:
             yield from parsed(content)
 
 
-# What producers do when their process ends before they were closed.
+# Producers that are open when their process ends.
 #
-# The interpreter calls ``atexit`` functions when daemon threads still run, so producers can wait
-# for acknowledgements there. ``multiprocessing`` ends its forked children without these
-# functions; it has finalizers of its own. A signal that kills, ``os._exit`` and ``os.exec`` call
-# neither.
+# The interpreter calls ``atexit`` functions while daemon threads still run, so producers can wait
+# for acknowledgements. ``multiprocessing`` ends its forked children without these functions, and
+# calls finalizers of its own. A killing signal, ``os._exit`` and ``os.exec`` call neither.
 
 
 EXIT_FAILED: Final = 1
 
 _LAST: Final = -100
-"""Of multiprocessing's finalizers: after those of its queues and pools, which may still publish."""
+"""Priority of our finalizer: after queues and pools, whose threads may still publish."""
 
 _exit_log: Final = logging.getLogger("dafka")
 
 
 class Ending(Protocol):
-    """A producer, as far as the process's end concerns it."""
+    """A producer that the end of its process closes."""
 
     def end(self, *, started_s: float) -> None:
-        """Closes it, with a timeout that began at ``started_s``."""
+        """Close the producer, with a timeout that began at ``started_s``."""
 
 
 _open: WeakSet[Ending] = WeakSet()
 _lost: Final = Event()
-"""Whether records may be lost without a caller who was told."""
+"""Set if records may be lost and no caller got an error."""
 
 
 def end_at_exit(producer: Ending) -> None:
-    """Has the process's end close the producer, unless it is closed by then."""
+    """Close the producer at the end of the process, if it is still open."""
     _open.add(producer)
     if (name := "multiprocessing.process") not in sys.modules:
         return
@@ -267,7 +267,7 @@ def end_at_exit(producer: Ending) -> None:
 
 
 def report_lost(error: DafkaError) -> None:
-    """Says that records may be lost, where no caller is there to be told; the exit code says so."""
+    """Log that records may be lost, and set the process's exit code: no caller gets the error."""
     _exit_log.error("%s", error)
     _lost.set()
 
@@ -276,7 +276,7 @@ _finalizers: list[Callable[[], object]] = []
 
 
 def _end_all() -> None:
-    started_s = time.monotonic()  # of all at once: their loops run side by side
+    started_s = time.monotonic()  # one timeout for all: their loops run in parallel
     for producer in tuple(_open):
         try:
             producer.end(started_s=started_s)
@@ -288,8 +288,8 @@ def _end_all() -> None:
 def _end_process() -> None:
     _end_all()
     if _lost.is_set():
-        # An ``atexit`` function cannot change the exit code.  What the module ``sys`` refers to is
-        # destroyed last of all, when other functions and destructors have had their turn.
+        # An ``atexit`` function cannot change the exit code.  The interpreter destroys attributes
+        # of ``sys`` last, after all other functions and destructors.
         vars(sys)["_dafka_exit"] = _FailingExit()
 
 
@@ -309,7 +309,7 @@ class _FailingExit:
 
 
 def _begin_anew() -> None:
-    """In a forked child: the producers are its parent's."""
+    """Forget, in a forked child, the producers of its parent."""
     _lost.clear()
     _open.clear()
     _finalizers.clear()
@@ -320,51 +320,58 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Unacked:
-    """What was published, in order, until it is acknowledged.  Its caller holds a lock.
+    """The published records that are not acknowledged.  The caller holds a lock.
 
     Attributes:
-        size_bytes: the contents of all of it.
+        size_bytes: the size of their contents.
     """
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        self._published: deque[tuple[int, int]] = deque()  # (end, bytes)
+        self._published: deque[tuple[int, Values]] = deque()  # by the offset of their end
 
-    def add(self, end: int, size_bytes: int) -> None:
-        """Records were published, up to this offset."""
-        self._published.append((end, size_bytes))
-        self.size_bytes += size_bytes
+    def add(self, end: int, values: Values) -> None:
+        """Add records up to an offset; ``size_bytes`` counts them already."""
+        self._published.append((end, values))
 
     def drop_until(self, offset: int) -> None:
-        """All before this offset is acknowledged."""
-        while self._published and self._published[0][0] <= offset:
-            self.size_bytes -= self._published.popleft()[1]
+        """Drop the records before an offset, which are acknowledged."""
+        while self._published:
+            end, values = self._published[0]
+            count = len(values) - max(end - offset, 0)
+            if count <= 0:
+                return
+            self.size_bytes -= values[:count].size_bytes
+            if count < len(values):
+                self._published[0] = end, values[count:]
+                return
+            self._published.popleft()
 
 
 CHUNK_COUNT: Final = 10_000
-"""``publish_many`` waits for room chunk by chunk: more records than ``max_unacked_records`` would
-never find room at once."""
+"""``publish_many`` waits for room chunk by chunk, because a call may have more records than
+``max_unacked_records``."""
 
 
 class Producer(Node):
     """Publishes records to one partition of a topic.
 
     The producer keeps every record until ``acks`` stores have it on disk.  Several threads may use
-    one producer.  The process's end closes producers that are open, and ends with exit code 1 when
-    not all that they published is acknowledged by then.
+    one producer.  The end of the process closes open producers; the exit code is 1 if records are
+    still not acknowledged.
 
     Args:
-        topic: 1 to 255 bytes; what is not plain text needs option ``allow_control_characters``.
-        address: resume this partition where its earlier producer has ended; without it, a new one.
-            A producer with this address that still runs is fenced (RFC 46: "only one producer
-            SHALL ever publish to the same partition").
+        topic: 1 to 255 bytes; control characters need option ``allow_control_characters``.
+        address: the partition to resume after its last record; without it, a new one.  An earlier
+            producer with this address that still runs is fenced (RFC 46: "only one producer SHALL
+            ever publish to the same partition").
         options: see ``ProducerOptions``.
 
     Raises:
-        ConfigError: an option, the topic or the address cannot be used.
+        ConfigError: an option, the topic or the address is invalid.
         NotAllowedError: the key may not produce to the topic.
         TowerNotFoundError: no tower answered.
-        NoStoreError: an address was given and no store could say how far its partition goes.
+        NoStoreError: an address was given and no store answered with its last offset.
         MissingStoresError: an address was given, and stores that may have acknowledged records of
             its partition do not answer.
         TopicDeletedError: an address was given whose topic was deleted since it published last.
@@ -394,29 +401,27 @@ class Producer(Node):
             least_number=int(time.time()),
             ignore_missing=config.resume_missing == IGNORE,
         )
-        # A thread that waits for room holds the turn, not the lock: a call's offsets are
-        # consecutive.
+        # A call waits for room with the turn, not the lock, so that its offsets are consecutive.
         self._turn, self._lock = threading.Lock(), threading.Lock()
-        self._outbox: list[tuple[Values, int]] = []  # not yet given to the role, with timestamps
-        self._singles: list[bytes] = []  # the same, after the outbox: published one by one
-        self._last_us = 0  # the timestamp that was given last
+        self._outbox: list[tuple[Values, int]] = []  # for the role, with timestamps
+        self._singles: list[bytes] = []  # published one by one after the outbox
+        self._last_us = 0  # the last timestamp
         self._clock = WallClock()
         self._next_offset = 0
+        self._open_until = 0  # the offset before which ``publish`` needs no further checks
         self._durable = 0
-        self._unacked = Unacked()
-        self._woken = False  # whether the loop knows that there is something to send
+        self._unacked, self._max_unacked_bytes = Unacked(), config.max_unacked_bytes
+        self._woken = False  # the loop has a wake-up pending
         self._closed = False
-        # Only sockets tell C stores' acknowledgements apart, and it matters for several acks only.
+        # Only sockets identify the C store of an acknowledgement; one ack does not need that.
         self._mesh = Mesh("producer", self._role, config, tell_peers_apart=config.acks > 1)
         self._mesh.start(self._on_round)
         try:
             if address is not None:
-                # It takes the partition over from an earlier producer, and goes on where that ends.
                 resume(self._mesh, self._role, config)
                 self._next_offset = self._durable = self._role.next_offset
             else:
-                # What is published earlier has to be fetched, and C nodes ask only once: without
-                # an answer they wait for the next record.
+                # C nodes that connect later fetch the first records, but ask only once.
                 time.sleep(SETTLE_S)
         except BaseException:
             self._mesh.close()
@@ -426,12 +431,12 @@ class Producer(Node):
 
     @property
     def parts(self) -> tuple[Mesh, ProducerRole, Unacked]:
-        """What it is made of, for who watches it."""
+        """The internals that metrics read."""
         return self._mesh, self._role, self._unacked
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._next_offset
 
     @property
@@ -441,7 +446,7 @@ class Producer(Node):
 
     @property
     def limit(self) -> tuple[int, str]:
-        """The largest record that may be published, in bytes, and which node's limit that is."""
+        """The size in bytes of the largest accepted record, and the node that sets this limit."""
         return self._limit
 
     def publish(
@@ -451,36 +456,43 @@ class Producer(Node):
         headers: Headers = None,
         timestamp: datetime | None = None,
     ) -> int:
-        """Publishes one record and returns its offset.
+        """Publish one record and return its offset.
 
-        ``headers`` are pairs (name, value).  ``timestamp`` is Kafka's create time, which never goes
-        back within a partition; without it it is now.
+        ``headers`` are pairs (name, value).  ``timestamp`` is Kafka's create time, which never
+        decreases within a partition; the default is now.
 
         Raises, before anything is published:
-            TypeError, ValueError: a value, a key or a header cannot be one.
+            TypeError, ValueError: a value, a key or a header is invalid.
             ConfigError: stores would not keep the timestamp, or ``envelope`` is ``none``.
-            BackPressureError: for ``publish_timeout_s`` too many records were unacknowledged.
+            BackPressureError: too many records stayed unacknowledged for ``publish_timeout_s``.
             ProducerFencedError: another producer has taken over the partition.
             ClosedError: the producer is closed.
-            RecordTooLargeError: the producer, or a store that it knows, takes none so large.
-            PartitionFullError: there is no offset left.
+            RecordTooLargeError: the producer, or a known store, has a smaller limit.
+            PartitionFullError: no offset is left.
         """
         if type(value) is bytes and key is None and not headers and value[:4] != MAGIC:
             content = value
         else:
             content = content_of(value, key, headers, self._config.envelope)
-        if timestamp is not None or len(content) > self._limit[0]:
-            return self._publish(Values.of([content]), timestamp)
-        with self._turn:
-            self._check_offsets(1)
-            self._wait_for_room()
+        size_bytes = len(content)
+        if timestamp is None and size_bytes <= self._limit[0] and self._mesh.failure is None:
             with self._lock:
-                if not self._singles:
-                    self._last_us = max(self._last_us, self._clock.now_us())
-                self._singles.append(content)
-                offset = self._next_offset
-                self._count(1, len(content))
-                return offset
+                offset, unacked = self._next_offset, self._unacked
+                if (
+                    offset < self._open_until
+                    and unacked.size_bytes < self._max_unacked_bytes
+                    and not self._turn.locked()
+                ):
+                    if not self._singles:
+                        self._last_us = max(self._last_us, self._clock.now_us())
+                    # A signal may interrupt after each call, so the counts come before it.
+                    self._next_offset = offset + 1
+                    unacked.size_bytes += size_bytes
+                    self._singles.append(content)
+                    if not self._woken:
+                        self._wake()
+                    return offset
+        return self._publish(Values.of([content]), timestamp)
 
     def publish_many(
         self,
@@ -489,19 +501,20 @@ class Producer(Node):
         headers: Iterable[Headers] | None = None,
         timestamp: datetime | None = None,
     ) -> int:
-        """Publishes records, in order, and returns the offset of the first (or the next one's).
+        """Publish records in order; return the first one's offset, or ``next_offset`` without any.
 
-        All have one ``timestamp``.  ``values`` may be an Arrow array of binary or string, with
-        ``keys`` another one, and ``headers`` one of lists of structs (name, value): then nothing is
-        done record by record.  Raises as ``publish``, and before anything is published, but for
-        BackPressureError: the records before ``next_offset`` are published then.
+        All have one ``timestamp``.  ``values`` and ``keys`` may be Arrow arrays of binary or
+        string, and ``headers`` one of lists of structs (name, value); these are handled by column.
+        Raises as ``publish``; after BackPressureError the records before ``next_offset`` are
+        published.
         """
         return self._publish(contents_of(values, keys, headers, self._config.envelope), timestamp)
 
     def _publish(self, checked: Values, timestamp: datetime | None) -> int:
         with self._turn:
             self._check_open()
-            first = self._next_offset
+            with self._lock:  # ``publish`` adds nothing from here on
+                first = self._next_offset
             now_us = self._clock.now_us
             time_us = None if timestamp is None else time_of(timestamp, self._last_us, now_us())
             self._check_offsets(len(checked))
@@ -513,23 +526,26 @@ class Producer(Node):
                     self._put_singles()
                     self._last_us = max(self._last_us, now_us() if time_us is None else time_us)
                     self._outbox.append((chunk, self._last_us))
-                    self._count(len(chunk), chunk.size_bytes)
+                    self._next_offset += len(chunk)
+                    self._unacked.add(self._next_offset, chunk)
+                    self._unacked.size_bytes += chunk.size_bytes
+                    self._wake()
             return first
 
     def flush(self, timeout_s: float) -> None:
-        """Waits until everything published is acknowledged.
+        """Wait until all published records are acknowledged.
 
         Raises:
-            NotAcknowledgedError: it was not within ``timeout_s`` seconds; says how many.
-            RecordTooLargeError: a store has come that does not take one of these records, and too
-                few stores do.
+            NotAcknowledgedError: ``timeout_s`` seconds have passed; it counts the other records.
+            RecordTooLargeError: a store has joined that refuses one of these records, and the
+                remaining stores are fewer than ``acks``.
         """
         target = self._next_offset
         if self._durable >= target:
             return
 
         def hurry(now: float) -> None:
-            self._on_round(now)  # so that the role knows of everything that was published
+            self._on_round(now)  # hands everything published to the role
             self._role.hurry = True
 
         self._mesh.call_soon(hurry)
@@ -545,19 +561,19 @@ class Producer(Node):
             self._check_refused()
 
     def close(self) -> None:
-        """Waits up to ``close_timeout_s`` for acknowledgements, then ends; may be called twice.
+        """Wait up to ``close_timeout_s`` for acknowledgements, then end; may be called twice.
 
         Raises:
-            NotAcknowledgedError: records are not acknowledged; says how many.
+            NotAcknowledgedError: records are not acknowledged; it counts them.
             RecordTooLargeError: as ``flush``.
         """
         self.end(started_s=time.monotonic())
 
     def end(self, *, started_s: float) -> None:
-        """As ``close``, where ``close_timeout_s`` began at ``started_s``."""
+        """Close, with a ``close_timeout_s`` that began at ``started_s``."""
         if self._closed:
             return
-        self._closed = True
+        self._refuse_more()
         try:
             left_s = started_s + self._config.close_timeout_s - time.monotonic()
             self.flush(max(round(left_s, 3), 0.0))
@@ -576,32 +592,37 @@ class Producer(Node):
             self.close()
             return
         assert error is not None
-        # The application is failing already: its error is not hidden behind a wait.
-        self._closed = True
+        # The application fails already: a wait would delay its error.
+        self._refuse_more()
         self._is_open = False
         self._mesh.close()
         if lost := self._add_unacked(error):
             _log.error("%s", lost)
 
     def revive(self) -> None:
-        """Has the loop send what was published."""
+        """Let the loop send the records of a producer that the application has dropped."""
         self._mesh.attend(self._on_round)
 
     def close_dropped(self) -> None:
-        """Waits for acknowledgements as ``close`` does."""
+        """Close a dropped producer."""
         try:
             self.close()
         except DafkaError as error:
             report_lost(error)
 
     def _add_unacked(self, failure: BaseException) -> NotAcknowledgedError | None:
-        """Says at an error that ends the producer what is not acknowledged, if anything."""
+        """Add a note about unacknowledged records to the error that ends the producer."""
         count = self._next_offset - self.acknowledged
         if not count:
             return None
         lost = NotAcknowledgedError(self.topic, self.address, count, 0.0, self._role.asked_for)
         failure.add_note(str(lost))
         return lost
+
+    def _refuse_more(self) -> None:
+        self._closed = True
+        with self._lock:
+            self._open()
 
     # -- under self._turn ------------------------------------------------------------------------
 
@@ -649,22 +670,28 @@ class Producer(Node):
     def _has_room(self) -> bool:
         return self._role.fenced_by is not None or (
             self._next_offset - self._durable < self._config.max_unacked_records
-            and self._unacked.size_bytes < self._config.max_unacked_bytes
+            and self._unacked.size_bytes < self._max_unacked_bytes
         )
 
     # -- under self._lock ------------------------------------------------------------------------
 
-    def _count(self, records: int, size_bytes: int) -> None:
-        self._next_offset += records
-        self._unacked.add(self._next_offset, size_bytes)
+    def _wake(self) -> None:
         if not self._woken:
             self._woken = True
             self._mesh.wake()
 
     def _put_singles(self) -> None:
         if self._singles:
-            self._outbox.append((Values.of(self._singles), self._last_us))
+            values = Values.of(self._singles)
+            self._outbox.append((values, self._last_us))
+            self._unacked.add(self._next_offset, values)
             self._singles = []
+
+    def _open(self) -> None:
+        """Set the offset before which ``publish`` needs no further checks."""
+        is_shut = self._closed or self._role.fenced_by is not None
+        room = self._durable + self._config.max_unacked_records
+        self._open_until = 0 if is_shut else min(room, MAX_SEQUENCE + 1)
 
     # -- in the loop -----------------------------------------------------------------------------
 
@@ -679,6 +706,7 @@ class Producer(Node):
             if store is not None and store.limit_bytes < self._limit[0]:
                 self._limit = (store.limit_bytes, f"store {store.node}")
             self._unacked.drop_until(self._durable)
+            self._open()
         for values, time_us in outbox:
             self._mesh.send(self._role.publish(now, values, time_us))
         limit_bytes = self._limit[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from math import inf
@@ -27,12 +28,16 @@ from dafka_core.protocol.codec import BatchNumbers, encode, encode_batch_prefix,
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT, MAX_FRAMES, RUN_BYTES
 from dafka_core.protocol.messages import DirectRecord, RecordMessage, pack_times
 from dafka_core.protocol.role import OutgoingBatch
+from dafka_core.system.hosts import address_of, parse_endpoint
 
 # How fast each peer sends: one that is too fast is left alone for a while (docs/security.md).
 #
 # Nothing is thrown away here.  What comes meanwhile waits in ZeroMQ's queue, then in TCP's windows
 # and in the peer's own queue, which drops what is above its high-water mark: that is fetched later.
 
+
+FAMILY_S: Final = 0.5
+"""Time for connecting to a name by one family of addresses: some attempts, 0.1 s apart."""
 
 AHEAD_S: Final = 1.0
 """So much of its rate a peer may send at once: records come in bursts."""
@@ -200,6 +205,35 @@ def watched(
     monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this one
     monitor.connect(address)
     return monitor
+
+
+def connect(socket: zmq.Socket[bytes], endpoint: str, *, is_ipv6: bool = False) -> None:
+    """Connect to an endpoint; to a name by one family of its addresses, as ZeroMQ does.
+
+    Raises:
+        zmq.ZMQError: the endpoint is invalid, or no open file is left.
+    """
+    socket.set(zmq.IPV6, is_ipv6 or "[" in endpoint)
+    socket.connect(endpoint)
+
+
+@dataclass(slots=True)
+class AddressFamily:
+    """The family of addresses by which a name is connected to: they take turns until one works.
+
+    IPv4 is first, as C nodes know no other.
+    """
+
+    is_ipv6: bool = False
+    _tried_at: float = -inf
+
+    def switches(self, now: float, endpoint: str) -> bool:
+        """Return whether to connect by the other family, after a connection could not be made."""
+        is_name = address_of(parse_endpoint(endpoint).host) is None
+        if not is_name or now < self._tried_at + FAMILY_S:
+            return False
+        self.is_ipv6, self._tried_at = not self.is_ipv6, now
+        return True
 
 
 def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:

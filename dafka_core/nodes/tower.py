@@ -16,23 +16,23 @@ from typing import Any, Final
 
 import zmq
 
-from dafka_core.config.node_options import AUTO_HOST, HOST, NodeOptions, TowerAddress, TowerOptions
+from dafka_core.config.node_options import AUTO_HOST, NodeOptions, TowerAddress, TowerOptions
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.nodes.addresses import (
+    bind,
     check_closed,
-    is_loopback,
-    last_endpoint,
     network_host,
     own_host,
     why_unbound,
 )
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import new_socket, received_frames
+from dafka_core.nodes.sockets import connect, new_socket, received_frames
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.system.distribution import this_version
+from dafka_core.system.hosts import bracketed, is_any, is_ipv6, is_loopback, parse_endpoint, plain
 
 SILENT_S: Final = 10.0
 """A node of which nothing came for so long is not counted any more: twice and a half of what nodes
@@ -78,9 +78,6 @@ MAX_BEACON_BYTES: Final = 4096
 
 JOIN_INTERVAL_MS: Final = 1_000
 """How often a tower tells of itself and of those that it joins."""
-
-
-_ADDRESS = re.compile(rf"(?a)tcp://(?P<host>\*|{HOST}):(?P<port>\d{{1,5}}|\*)")
 
 
 class Tower(Node):
@@ -206,7 +203,7 @@ class _Relay:
         for tower in towers:
             pub = new_socket(self._context, zmq.PUB, MAX_BEACON_BYTES)
             self.security.aim_at_twin(pub)
-            pub.connect(tower.sub_endpoint)
+            connect(pub, tower.sub_endpoint, is_ipv6=is_ipv6(tower.host))
             self._joined.append((pub, told))
             if is_loopback(own.host) or not is_loopback(tower.host):
                 other = beacons.TowerPorts(tower.host, tower.sub_port, tower.pub_port)
@@ -284,21 +281,23 @@ class _Relay:
         except zmq.ZMQError:
             seen = ""
         # A node on this machine came over loopback; others reach it where they reach the tower.
-        return self.host if seen in ("", "127.0.0.1", "::1") else seen
+        return self.host if not seen or is_loopback(seen) else plain(seen)
 
 
 def _bind(socket: zmq.Socket[bytes], option: str, config: TowerOptions) -> tuple[str, int]:
     address = str(getattr(config, option))
-    match = _ADDRESS.fullmatch(address)
-    if match is None or (match["port"] != "*" and int(match["port"]) > 65_535):
-        raise ConfigError(option, address, "must be tcp://HOST:PORT, as tcp://127.0.0.1:5556")
-    port = "*" if match["port"] in ("0", "*") else match["port"]
     try:
-        socket.bind(f"tcp://{match['host']}:{port}")
+        where = parse_endpoint(re.sub(r":\*$", ":0", address))  # as ZeroMQ writes any port
+    except ValueError:
+        why = "must be tcp://HOST:PORT, as tcp://127.0.0.1:5556"
+        raise ConfigError(option, address, why) from None
+    host = bracketed(where.host)
+    try:
+        port = bind(socket, host, where.port)
     except zmq.ZMQError as error:
         raise ConfigError(option, address, f"cannot be bound to: {why_unbound(error)}") from None
     check_closed(socket, option, address, config)
-    return match["host"], int(last_endpoint(socket).rpartition(":")[2])
+    return host, port
 
 
 def _reachable(bound_host: str, config: TowerOptions) -> str:
@@ -307,15 +306,15 @@ def _reachable(bound_host: str, config: TowerOptions) -> str:
     Raises:
         ConfigError: it would join towers of other machines, whose nodes cannot reach it.
     """
-    is_any = bound_host in ("*", "0.0.0.0", "[::]")  # noqa: S104 -- compared with, not bound to
+    is_everywhere = is_any(bound_host)
     if not config.join:
-        return network_host() if is_any else bound_host
-    host = AUTO_HOST if is_any else bound_host
+        return network_host() if is_everywhere else bound_host
+    host = AUTO_HOST if is_everywhere else bound_host
     try:
         own = own_host(NodeOptions(tower=config.join, host=host))
     except ConfigError:
         why = f"tower {config.join[0]} is on another machine, whose nodes cannot connect there"
-        if is_any:
+        if is_everywhere:
             why = f"tower {config.join[0]} has a loopback address here: name another one of it"
             raise ConfigError("join", str(config.join[0]), why) from None
         cure = "set it, and pub_address, to tcp://*:PORT or this machine's address"
@@ -323,4 +322,4 @@ def _reachable(bound_host: str, config: TowerOptions) -> str:
     except OSError as error:
         why = f"none can be reached ({error.strerror})"
         raise ConfigError("join", ", ".join(map(str, config.join)), why) from None
-    return network_host() if is_any and is_loopback(own) else own
+    return network_host() if is_everywhere and is_loopback(own) else own

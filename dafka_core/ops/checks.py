@@ -20,13 +20,13 @@ from dafka_core.flight.store_location import TCP_SCHEMES, UNIX_SCHEME
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
-from dafka_core.nodes.addresses import is_loopback
 from dafka_core.ops.findings import Finding, ok, problem, warning
 from dafka_core.ops.port_probe import LOCKED, TowerFacts, check_towers
 from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.security.credentials import parsed
 from dafka_core.security.key_files import PUBLIC, SECRET, AllowedKey, read_secret
 from dafka_core.security.permissions import TOWER
+from dafka_core.system.hosts import is_loopback
 
 
 class FileAccess(Enum):

@@ -20,16 +20,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from dafka_core.config.node_options import INSECURE_ENVIRONMENT, HostPort, SecurityOptions
+from dafka_core.config.node_options import INSECURE_ENVIRONMENT, SecurityOptions
 from dafka_core.errors import ConfigError
-from dafka_core.nodes.addresses import LOCALHOST, is_loopback
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.health import is_alive, is_ready
-from dafka_core.ops.metrics_options import MetricsOptions, listen_address
+from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.watched_nodes import WatchedNodes
 from dafka_core.security.web_access import WHY, Answer, Door, bearer, is_own_name
 from dafka_core.system.closing import ProcessBound
+from dafka_core.system.hosts import LOCALHOST, HostPort, host_port, is_loopback, listen
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -129,12 +129,11 @@ class MetricsEndpoint(ProcessBound):
         given = {"metrics_topics": topics, "metrics_token_file": token_file or None}
         said = {name: value for name, value in given.items() if value is not None}
         config = MetricsOptions.build({"metrics": listen, **said})
-        where = listen_address(str(config.metrics))
+        where = host_port(str(config.metrics))
         visitors = Visitors(where.host, config, SecurityOptions(insecure=insecure))
         self._nodes = WatchedNodes(config.metrics_topics)
-        self._server = _listening(where, self._nodes, visitors, listen)
-        host, port = self._server.server_address[:2]
-        self.address = HostPort(str(host), int(port))
+        self._server = _listening(where, self._nodes, visitors)
+        self.address = where._replace(port=self._server.server_port)
         """Where it listens."""
         self._thread = NodeThread("dafka-metrics", self._server.serve_until_closed)
         self._thread.start()
@@ -142,7 +141,7 @@ class MetricsEndpoint(ProcessBound):
     @property
     def url(self) -> str:
         """Where it is, for programs."""
-        return f"http://{self.address}"
+        return self.address.url
 
     def add(self, *nodes: Node) -> None:
         """Has it tell of more nodes.
@@ -196,28 +195,20 @@ def serve_metrics(
     return endpoint
 
 
-def _listening(where: HostPort, nodes: WatchedNodes, visitors: Visitors, listen: str) -> _Server:
+def _listening(where: HostPort, nodes: WatchedNodes, visitors: Visitors) -> _Server:
     try:
         from prometheus_client import make_wsgi_app  # noqa: PLC0415 -- an extra
 
         from dafka_core.ops.collector import registry_of  # noqa: PLC0415 -- it imports that
     except ImportError:
         why = "needs prometheus-client: pip install 'dafka-spark[metrics]'"
-        raise ConfigError("metrics", listen, why) from None
+        raise ConfigError("metrics", str(where), why) from None
     try:
-        family, *_, address = socket.getaddrinfo(
-            *where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return _Server(
-            family,
-            (str(address[0]), int(address[1])),
-            nodes,
-            visitors,
-            make_wsgi_app(registry_of(nodes)),
-        )
+        listener = listen(where, MAX_REQUESTS)
     except OSError as error:
         why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
         raise ConfigError("metrics", str(where), why) from error
+    return _Server(listener, nodes, visitors, make_wsgi_app(registry_of(nodes)))
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -229,13 +220,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(
         self,
-        family: socket.AddressFamily,
-        address: tuple[str, int],
+        listener: socket.socket,
         nodes: WatchedNodes,
         visitors: Visitors,
         numbers: WSGIApplication,
     ) -> None:
-        self.address_family = family
         self._lock = threading.Lock()
         self._asking: dict[socket.socket, tuple[str, float]] = {}  # from where and since when
         self._answered: set[socket.socket] = set()
@@ -244,17 +233,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._numbers = numbers
         self._scrape = threading.Lock()
         self._wanted = True
-        super().__init__(address, _Handler)
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        # Not by ``server_bind``, which asks a name server for this machine's name.
+        self.server_name, self.server_port = listener.getsockname()[:2]
+        self.setup_environ()
         self.timeout = None
         self.set_app(self._answer)
-
-    def server_bind(self) -> None:
-        """Binds without asking a name server what this machine is called."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
 
     def serve_until_closed(self) -> None:
         self.serve_forever(poll_interval=0.5)

@@ -1,37 +1,25 @@
-"""The options of a process that tells how its nodes are."""
+"""The options of the metrics endpoint."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dafka_core.config.node_options import HOST, HostPort
 from dafka_core.config.options import Options, option
+from dafka_core.system.hosts import host_port
 
 LOOPBACK: Final = "127.0.0.1"
 
-_ADDRESS: Final = re.compile(rf"(?a)(?:(?P<host>{HOST}|\*):)?(?P<port>\d{{1,5}})")
-
-
-def listen_address(text: str) -> HostPort:
-    """What ``[HOST:]PORT`` names, loopback without a host; ValueError for any other text."""
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None or int(match["port"]) >= 65_536:
-        raise ValueError(
-            "must be HOST:PORT or a port, as 127.0.0.1:9108; port 0 lets the system choose"
-        )
-    host = (match["host"] or LOOPBACK).strip("[]")
-    return HostPort("0.0.0.0" if host == "*" else host, int(match["port"]))  # noqa: S104 -- asked for
-
 
 def _parse(value: Any) -> str:
-    return str(listen_address(str(value)))
+    """Parse ``[HOST:]PORT``; without a host the port is this machine's alone."""
+    text = str(value).strip()
+    return str(host_port(f"{LOOPBACK}:{text}" if text.isdecimal() else text))
 
 
 @dataclass(frozen=True)
 class MetricsOptions(Options):
-    """What a process takes whose nodes are watched."""
+    """The options of a process that serves metrics of its nodes."""
 
     metrics: str | None = option(
         None,

@@ -8,13 +8,14 @@ nodes do not need it.  RFC 46 leaves the frames open; these are the C tower's (d
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
 from dafka_core.model.name_limits import check_node_address
+from dafka_core.system.hosts import ANY, bracketed, is_host, parse_endpoint
 
 BEACON: Final = b"B"
 WELCOME: Final = b"W"
@@ -30,9 +31,6 @@ MAX_HOST_BYTES: Final = 255
 
 TWIN_CONFIRMED_S: Final = 0.5
 """A node that was started again may still hear beacons of its earlier life, but not for so long."""
-
-_HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*")
-_ENDPOINT: Final = re.compile(rf"tcp://({_HOST.pattern}):([0-9]{{1,5}})")
 
 
 class NodeBeacon(NamedTuple):
@@ -110,19 +108,20 @@ def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
     return TowerBeacon(_node(frames[1]), endpoint)
 
 
+@lru_cache(MAX_PEERS)  # each endpoint comes again with every beacon
 def check_endpoint(endpoint: str) -> None:
     """Raises ProtocolError unless it is one that towers announce."""
-    match = _ENDPOINT.fullmatch(endpoint)
-    if match is None or len(match[1]) > MAX_HOST_BYTES or not 0 < int(match[2]) < 65_536:
+    try:
+        host, port = parse_endpoint(endpoint)
+    except ValueError:
+        host, port = ANY, 0
+    if host == ANY or len(host) > MAX_HOST_BYTES or not port:
         raise ProtocolError("an endpoint must be tcp://HOST:PORT")
 
 
 def endpoint_of(beacon: NodeBeacon, seen_host: str) -> str:
     """The endpoint to announce for a node; ``seen_host`` stands in for an empty host."""
-    host = beacon.host or seen_host
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    return f"tcp://{host}:{beacon.port}"
+    return f"tcp://{bracketed(beacon.host or seen_host)}:{beacon.port}"
 
 
 class Twin(NamedTuple):
@@ -253,7 +252,7 @@ def _ascii(frame: bytes) -> str:
 
 def _host(frame: bytes) -> str:
     host = _ascii(frame)
-    if len(host) > MAX_HOST_BYTES or not _HOST.fullmatch(host):
+    if len(host) > MAX_HOST_BYTES or host == ANY or not is_host(host):
         raise ProtocolError("what tells of a node has the name or the address of its host")
     return host
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 import time
+from ipaddress import ip_network
 from typing import Final
+
+from dafka_core.system.hosts import address_of, plain
 
 MOST_WRONG: Final = 10
 """Wrong guesses of an address in a minute, after which none of it is looked at."""
@@ -47,13 +49,10 @@ class Guesses:
 
 def guesser(address: str) -> str:
     """Of the newer protocol one user has as many addresses as it likes, of one network."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if found.version == 4 or found.ipv4_mapped:
-        return str(found)
-    return str(ipaddress.ip_network((found, 64), strict=False))
+    found = address_of(address.partition("%")[0])
+    if found is None or found.version == 4:
+        return plain(address)
+    return str(ip_network((found, 64), strict=False))
 
 
 SAY_AGAIN_S: Final = 60.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import logging
 import re
 import secrets
@@ -18,6 +17,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.model.names import printable
 from dafka_core.security.throttles import MOST_WRONG, Guesses, guesser
 from dafka_core.system.files import open_new, others_can_read
+from dafka_core.system.hosts import address_of, is_loopback
 
 MIN_CHARACTERS: Final = 16
 MAX_CHARACTERS: Final = 1_024
@@ -161,8 +161,4 @@ def is_own_name(host: str, names: Collection[str], *, is_local: bool) -> bool:
         return False
     if name in names:
         return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return address.is_loopback or not is_local
+    return address_of(name) is not None and (is_loopback(name) or not is_local)

@@ -275,7 +275,7 @@ def _make(directory: Path) -> None:
     try:
         make_directory(directory, OWNERS_ALONE)
     except OSError as error:
-        why = f"it cannot be made ({error.strerror})"
+        why = f"it cannot be made ({error.strerror}): set --dir to a directory that can"
         # ``Path.exists`` raises where a name is too long.
         above = (directory, *directory.absolute().parents)
         found = next(each for each in above if os.path.exists(each))  # noqa: PTH110

@@ -20,7 +20,7 @@ from dafka_core.cli.app import app
 from dafka_core.cli.flags import SETTINGS, of_table
 from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
 from dafka_core.config.options import Options
-from dafka_core.ops.metrics_options import MetricsOptions, listen_address
+from dafka_core.ops.metrics_options import MetricsOptions
 from tests.integration.ops.conftest import ask
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -91,7 +91,7 @@ def test_each_line_is_one_that_dafka_takes(whose: str, arguments: list[str]) -> 
         assert found["host"] == "auto", whose
         assert found["wait_for_tower"], whose
     if arguments[0] != "console" and "service" not in whose:
-        assert listen_address(found["metrics"]) == ("0.0.0.0", 9108), whose
+        assert found["metrics"] == "*:9108", whose
 
 
 def test_units_take_their_settings_from_the_file_and_a_second_store_has_its_own_ports(
@@ -286,7 +286,7 @@ def test_opentelemetrys_collector_asks_where_nodes_answer() -> None:
     [job] = config["receivers"]["prometheus"]["config"]["scrape_configs"]
     assert not {"metrics_path", "scheme"} & {*job}  # the usual ones, which are a node's
     [target] = job["static_configs"][0]["targets"]
-    assert target == str(listen_address("9108"))  # as the pages have it
+    assert target == MetricsOptions.build({"metrics": "9108"}).metrics  # as the pages have it
     assert f'job="{job["job_name"]}"' in (DEPLOY / "prometheus/dafka_rules.yml").read_text("utf-8")
 
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self, cast
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dafka_core import Store
-from dafka_core.config.node_options import HostPort
 from dafka_core.model.records import TopicPartition
 from dafka_core.system.closing import Closing
+from dafka_core.system.hosts import HostPort
 from dafka_kafka.api_versions import Api
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways

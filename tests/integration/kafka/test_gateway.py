@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dafka_core import Store
-from dafka_core.config.node_options import HostPort
 from dafka_core.errors import ConfigError, ForkedError
+from dafka_core.system.hosts import HostPort
 from dafka_core.testing import wait_until
 from dafka_kafka.gateway import Gateway
 

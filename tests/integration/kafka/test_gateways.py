@@ -143,6 +143,7 @@ def test_what_is_no_announcement_is_passed_over(start: Start) -> None:
         b'{"v": 1, "host": "elsewhere", "port": 65536}',
         b'{"v": 1, "host": "else where", "port": 1}',
         b'{"v": 1, "host": "elsewhere"}',
+        b'{"v": 1, "host": "*", "port": 1}',
         b'{"v": 1, "host": "' + b"x" * 5_000 + b'", "port": 1}',
     ]
     put(two, said, *wrong)

@@ -16,11 +16,11 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from confluent_kafka.admin import AdminClient
 
 from dafka_core import Store
-from dafka_core.config.node_options import HostPort
 from dafka_core.model.log_entries import Notes
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.retention import StoreClock
+from dafka_core.system.hosts import HostPort
 from dafka_core.testing import wait_until
 from dafka_kafka import produce
 from dafka_kafka.errors import KafkaError

@@ -17,9 +17,9 @@ import pytest
 import trustme
 
 from dafka_core import Store
-from dafka_core.config.node_options import HostPort
 from dafka_core.errors import ConfigError
 from dafka_core.nodes.process_limits import raise_limit
+from dafka_core.system.hosts import HostPort
 from dafka_core.testing import wait_until
 from dafka_kafka.api_versions import Api
 from dafka_kafka.gateway import Gateway

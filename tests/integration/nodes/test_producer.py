@@ -193,6 +193,26 @@ def test_a_call_keeps_its_offsets_together(produce: Produce, raw: Raw) -> None:
     assert small == [20_000]
 
 
+def test_records_of_other_threads_come_before_or_after_a_call(produce: Produce) -> None:
+    producer, count = produce("t", max_unacked_records=10**7, close_timeout_s=0), 10**6
+    small: list[int] = []
+    ended = threading.Event()
+
+    def publish() -> None:
+        while not ended.is_set():
+            small.append(producer.publish(b""))
+
+    other = threading.Thread(target=publish)
+    other.start()
+    wait_until(lambda: small)
+    first = producer.publish_many([b""] * count)
+    ended.set()
+    other.join(PATIENCE_S)
+    assert [offset for offset in small if first <= offset < first + count] == []
+    with pytest.raises(NotAcknowledgedError):
+        producer.close()
+
+
 def test_unacknowledged_records_are_an_error_that_counts_them(produce: Produce, raw: Raw) -> None:
     producer, peer = produce("t"), raw()
     peer.wait_until_subscribed(subscription(Ack, producer.address))
@@ -235,6 +255,8 @@ def test_nothing_is_taken_while_it_closes(tower: str, store: Store) -> None:
     producer = Producer("t", tower=tower)
     producer.publish(b"0")
     producer.close()
+    with pytest.raises(ClosedError, match="the producer is closed"):
+        producer.publish(b"1")
     with pytest.raises(ClosedError, match="the producer is closed"):
         producer.publish_many(values(3))
     assert stored(store, "t", producer.address) == [b"0"]

@@ -178,3 +178,11 @@ def test_peers_without_a_host_meet(raw: Callable[..., RawPeer]) -> None:
     first, second = raw(host=""), raw(host="")
     first.wait_until_met(second.address)
     second.wait_until_met(first.address)
+
+
+def test_a_tower_of_both_families_announces_ipv4_addresses_as_such() -> None:
+    anywhere = {"sub_address": "tcp://*:0", "pub_address": "tcp://*:0"}
+    with Tower(**anywhere, insecure=True) as tower, RawPeer(tower.tower, host="") as peer:
+        wait_until(lambda: any(each[:1] == [b"B"] for each in peer.beacons))
+        endpoint = f"tcp://{tower.host}:{peer._port}"
+        assert [b"B", peer.address.encode(), endpoint.encode()] in peer.beacons

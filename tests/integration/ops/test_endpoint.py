@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused_before_anything_is_served(
 ) -> None:
     with MetricsEndpoint() as endpoint, pytest.raises(ConfigError, match="cannot listen there"):
         MetricsEndpoint(str(endpoint.address))
-    with pytest.raises(ConfigError, match="must be HOST:PORT or a port"):
+    with pytest.raises(ConfigError, match="must be HOST:PORT, as"):
         MetricsEndpoint("nowhere")
     with (
         Tower(**ANY_PORTS) as tower,

@@ -76,6 +76,13 @@ def test_values_of_programs_become_texts() -> None:
     assert SourceOptions.of({"subscribe": texts["subscribe"]}).subscribe == ("a,b", "c\n")
 
 
+def test_hosts_may_have_ipv6_addresses() -> None:
+    stores = read(stores="grpc://[::1]:5,grpc+tls://[fd00::7]:6").mesh_address.stores
+    assert stores == ("grpc://[::1]:5", "grpc+tls://[fd00::7]:6")
+    mesh = read(tower="[fd00::7],[fe80::7%eth0]:1:2", host="::1").mesh_address
+    assert (mesh.tower, mesh.host) == ("[fd00::7]:5556:5557,[fe80::7%eth0]:1:2", "[::1]")
+
+
 NO_OPTION = "there is no such option"
 SEVERAL = "name what to read with exactly one of subscribe, "
 READ = {"subscribe": "t"}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dafka_core.model.values import Values
 from dafka_core.nodes.producer import Unacked
 
 
-def test_what_is_acknowledged_counts_no_more() -> None:
-    unacked = Unacked()
-    for end, size_bytes in ((2, 10), (5, 20), (6, 40)):
-        unacked.add(end, size_bytes)
-    assert unacked.size_bytes == 70
-    unacked.drop_until(4)  # in the middle of the second
-    assert unacked.size_bytes == 60
-    unacked.drop_until(6)
-    assert unacked.size_bytes == 0
+def test_acknowledged_records_are_counted_no_more() -> None:
+    unacked, values = Unacked(), [b"x" * size for size in (4, 6, 7, 8, 5, 40)]
+    for start, end in ((0, 2), (2, 5), (5, 6)):
+        unacked.add(end, Values.of(values[start:end]))
+    unacked.size_bytes = 70
+    for offset, left in ((0, 70), (1, 66), (4, 45), (4, 45), (5, 40), (6, 0)):
+        unacked.drop_until(offset)
+        assert unacked.size_bytes == left

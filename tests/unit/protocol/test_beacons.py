@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import (
-    MAX_HOST_BYTES,
     MAX_PEERS,
     NodeBeacon,
     PeerTable,
@@ -30,11 +29,14 @@ from dafka_core.protocol.beacons import (
 ME = "640AC1809C7044FD9C4E5673ABD1BC5E"
 NODE = "C907107406D149E897A2DEA4F157F211"
 EXPIRY_S = 4.0
-LONG_HOST = "h" * MAX_HOST_BYTES
+LONG_HOST = f"{'h.' * 127}h"  # of MAX_HOST_BYTES
 
 HOSTS = ["127.0.0.1", "node-1.example.org", "a_b", "7", "[::1]", "[fe80::1%eth0]", LONG_HOST]
 BAD_HOSTS = [
     LONG_HOST + "h",
+    "h" * 64,
+    "[1.2.3.4]",
+    "[12345::]",
     "::1",
     "*",
     "a b",

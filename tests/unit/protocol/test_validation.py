@@ -284,7 +284,7 @@ def test_stores_known_are_checked(known: KnownStore, why: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_stores_known_are_limited(layout: str) -> None:
-    host = "tcp://" + "h" * 255 + ":65535"
+    host = f"tcp://{'h.' * 127}h:65535"
     longest = [KnownStore(f"S{n}".ljust(255, "x"), host, 1, True) for n in range(MAX_STORES)]
     told = m.StoresKnown("C", "S", tuple(longest))
     assert decode(encode(told, layout)) == told

@@ -1,0 +1,149 @@
+"""Nodes on machines with only IPv6, and names with addresses of one or both families."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dafka_core.testing import wait_until
+from tests.chaos.networks import Process, unshare_works
+from tests.chaos.nodes import Node, environment
+
+LINK = "fe80::7%cable"
+IPV6_ONLY = (
+    "ip link set lo up && ip addr del 127.0.0.1/8 dev lo && "
+    "ip link add cable type veth peer name far && ip link set far up && ip link set cable up && "
+    "ip addr add fe80::7/64 dev cable nodad && ip addr add fd00::7/64 dev cable nodad && "
+    "ip route add default via fe80::1 dev cable"
+)
+BOTH_FAMILIES = "ip link set lo up"
+NAMES = "127.0.0.1 localhost both four\n::1 localhost both six\n"
+
+
+class Machine:
+    """A machine of its own, with a network and names as a script of the shell makes them."""
+
+    def __init__(self, stack: contextlib.ExitStack, directory: Path, script: str) -> None:
+        self._stack, self._directory = stack, directory
+        hosts = directory / "hosts"
+        hosts.write_text(NAMES)
+        setup = f"{script} && mount --bind {hosts} /etc/hosts"
+        pid = Process(stack, ["unshare", "-rnm"], setup).pid
+        enter = ("nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials")
+        self._enter: Sequence[str] = enter
+
+    def start(self, what: str, *arguments: str) -> Node:
+        log = self._directory / f"{what}.log"
+        return self._stack.enter_context(Node(what, arguments, log, self._enter))
+
+    def start_tower(self, host: str) -> str:
+        """Starts a tower that listens at a host; returns its address."""
+        at = ("--sub-address", f"tcp://{host}:0", "--pub-address", f"tcp://{host}:0")
+        return str(self.start("tower", *at, "--insecure").ready()["tower"])
+
+    def start_store(self, tower: str, host: str, *arguments: str) -> dict[str, object]:
+        directory = str(self._directory / "store")
+        at = ("--dir", directory, "--tower", tower, "--host", host, "--insecure")
+        return self.start("store", *at, *arguments).ready()
+
+    def run(self, *arguments: str, given: str = "") -> str:
+        """Runs a command; returns its output."""
+        done = subprocess.run(
+            [*self._enter, sys.executable, "-m", "dafka_core.cli", *arguments],
+            input=given,
+            capture_output=True,
+            env=environment(),
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, (arguments, done.stderr)
+        return done.stdout
+
+    def check(self, tower: str, host: str) -> None:
+        """Passes a record through the mesh and back, and runs the checks."""
+        at = ("--tower", tower, "--host", host, "--insecure")
+        self.run("produce", "t", *at, given="one\n")
+        assert self.run("consume", "t", "--from-beginning", "--count", "1", *at) == "one\n"
+        self.run("status", *at)
+        assert "store" in self.run("doctor", *at)
+
+
+Make = Callable[[str], Machine]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Make]:
+    if not unshare_works("-rnm", IPV6_ONLY):
+        pytest.skip(
+            "needs network namespaces with IPv6: install iproute2 and util-linux, and set the "
+            "sysctls kernel.unprivileged_userns_clone=1 and net.ipv6.conf.all.disable_ipv6=0"
+        )
+    with contextlib.ExitStack() as stack:
+        yield lambda script: Machine(stack, tmp_path, script)
+
+
+def port_of(tower: str) -> str:
+    return tower.rpartition("]:")[2] if "]" in tower else tower.partition(":")[2]
+
+
+def test_a_machine_without_ipv4_runs_a_cluster(machine: Make) -> None:
+    only = machine(IPV6_ONLY)
+    tower = only.start_tower("*")
+    assert tower.startswith("[fd00::7]:")
+    store = only.start_store(tower, "auto", "--kafka", "[::1]:0", "--metrics", "[::1]:0")
+    assert str(store["kafka"]).startswith("[::1]:")
+    assert any(str(each).startswith("grpc://[fd00::7]:") for each in store["flight"])  # type: ignore[attr-defined]
+    only.check(tower, "auto")
+    only.check(tower, "[fd00::7]")
+    only.run("topics", "--stores", str(store["flight"][-1]))  # type: ignore[index]
+    console = only.start("console", "--listen", "[::1]:0", "--tower", tower, "--host", "auto")
+    assert str(console.ready()["url"]).startswith("http://[::1]:")
+
+
+def test_a_link_local_address_needs_its_scope(machine: Make) -> None:
+    only = machine(IPV6_ONLY)
+    tower = only.start_tower(f"[{LINK}]")
+    store = only.start("store", "--dir", "d", "--tower", tower, "--host", "auto", "--insecure")
+    assert store.end() == 2
+    assert f"Arrow Flight cannot listen at the link-local address {LINK}" in store.said
+    only.start_store(tower, "auto", "--flight-port", "off")
+    at = ("--tower", tower, "--host", "auto", "--insecure")
+    only.run("produce", "t", *at, given="one\n")
+    assert only.run("consume", "t", "--from-beginning", "--count", "1", *at) == "one\n"
+
+
+@pytest.mark.parametrize(
+    ("listens", "name", "host"),
+    [
+        ("127.0.0.1", "both", "both"),
+        ("[::1]", "both", "both"),
+        ("[::1]", "six", "six"),
+        ("six", "both", "four"),
+        ("*", "six", "six"),
+    ],
+)
+def test_a_name_is_connected_to_by_either_family(
+    machine: Make, listens: str, name: str, host: str
+) -> None:
+    both = machine(BOTH_FAMILIES)
+    tower = f"{name}:{port_of(both.start_tower(listens))}"
+    both.start_store(tower, host)
+    both.check(tower, host)
+
+
+def test_a_node_follows_its_tower_to_the_other_family(machine: Make, tmp_path: Path) -> None:
+    both = machine(BOTH_FAMILIES)
+    ports = ("--sub-address", "tcp://{0}:7101", "--pub-address", "tcp://{0}:7102")
+    first = both.start("tower", *(each.format("127.0.0.1") for each in ports))
+    first.ready()
+    both.start_store("both:7101:7102", "both")
+    first.kill()
+    both.start("tower", *(each.format("[::1]") for each in ports)).ready()
+    at = ("--tower", "both:7101:7102", "--host", "both", "--insecure")
+    wait_until(lambda: "store" in both.run("nodes", *at))
