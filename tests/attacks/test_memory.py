@@ -14,8 +14,10 @@ import pytest
 import zmq
 
 from dafka_core import Consumer, Producer
+from dafka_core.config.node_options import NodeOptions
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import RecordMessage
+from dafka_core.testing import wait_until
 from tests.attacks.bare import (
     LAST,
     MORE,
@@ -26,6 +28,7 @@ from tests.attacks.bare import (
     send_until_ended,
     subscriptions,
 )
+from tests.attacks.world import Attacker, attacked
 from tests.integration.cli.processes import ANY_PORTS, Dafka
 from tests.integration.nodes.peers import PATIENCE_S
 
@@ -34,6 +37,7 @@ LARGE = frame(bytes(4_000), MORE) * 20
 """Parts of a message that does not end."""
 
 TOPIC_BYTES = 200
+MAX_SUBSCRIBED_BYTES = NodeOptions().max_subscribed_bytes
 
 
 class Victim(NamedTuple):
@@ -153,3 +157,26 @@ def test_a_tower_passes_on_only_subscriptions_to_beacons(world: World) -> None:
             endpoint_of_node(world.tower)  # a later subscription has been read
             assert stranger.poll(int(1_000 * PATIENCE_S))
         assert not node.poll(100)
+
+
+@pytest.mark.parametrize("who", [Attacker.IN_THE_OPEN, Attacker.INSIDER])
+def test_quotas_are_those_of_owners_of_keys_too(
+    who: Attacker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Subscriptions count even if the key does not allow them, as ZeroMQ keeps them."""
+    with attacked(tmp_path, who, b"M") as (world, raw):
+        assert world.store is not None
+        raw.wait_until_met(world.store.address)
+        quotas = world.store.parts.mesh._quotas
+        for number in range(MAX_SUBSCRIBED_BYTES // TOPIC_BYTES + 1):
+            raw.subscribe(b"M%d" % number + bytes(TOPIC_BYTES))
+        wait_until(lambda: quotas.count > 0)
+
+        def is_refused() -> bool:
+            raw.send_frames([b"M" + bytes(10)] * 4)
+            return "sends a message of too many frames" in caplog.text
+
+        wait_until(is_refused)
+        if who is Attacker.INSIDER:
+            assert "with key mallory, which" in caplog.text
+        world.publish()
