@@ -1,7 +1,6 @@
 """Limits on what one connection makes a node hold in memory, counted in bytes.
 
-ZeroMQ keeps the frames of a message until the last one has arrived, however many there are, and
-keeps every subscription, at about 100 bytes for each byte of its prefix.  No option of ZeroMQ
+ZeroMQ keeps any number of frames of a message until the last one has arrived, and keeps every subscription, at about 100 bytes for each byte of its prefix.  No option of ZeroMQ
 bounds either.  So the node compares the bytes that the kernel has received on each connection with
 the messages that ZeroMQ has delivered from it, and shuts down connections above a quota.
 
@@ -47,7 +46,7 @@ OBSERVED_BYTES: Final = 8 << 20
 with a record can be larger: the largest other one has 5.4 MB."""
 
 OBSERVED_S: Final = 0.3
-"""Time in which the loop must have read a message of an observed connection, if there is one."""
+"""Time in which the loop must have read a message of an observed connection, if one has come."""
 
 GROWTH_BYTES: Final = 64 << 20
 GROWTH_FACTOR: Final = 4
@@ -98,7 +97,7 @@ class ConnectionQuotas:
         subscribed_bytes: quota of the subscriptions of one connection.
         owner_of: names the key of a connection by its descriptor, for the log.
         encrypted: whether connections are encrypted.
-        option: the option that sets the quota, for the log; empty if there is none.
+        option: the option that sets the quota, for the log; may be empty.
 
     Attributes:
         observed: descriptors of connections of which the loop must note the next message.
@@ -207,7 +206,7 @@ class ConnectionQuotas:
         """Skip frames of an invalid message.
 
         Raises:
-            zmq.Again: there are more than fit into one turn of the loop.
+            zmq.Again: more remain than fit into one turn of the loop.
         """
         if socket not in self.unfinished:
             return
@@ -251,7 +250,7 @@ class ConnectionQuotas:
     # -- called by the checking thread -------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Shut down the connections whose bytes are above their quotas."""
+        """Shut down the connections above their quotas."""
         with self._lock:
             for _, monitor in self._monitors:
                 self._hear(monitor)
@@ -285,7 +284,7 @@ class ConnectionQuotas:
         else:
             is_read, is_above = self._observe(now, descriptor, each, unread_bytes)
         if is_above:
-            why = f"has sent {unread_bytes} bytes that are no complete message"
+            why = f"has sent {unread_bytes} bytes without a complete message"
             self.end(descriptor, f"{why}: its quota is {each.limit_bytes}")
         elif is_read:
             each.counted_bytes, each.noted, each.observed_at = received_bytes, False, 0.0
@@ -321,7 +320,7 @@ class ConnectionQuotas:
 
 
 class _Checker:
-    """The thread that checks the connections of all nodes of the process, while there are any."""
+    """The thread that checks the connections of all nodes of the process; it ends with the last node."""
 
     def __init__(self) -> None:
         self.reset()
