@@ -1,8 +1,9 @@
 """Limits on what one connection makes a node hold in memory, counted in bytes.
 
-ZeroMQ keeps any number of frames of a message until the last one has arrived, and keeps every subscription, at about 100 bytes for each byte of its prefix.  No option of ZeroMQ
-bounds either.  So the node compares the bytes that the kernel has received on each connection with
-the messages that ZeroMQ has delivered from it, and shuts down connections above a quota.
+ZeroMQ keeps any number of frames of a message until the last one has arrived, and keeps every
+subscription, at about 100 bytes for each byte of its prefix.  No option of ZeroMQ bounds either.
+So the node compares the bytes that the kernel has received on each connection with the messages
+that ZeroMQ has delivered from it, and shuts down connections above a quota.
 
 One thread checks the connections of all nodes of the process, because ZeroMQ applies subscriptions
 in the loop's thread and a flood of them keeps the loop from running.
