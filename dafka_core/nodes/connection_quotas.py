@@ -321,7 +321,7 @@ class ConnectionQuotas:
 
 
 class _Checker:
-    """The thread that checks the connections of all nodes of the process; it ends with the last node."""
+    """The thread that checks the connections of all nodes of the process."""
 
     def __init__(self) -> None:
         self.reset()
