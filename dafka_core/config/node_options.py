@@ -382,6 +382,13 @@ class NodeOptions(PeerLimitOptions, SecurityOptions):
         unit="messages",
         minimum=1_000,
     )
+    max_subscribed_bytes: int = option(
+        1 << 20,
+        "the subscriptions of one peer at this node: some 10,000 topics; each byte takes about "
+        "100 bytes of memory here, and a peer with more is disconnected",
+        unit="bytes",
+        minimum=65_536,
+    )
     max_record_bytes: int = option(
         MAX_VALUE_BYTES,
         "larger records are not published, and peers send none to this node, but those of up to "

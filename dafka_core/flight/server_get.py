@@ -23,7 +23,7 @@ from dafka_core.flight.backup_requests import (
     batches,
 )
 from dafka_core.flight.columns import batch_of, packed_metadata, schema_of
-from dafka_core.flight.flight_errors import BEHIND, UnavailableError, refusing
+from dafka_core.flight.flight_errors import BEHIND, IDLE, UnavailableError, refusing
 from dafka_core.flight.requests import (
     AskedRange,
     GetManyRequest,
@@ -169,6 +169,9 @@ MAX_SCANNED_BYTES: Final = 64 << 20
 """What is looked at for one batch: a client hears of the store every tenth of a second or so, also
 where nothing fits."""
 
+PIECE_BYTES: Final = 1 << 20
+"""What is looked at between two checks that the client still waits: a second at most."""
+
 MAX_SCANNED_BLOCKS: Final = 64
 """Each costs more than its size says where it is small."""
 
@@ -180,11 +183,16 @@ def get_where(context: ServerContext, ticket: bytes, caller: Caller) -> flight.F
     with context.log.snapshot() as snapshot:
         _check_condition(snapshot, request, request.start)
     schema = schema_of(request.columns)
-    return flight.GeneratorStream(schema, _matched_batches(context, request, schema, stream))
+    batches = _matched_batches(context, request, schema, stream, caller)
+    return flight.GeneratorStream(schema, batches)
 
 
 def _matched_batches(
-    context: ServerContext, request: GetWhereRequest, schema: pa.Schema, stream: WatchedStream
+    context: ServerContext,
+    request: GetWhereRequest,
+    schema: pa.Schema,
+    stream: WatchedStream,
+    caller: Caller,
 ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
     """Batches with their metadata; between two of them the store keeps no block."""
     at, where = request.start, Where.parse(request.where)
@@ -192,7 +200,7 @@ def _matched_batches(
         while at < request.end:
             with refusing():
                 context.check_open()
-                found = _kept_from(context, request, where, at)
+                found = _kept_from(context, request, where, at, caller)
             batch = batch_of([found], schema)
             context.gets.add_sent(batch.nbytes)
             stream.wait(batch.nbytes)
@@ -203,9 +211,13 @@ def _matched_batches(
 
 
 def _kept_from(
-    context: ServerContext, request: GetWhereRequest, where: Where, at: int
+    context: ServerContext, request: GetWhereRequest, where: Where, at: int, caller: Caller
 ) -> KeptRecords:
-    """What is kept of the range from there on, as much as goes into one batch."""
+    """What is kept of the range from there on, as much as goes into one batch.
+
+    Raises:
+        UnavailableError: the client has gone, or the service ends.
+    """
     parts: list[KeptRecords] = []
     records = size_bytes = scanned_bytes = blocks = 0
     opens = request.envelope == AUTO
@@ -213,7 +225,10 @@ def _kept_from(
         _check_condition(snapshot, request, at)
         found = snapshot.read(request.tp, at, request.end)
         for block in coalesce(found, request.max_records, request.max_bytes):
-            for piece in block.split(request.max_records, request.max_bytes):
+            for piece in block.split(request.max_records, min(request.max_bytes, PIECE_BYTES)):
+                context.check_open()
+                if caller.is_gone():
+                    raise UnavailableError(IDLE, f"the client of a get of {request.tp} has gone")
                 part = kept(piece, where, opens=opens)
                 records += part.count
                 size_bytes += part.values.size_bytes

@@ -27,6 +27,7 @@ from dafka_core.errors import (
 )
 from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.addresses import bound
+from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
@@ -391,6 +392,12 @@ class Mesh(ProcessBound):
         self._wakened.setblocking(False)
         # Only subscriptions come in by it.
         self._pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, config.high_water_mark)
+        self._quotas = ConnectionQuotas(
+            config.max_subscribed_bytes,
+            self._key_name,
+            encrypted=bool(config.secret_key_file),
+            option="max_subscribed_bytes",
+        )
         self.beacon = self._bind()
         """Where peers reach the node."""
         self._subscribers = Subscribers(self._pub)
@@ -410,6 +417,7 @@ class Mesh(ProcessBound):
             self._poller,
             tell_peers_apart,
             self.security,
+            self._quotas,
         )
         """Used by the loop's thread only, once it has started."""
         self._thread = NodeThread(f"dafka-{kind}", self._run)
@@ -594,13 +602,18 @@ class Mesh(ProcessBound):
             self.security = Security(self._config, self._context)
             self.security.check_address(self.role.address)
             self.security.serve(self._pub)
+            self._quotas.watch(self._context, self._pub)
             host, port = bound(self._pub, self._config)
         except BaseException:
             self._close_sockets()
             raise
         return NodeBeacon(self.role.address, host, port)
 
+    def _key_name(self, descriptor: int) -> str:
+        return self.security.key_name(descriptor)
+
     def _close_sockets(self) -> None:
+        self._quotas.close()
         self._context.destroy()
         self._waker.close()
         self._wakened.close()
@@ -623,6 +636,7 @@ class Mesh(ProcessBound):
     def _round(self, more: bool) -> bool:
         ready = dict(self._poller.poll(0 if more else self._timeout_ms(time.monotonic())))
         now = time.monotonic()
+        self._quotas.rounds += 1
         if self._wakened.fileno() in ready:
             self._wakened.recv(4_096)  # all wakes, an octet each
         self.security.attend(now)
@@ -658,7 +672,7 @@ class Mesh(ProcessBound):
     def _receive_messages(
         self, now: float, socket: zmq.Socket[bytes], peer: str, sender: Permissions
     ) -> int:
-        others, size_bytes = receive_burst(socket, self._decoder)
+        others, size_bytes = receive_burst(socket, self._decoder, self._quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
@@ -680,7 +694,7 @@ class Mesh(ProcessBound):
         return size_bytes
 
     def _receive_subscriptions(self, now: float) -> None:
-        for frame, descriptor in received_subscriptions(self._pub, self.security):
+        for frame, descriptor in received_subscriptions(self._pub, self.security, self._quotas):
             self._subscribers.apply(frame)
             introduced = self.limits.apply(frame)
             if introduced is not None:

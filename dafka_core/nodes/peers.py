@@ -21,6 +21,7 @@ from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.errors import ProtocolError
 from dafka_core.model.records import Neighbour
 from dafka_core.nodes.addresses import is_elsewhere
+from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, ConnectionQuotas
 from dafka_core.nodes.process_limits import PER_PEER, PER_PEER_APART, PeerRoom
 from dafka_core.nodes.security import RefusedNodeError, Security, why_refused
 from dafka_core.nodes.sockets import (
@@ -446,6 +447,7 @@ class Peers:
         poller: zmq.Poller,
         tell_apart: bool,
         security: Security,
+        quotas: ConnectionQuotas,
     ) -> None:
         self.table = beacons.PeerTable(
             beacon.node, beacon.port, expiry_s=config.peer_expiry_ms / 1000
@@ -479,6 +481,8 @@ class Peers:
         self._config = config
         self._poller = poller
         self.security = security
+        self._quotas = quotas
+        quotas.left_alone = self.rates.paused
         self._refusals: dict[str, str] = {}  # why nodes do not let this one in, by their endpoints
         self.towers = Towers(beacon, config, context, poller, security)
         self._prefixes = dict.fromkeys(prefixes)
@@ -533,6 +537,7 @@ class Peers:
 
         Meanwhile messages wait in ZeroMQ's queues, and are dropped there when these are full.
         """
+        self._quotas.is_paused = not receiving
         polled_for = zmq.POLLIN if receiving else 0
         if polled_for != self._polled_for:
             self._polled_for = polled_for
@@ -597,6 +602,8 @@ class Peers:
         for monitor in self._monitors.values():
             if monitor in polled:
                 self._hear_of_connections(now, monitor)
+        if self._quotas.unfinished:
+            return
         for endpoint in [each for each, at in self._doubtful.items() if now >= at + DOUBT_S]:
             self._renew(now, endpoint)
         # Not while ZeroMQ may have freed a connection that it remembers by its place in memory: a
@@ -615,7 +622,7 @@ class Peers:
 
         Returns the nodes that are lost: they are known at no other endpoint.
         """
-        if now < self.beacon_due:
+        if now < self.beacon_due or self._quotas.unfinished:
             return []
         interval_s = self._config.beacon_interval_ms / 1000
         if self.tower_found and not self.table.announced:
@@ -681,6 +688,7 @@ class Peers:
             self._sockets[_ALL].disconnect(endpoint)
         elif endpoint in self._sockets:
             pair = self._sockets.pop(endpoint), self._monitors.pop(endpoint)
+            self._quotas.unfinished.discard(pair[0])
             self._poller.register(pair[0], 0)
             self._poller.register(pair[1], 0)
             close_watched(*pair)
@@ -691,6 +699,7 @@ class Peers:
             endpoint = event["endpoint"].decode()
             unreached = self._unreached.get(endpoint)
             round_trips = _ROUND_TRIPS.get(event["event"])
+            self._apply_quotas(event["event"], event["value"], endpoint)
             if round_trips is not None:
                 if unreached is not None and unreached.tried_at:
                     node, took_s = self.table.node_at(endpoint), now - unreached.tried_at
@@ -723,6 +732,14 @@ class Peers:
             socket.disconnect(endpoint)
             self.security.aim_at(socket, endpoint)
             connect(socket, endpoint, is_ipv6=family.is_ipv6)
+
+    def _apply_quotas(self, event: int, descriptor: int, endpoint: str) -> None:
+        if event == zmq.EVENT_CONNECTED:
+            sends_records = self.security.sender(endpoint).may_send_records
+            limit_bytes = OBSERVED_BYTES + (self._max_frame_bytes if sends_records else 0)
+            self._quotas.follow(descriptor, endpoint, limit_bytes)
+        elif event == zmq.EVENT_DISCONNECTED:
+            self._quotas.forget(descriptor, endpoint)
 
     def _hear_of_refusal(self, endpoint: str, event: int, value: int) -> None:
         why = why_refused(event, value, self.security)

@@ -391,6 +391,11 @@ class Security:
             return None
         return key
 
+    def key_name(self, descriptor: int) -> str:
+        """Return the name of the key by which a connection came; empty if it is unknown."""
+        _, key, allowed = self._inbound.get(descriptor, (None, "", NOBODY))
+        return escape(allowed.name) if key else ""
+
     def attend(self, now: float) -> None:
         """Answers ZeroMQ, reads the directory again when it is time, and ends what is revoked."""
         if self.own is None:

@@ -21,11 +21,12 @@ import zmq
 from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
 
 from dafka_core.config.node_options import C_LAYOUT, LIVE_BATCH_BYTES
+from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of
 from dafka_core.nodes.security import Security
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import BatchNumbers, encode, encode_batch_prefix, pack_batch_numbers
-from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT, MAX_FRAMES, RUN_BYTES
+from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT, RUN_BYTES
 from dafka_core.protocol.messages import DirectRecord, RecordMessage, pack_times
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.system.hosts import address_of, parse_endpoint
@@ -260,34 +261,46 @@ def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
             yield socket.recv_multipart(zmq.NOBLOCK)
 
 
-def received_frames(socket: zmq.Socket[bytes]) -> Iterator[list[zmq.Frame]]:
-    """The same as frames, which know whom they come from."""
+def received_frames(
+    socket: zmq.Socket[bytes], quotas: ConnectionQuotas, max_frames: int
+) -> Iterator[list[zmq.Frame]]:
+    """Receive messages of a bound socket, at most ``CONTROL_COUNT``.
+
+    A message of more frames ends its connection, and is skipped.
+    """
     with contextlib.suppress(zmq.Again):
+        quotas.skip(socket)
         for _ in range(CONTROL_COUNT):
-            yield socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            frames = [socket.recv(zmq.NOBLOCK, copy=False)]
+            while frames[-1].more and len(frames) < max_frames:
+                frames.append(socket.recv(copy=False))
+            if frames[-1].more:
+                quotas.refuse_message(socket, frames[-1])
+                continue
+            quotas.note(descriptor_of(frames[0]))
+            yield frames
 
 
 def received_subscriptions(
-    socket: zmq.Socket[bytes], security: Security
+    socket: zmq.Socket[bytes], security: Security, quotas: ConnectionQuotas
 ) -> Iterator[tuple[bytes, int]]:
     """Subscriptions that have come, at most ``CONTROL_COUNT``, and the descriptors they came by.
 
     What the owners of keys are not allowed to be sent is left out.
     That is -1 where ZeroMQ does not say, as for what it takes back itself when a peer has gone.
     """
-    for frame, *_ in received_frames(socket):
+    for (frame,) in received_frames(socket, quotas, 1):
+        descriptor = descriptor_of(frame)
+        quotas.subscribe(descriptor, frame.bytes)
         key = security.owner(frame)
         octets = None if key is None else security.granted(key, frame.bytes)
-        if octets is None:
-            continue
-        try:
-            descriptor = int(frame.get(zmq.SRCFD))
-        except zmq.ZMQError:
-            descriptor = -1
-        yield octets, descriptor
+        if octets is not None:
+            yield octets, descriptor
 
 
-def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> tuple[list[list[bytes]], int]:
+def receive_burst(
+    socket: zmq.Socket[bytes], decoder: BulkDecoder, quotas: ConnectionQuotas
+) -> tuple[list[list[bytes]], int]:
     """Receives the messages that have come, until there are enough for one turn.
 
     Records in two frames go to ``decoder``; the frames of all other messages are returned.  A
@@ -299,8 +312,11 @@ def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> tuple[list
     # A Frame knows whether more follow; asking the socket costs more than making a Frame.
     receive = partial(Socket.recv, socket, copy=False)
     recv = cast("Callable[[int], zmq.Frame]", receive)
+    if quotas.observed:
+        recv = _noted(recv, quotas)
     nowait, size_bytes, count = int(zmq.NOBLOCK), 0, 0
     try:
+        quotas.skip(socket)
         for count in range(BURST_COUNT):  # noqa: B007 -- how many there were, afterwards
             if size_bytes > BURST_BYTES or len(others) >= CONTROL_COUNT:
                 break
@@ -311,9 +327,12 @@ def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> tuple[list
                 continue
             frame = recv(nowait)
             if frame.more:
-                # All frames are there.  Those beyond the limit make the message invalid, unread.
-                rest = socket.recv_multipart(copy=False)[:MAX_FRAMES]
-                others.append([header, frame.bytes, *(later.bytes for later in rest)])
+                # RFC 46's RECORD has the most: topic frame, command frame, content.
+                last = recv(nowait)
+                if last.more:
+                    quotas.refuse_message(socket, last)
+                else:
+                    others.append([header, frame.bytes, last.bytes])
                 continue
             if header[:1] in PACKED_IDS:
                 # Not copied here: the decoder copies it when it joins the burst's messages.
@@ -334,6 +353,19 @@ def receive_burst(socket: zmq.Socket[bytes], decoder: BulkDecoder) -> tuple[list
         pass
     size_bytes += sum(len(frame) for frames in others for frame in frames)
     return others, size_bytes + count * MESSAGE_BYTES + len(others) * REQUEST_BYTES
+
+
+def _noted(
+    recv: Callable[[int], zmq.Frame], quotas: ConnectionQuotas
+) -> Callable[[int], zmq.Frame]:
+    """Receive frames and note the connections they came by, of which some are observed."""
+
+    def noted(flags: int) -> zmq.Frame:
+        frame = recv(flags)
+        quotas.note(descriptor_of(frame))
+        return frame
+
+    return noted
 
 
 def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:

@@ -25,6 +25,7 @@ from dafka_core.nodes.addresses import (
     own_host,
     why_unbound,
 )
+from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import connect, new_socket, received_frames
@@ -75,6 +76,15 @@ class HeardNodes:
 
 MAX_BEACON_BYTES: Final = 4096
 """A beacon's largest frame is a UUID or host of 255 octets."""
+
+MAX_FRAMES: Final = 4
+"""Frames of the longest message to a tower."""
+
+MAX_SUBSCRIBED_BYTES: Final = 64 << 10
+"""Quota of one connection: a node subscribes to three prefixes of one byte."""
+
+SUBSCRIPTIONS: Final = (b"", beacons.BEACON, beacons.WELCOME, beacons.TOWER)
+"""Prefixes of a tower's messages."""
 
 JOIN_INTERVAL_MS: Final = 1_000
 """How often a tower tells of itself and of those that it joins."""
@@ -176,6 +186,11 @@ class _Relay:
         self.invalid_count = self.beacon_count = 0
         self.heard = HeardNodes()
         self.failure: BaseException | None = None
+        self._quotas = ConnectionQuotas(
+            MAX_SUBSCRIBED_BYTES,
+            self._key_name,
+            encrypted=bool(config.secret_key_file),
+        )
         self._told_at = 0.0
         self._joined: list[tuple[zmq.Socket[bytes], list[bytes]]] = []
         """Where to tell of which tower."""
@@ -183,6 +198,7 @@ class _Relay:
         self.xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
         self.xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
         self.xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
+        self.xpub.set(zmq.XPUB_MANUAL, 1)
         try:
             self.security = Security(config, self._context, is_tower=True)
         except BaseException:
@@ -190,11 +206,19 @@ class _Relay:
             raise
         self.security.serve(self.xsub)
         self.security.serve(self.xpub)
+        for socket in (self.xsub, self.xpub):
+            self._quotas.watch(self._context, socket)
+        for kind in (beacons.BEACON, beacons.TOWER):
+            self.xsub.send(b"\x01" + kind)
         self.stop_signal, self.stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
         self.stopped.bind("inproc://stop")
         self.stop_signal.connect("inproc://stop")
 
+    def _key_name(self, descriptor: int) -> str:
+        return self.security.key_name(descriptor)
+
     def destroy(self) -> None:
+        self._quotas.close()
         self._context.destroy(linger=0)
 
     def join(self, towers: Sequence[TowerAddress], own: beacons.TowerPorts) -> None:
@@ -232,19 +256,19 @@ class _Relay:
             self.destroy()
 
     def _pass_subscriptions(self) -> None:
-        for frames in received_frames(self.xpub):
-            if self.security.owner(frames[0]) is None:
+        for (frame,) in received_frames(self.xpub, self._quotas, 1):
+            self._quotas.subscribe(descriptor_of(frame), frame.bytes)
+            if self.security.owner(frame) is None:
                 continue
-            octets = frames[0].bytes
-            # The welcome message is the tower's own: nodes have nothing to publish there.
-            if len(frames) == 1 and octets[:1] in (b"\x00", b"\x01"):
-                if octets[1:2] != beacons.WELCOME:
-                    self.xsub.send(octets)
+            action, prefix = frame.bytes[:1], frame.bytes[1:]
+            # Others match no message of a tower's, and would only take memory.
+            if action in (b"\x00", b"\x01") and prefix in SUBSCRIPTIONS:
+                self.xpub.set(zmq.SUBSCRIBE if action == b"\x01" else zmq.UNSUBSCRIBE, prefix)
             else:
                 self.invalid_count += 1
 
     def _pass_beacons(self) -> None:
-        for frames in received_frames(self.xsub):
+        for frames in received_frames(self.xsub, self._quotas, MAX_FRAMES):
             octets = [frame.bytes for frame in frames]
             owner = self.security.owner(frames[0])
             if owner is None:

@@ -47,9 +47,6 @@ RUN_BYTES: Final = 12
 RECORD_OVERHEAD_BYTES: Final = LENGTH_BYTES + RUN_BYTES
 """What a record costs at most in a packed message, beside its octets."""
 
-MAX_FRAMES: Final = 3
-"""RFC 46's RECORD has the most: topic frame, command frame, content."""
-
 MAX_STORES: Final = 1_000
 """Stores that a node remembers.  Peers choose the names."""
 

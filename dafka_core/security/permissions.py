@@ -103,6 +103,11 @@ class Permissions:
         return self.is_store or self.is_own(address)
 
     @property
+    def may_send_records(self) -> bool:
+        """Whether it may send records of topics that are not internal."""
+        return self.is_store or PRODUCE in self.roles
+
+    @property
     def is_tower(self) -> bool:
         """Whether it may tell nodes of each other."""
         return TOWER in self.roles

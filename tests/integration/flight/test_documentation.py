@@ -21,7 +21,7 @@ from dafka_core.flight.requests import (
 )
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.flight.where_get import GetWhereRequest
-from dafka_core.model.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH
+from dafka_core.model.where import MAX_CHARACTERS, MAX_COMPARISONS, MAX_DEPTH, MAX_WILDCARDS
 from tests.integration.flight.hosts import TP, Served
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flight.md").read_text()
@@ -82,7 +82,8 @@ def mib(size_bytes: int) -> str:
             "ticket with a condition",
             (
                 f"{limits.MAX_WHERE_BYTES:,} octets; {MAX_CHARACTERS:,} characters, "
-                f"{MAX_COMPARISONS} comparisons, {MAX_DEPTH} within each other"
+                f"{MAX_COMPARISONS} comparisons, {MAX_DEPTH} within each other, "
+                f"{MAX_WILDCARDS} wildcards within texts of LIKE"
             ),
         ),
         ("body of an action", f"{limits.MAX_ACTION_BYTES:,} octets"),

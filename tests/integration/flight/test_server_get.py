@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from dafka_core.errors import (
     InvalidRequestError,
     StoreUnreachableError,
 )
-from dafka_core.flight import server_get
+from dafka_core.flight import limits, server_get
 from dafka_core.flight.columns import OFFSET, TIMESTAMP, VALUE
 from dafka_core.flight.requests import GetRequest
 from dafka_core.flight.store_client import StoreClient
@@ -25,9 +26,9 @@ from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Longs
-from dafka_core.model.where import KeptRecords
+from dafka_core.model.where import KeptRecords, Where, kept
 from dafka_core.storage import Log
-from dafka_core.testing import PATIENCE_S
+from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     LARGEST,
     PARTITION,
@@ -304,6 +305,29 @@ def test_a_client_hears_of_the_store_where_nothing_fits(
     assert offsets(found) == []
     monkeypatch.undo()
     assert len(read(client, 0, 20_005, "key = 'a'")) == 1
+
+
+def test_a_store_stops_when_the_client_of_a_condition_has_gone(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No batch has come by then, in which the store would see it."""
+    looked_at: list[int] = []
+
+    def slowly_kept(piece: RecordBatch, where: Where, *, opens: bool) -> KeptRecords:
+        looked_at.append(piece.offset)
+        time.sleep(0.01)
+        return kept(piece, where, opens=opens)
+
+    monkeypatch.setattr(server_get, "kept", slowly_kept)
+    monkeypatch.setattr(server_get, "PIECE_BYTES", 1)
+    served.extend(2_000)
+    request = GetWhereRequest(**TP._asdict(), start=0, end=2_000, where="value = 'x'")
+    reader = served.plain().do_get(flight.Ticket(request.packed()))
+    wait_until(lambda: bool(looked_at))
+    reader.cancel()
+    gets = served.service.context.gets
+    wait_until(lambda: gets.free == limits.MAX_GETS)
+    assert len(looked_at) < 2_000
 
 
 def test_keys_are_those_in_envelopes(served: Served, client: StoreClient) -> None:

@@ -14,6 +14,7 @@ from dafka_core.model.where import (
     MAX_CHARACTERS,
     MAX_COMPARISONS,
     MAX_DEPTH,
+    MAX_WILDCARDS,
     TYPES,
     Comparison,
     Where,
@@ -142,12 +143,19 @@ def test_columns_that_decide_nothing_any_more_are_not_made() -> None:
         ("(" * (MAX_DEPTH + 1) + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
         ("NOT " * (MAX_DEPTH + 1) + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
         (" OR ".join(["offset = 1"] * (MAX_COMPARISONS + 1)), f"at most {MAX_COMPARISONS} comp"),
+        (f"key LIKE 'a{'_' * (MAX_WILDCARDS + 1)}'", f"at most {MAX_WILDCARDS} of % and _"),
+        (" OR ".join(["key LIKE '%a_b%'"] * (MAX_WILDCARDS + 1)), f"at most {MAX_WILDCARDS} of %"),
         (f"key = '{'a' * MAX_CHARACTERS}'", f"at most {MAX_CHARACTERS} characters"),
     ],
 )
 def test_what_is_no_condition(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Where.parse(text)
+
+
+def test_texts_of_like_may_have_some_wildcards_and_any_number_at_their_ends() -> None:
+    Where.parse(f"key LIKE 'a{'_%' * (MAX_WILDCARDS // 2)}b' OR value LIKE '%a%'")
+    Where.parse(" OR ".join(["key LIKE '%a%'"] * MAX_COMPARISONS))
 
 
 @pytest.mark.parametrize(

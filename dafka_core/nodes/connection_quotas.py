@@ -1,0 +1,417 @@
+"""Limits on what one connection makes a node hold in memory, counted in bytes.
+
+ZeroMQ keeps any number of frames of a message until the last one has arrived, and keeps every
+subscription, at about 100 bytes for each byte of its prefix.  No option of ZeroMQ bounds either.
+So the node compares the bytes that the kernel has received on each connection with the messages
+that ZeroMQ has delivered from it, and shuts down connections above a quota.
+
+One thread checks the connections of all nodes of the process, because ZeroMQ applies subscriptions
+in the loop's thread and a flood of them keeps the loop from running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket as sockets
+import sys
+import threading
+import time
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from struct import Struct
+from typing import Final
+from weakref import WeakSet
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from dafka_core.nodes.process_limits import copied
+from dafka_core.security.throttles import LogThrottle
+
+CHECK_S: Final = 0.05
+"""Interval of the checks: what arrives between two of them comes on top of each quota."""
+
+CHECK_SHARE: Final = 0.01
+"""CPU time of the checks, at most: where a process has very many connections it checks later."""
+
+WIRE_FACTOR: Final = 2
+WIRE_FACTOR_ENCRYPTED: Final = 4
+"""Wire bytes for each byte of a subscription: CURVE adds 35 bytes to a topic of 20."""
+
+OBSERVED_BYTES: Final = 8 << 20
+"""A connection that exceeds it without a message noted is observed more closely.  Only a message
+with a record can be larger: the largest other one has 5.4 MB."""
+
+OBSERVED_S: Final = 0.3
+"""Time in which the loop must have read a message of an observed connection, if one has come."""
+
+GROWTH_BYTES: Final = 64 << 20
+GROWTH_FACTOR: Final = 4
+"""Memory by which a process may grow for an observed connection: this much, and 4 times what it
+has sent.  If it grows by more, the message consists of tiny frames: ZeroMQ takes 64 bytes for one
+that has 2 bytes on the wire."""
+
+ALERT_S: Final = 600.0
+"""Time after such a message in which growth is counted from before it: the process has the memory
+then, and the next such message would not show."""
+
+SKIPPED_FRAMES: Final = 10_000
+"""Frames beyond the last valid one that are skipped in one turn of the loop, some 5 ms."""
+
+_INFO_BYTES: Final = 136
+_RECEIVED: Final = Struct("@128xQ")
+"""``tcpi_bytes_received`` in Linux's ``struct tcp_info``."""
+
+_monitors = count()
+_log = logging.getLogger("dafka.mesh")
+
+
+@dataclass(slots=True)
+class _Connection:
+    """One connection of a node.
+
+    ``noted`` is set by the loop when it reads a message; ``counted_bytes`` were received by then.
+    """
+
+    source: str  # the endpoint of the peer, or the endpoint that accepted it
+    limit_bytes: int
+    address: object  # of the other end, None if it has gone
+    is_inbound: bool = False
+    counted_bytes: int = 0
+    subscribed_bytes: int = 0
+    noted: bool = False
+    observed_at: float = 0.0
+    observed_rounds: int = 0
+    peak_bytes: int = 0  # of the process, when the connection was observed first
+
+
+class ConnectionQuotas:
+    """The quotas of a node's or a tower's connections.
+
+    The loop's thread calls all methods but ``check``, which the checking thread calls.
+
+    Args:
+        subscribed_bytes: quota of the subscriptions of one connection.
+        owner_of: names the key of a connection by its descriptor, for the log.
+        encrypted: whether connections are encrypted.
+        option: the option that sets the quota, for the log; may be empty.
+
+    Attributes:
+        observed: descriptors of connections of which the loop must note the next message.
+        unfinished: sockets of which the rest of an invalid message must be skipped.  Disconnecting
+            from a peer within a message aborts the process (a defect of libzmq).
+        rounds: rounds of the loop so far.
+        is_paused: whether the loop reads no messages from peers.
+        left_alone: endpoints of peers of which the loop reads none.
+        count: connections that were ended.
+    """
+
+    def __init__(
+        self,
+        subscribed_bytes: int,
+        owner_of: Callable[[int], str],
+        *,
+        encrypted: bool,
+        option: str = "",
+    ) -> None:
+        self.observed: set[int] = set()
+        self.unfinished: set[zmq.Socket[bytes]] = set()
+        self.rounds = self.count = 0
+        self.is_paused = False
+        self.left_alone: Container[str] = ()
+        self._subscribed_bytes = subscribed_bytes
+        factor = WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
+        self._inbound_bytes = factor * subscribed_bytes
+        self._cure = f": raise option {option} if it needs them" if option else ""
+        self._owner_of = owner_of
+        self._connections: dict[int, _Connection] = {}
+        self._monitors: list[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = []
+        self._lock = threading.Lock()  # of the monitors, and of the connections' dictionary
+        self._alert = 0, 0.0  # memory before the last message of tiny frames; until when it counts
+        self._throttle = LogThrottle()
+
+    def watch(self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> None:
+        """Apply the quotas to the connections that a bound socket accepts from now on."""
+        if sys.platform != "linux":  # others do not count the bytes of a connection
+            return
+        address = f"inproc://quotas-{next(_monitors)}"
+        socket.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        monitor = context.socket(zmq.PAIR)
+        monitor.set_hwm(0)
+        monitor.connect(address)
+        self._monitors.append((socket, monitor))
+        _checker.add(self)
+
+    def follow(self, descriptor: int, peer: str, limit_bytes: int) -> None:
+        """Apply quotas to a connection to a peer.
+
+        Args:
+            descriptor: its file descriptor.
+            peer: its endpoint.
+            limit_bytes: the most that may arrive without a message.
+        """
+        if _ports_of(descriptor)[1] == _port_in(peer):
+            self._add(descriptor, _Connection(peer, limit_bytes, _address_of(descriptor)))
+
+    def forget(self, descriptor: int, source: str) -> None:
+        """Drop a connection that has ended.
+
+        Args:
+            descriptor: its file descriptor; a connection of another source may have it by now.
+            source: the endpoint of the peer, or the endpoint that accepted it.
+        """
+        connection = self._connections.get(descriptor)
+        if connection is not None and connection.source == source:
+            self._remove(descriptor)
+
+    def _add(self, descriptor: int, connection: _Connection) -> _Connection:
+        self.observed.discard(descriptor)
+        self._connections[descriptor] = connection
+        return connection
+
+    def _remove(self, descriptor: int) -> _Connection | None:
+        self.observed.discard(descriptor)
+        return self._connections.pop(descriptor, None)
+
+    def note(self, descriptor: int) -> None:
+        """Note that the loop has read a message of a connection."""
+        self.observed.discard(descriptor)
+        if (connection := self._connections.get(descriptor)) is not None:
+            connection.noted = True
+
+    def subscribe(self, descriptor: int, frame: bytes) -> None:
+        """Count a subscription, or its end, and shut the connection down above the quota."""
+        if descriptor < 0 or sys.platform != "linux":
+            return
+        connection = self._connections.get(descriptor)
+        if connection is None or not connection.is_inbound:
+            connection = self._accept(descriptor, "")  # the socket has yet to tell of it
+        size_bytes = len(frame) - 1
+        connection.subscribed_bytes += size_bytes if frame[:1] == b"\1" else -size_bytes
+        if connection.subscribed_bytes > self._subscribed_bytes:
+            self.end(
+                descriptor, f"subscribes to more than {self._subscribed_bytes} bytes{self._cure}"
+            )
+
+    def refuse_message(self, socket: zmq.Socket[bytes], frame: zmq.Frame) -> None:
+        """Shut down the connection of a message with too many frames, and skip the rest of it."""
+        self.unfinished.add(socket)
+        self.end(descriptor_of(frame), "sends a message of too many frames")
+        self.skip(socket)
+
+    def skip(self, socket: zmq.Socket[bytes]) -> None:
+        """Skip frames of an invalid message.
+
+        Raises:
+            zmq.Again: more remain than fit into one turn of the loop.
+        """
+        if socket not in self.unfinished:
+            return
+        for _ in range(SKIPPED_FRAMES):
+            if not socket.recv(copy=False).more:
+                self.unfinished.discard(socket)
+                return
+        raise zmq.Again
+
+    def end(self, descriptor: int, why: str) -> None:
+        """Shut a connection down and log why; ZeroMQ then finds that the peer has ended it."""
+        connection = self._remove(descriptor)
+        if connection is None:
+            return
+        try:
+            with copied(descriptor) as copy:
+                host, port = (address := copy.getpeername())[:2]
+                if address != connection.address:  # another connection has the descriptor
+                    return
+                copy.shutdown(sockets.SHUT_RDWR)
+        except OSError:  # it has ended by itself
+            return
+        self.count += 1
+        peer = f"{host}:{port}" if connection.is_inbound else connection.source
+        owner = self._owner_of(descriptor)
+        if self._throttle.is_new(host if connection.is_inbound else peer):
+            text = "ended the connection of %(peer)s%(owner)s, which %(why)s (docs/security.md)"
+            facts = {"peer": peer, "owner": owner and f" with key {owner}", "why": why}
+            _log.warning(text, facts, extra={"event": "connection_quota"})
+
+    def close(self) -> None:
+        """End the checks, before the sockets are closed."""
+        with self._lock:
+            self._connections.clear()
+            for socket, monitor in self._monitors:
+                socket.disable_monitor()  # ZeroMQ's thread would wait for its reader
+                monitor.close()
+            self._monitors.clear()
+        _checker.remove(self)
+
+    # -- called by the checking thread -------------------------------------------------------------
+
+    def check(self, now: float) -> None:
+        """Shut down the connections above their quotas."""
+        with self._lock:
+            for _, monitor in self._monitors:
+                self._hear(monitor)
+            for descriptor, connection in [*self._connections.items()]:
+                received_bytes = _received_bytes(descriptor)
+                if received_bytes is not None:
+                    self._judge(now, descriptor, connection, received_bytes)
+
+    def _hear(self, monitor: zmq.Socket[bytes]) -> None:
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+                descriptor, endpoint = event["value"], event["endpoint"].decode()
+                if event["event"] != zmq.EVENT_ACCEPTED:
+                    self.forget(descriptor, endpoint)
+                elif _ports_of(descriptor)[0] == _port_in(endpoint):
+                    self._accept(descriptor, endpoint)
+
+    def _accept(self, descriptor: int, source: str) -> _Connection:
+        address = _address_of(descriptor)
+        new = _Connection(source, self._inbound_bytes, address, is_inbound=True)
+        known = self._connections.get(descriptor)
+        if known is not None and known.address == new.address:  # its subscriptions count
+            new.subscribed_bytes = known.subscribed_bytes
+        return self._add(descriptor, new)
+
+    def _judge(self, now: float, descriptor: int, each: _Connection, received_bytes: int) -> None:
+        unread_bytes = received_bytes - each.counted_bytes
+        if each.is_inbound:
+            is_read, is_above = each.noted, unread_bytes > each.limit_bytes
+        else:
+            is_read, is_above = self._observe(now, descriptor, each, unread_bytes)
+        if is_above:
+            why = f"has sent {unread_bytes} bytes without a complete message"
+            self.end(descriptor, f"{why}: its quota is {each.limit_bytes}")
+        elif is_read:
+            each.counted_bytes, each.noted, each.observed_at = received_bytes, False, 0.0
+
+    def _observe(
+        self, now: float, descriptor: int, each: _Connection, unread_bytes: int
+    ) -> tuple[bool, bool]:
+        """Return whether messages of a connection to a peer are read, and whether it is to end.
+
+        The loop notes messages of observed connections only, so that others cost it nothing.
+        """
+        if self.is_paused or each.source in self.left_alone:
+            self.observed.discard(descriptor)
+            return True, False
+        if unread_bytes <= OBSERVED_BYTES:
+            return False, False
+        if not each.observed_at:
+            each.observed_at, each.observed_rounds = now, self.rounds
+            each.peak_bytes = _peak_bytes()
+            self.observed.add(descriptor)
+            return False, False
+        if descriptor not in self.observed:
+            return True, False
+        before_bytes, until = self._alert
+        before_bytes = min(before_bytes, each.peak_bytes) if now < until else each.peak_bytes
+        has_grown = _peak_bytes() > before_bytes + GROWTH_BYTES + GROWTH_FACTOR * unread_bytes
+        if has_grown:
+            self._alert = before_bytes, now + ALERT_S
+        has_had_time = (
+            now > each.observed_at + OBSERVED_S and self.rounds > each.observed_rounds + 1
+        )
+        return False, has_grown or (has_had_time and unread_bytes > each.limit_bytes)
+
+
+class _Checker:
+    """The thread that checks the connections of all nodes of the process."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: after a fork the child has the lock, perhaps held, and not the thread."""
+        self._quotas = WeakSet[ConnectionQuotas]()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, quotas: ConnectionQuotas) -> None:
+        with self._lock:
+            self._quotas.add(quotas)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="dafka-connections", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, quotas: ConnectionQuotas) -> None:
+        with self._lock:
+            self._quotas.discard(quotas)
+
+    def _run(self) -> None:
+        took_s = 0.0
+        while True:
+            time.sleep(max(CHECK_S, took_s / CHECK_SHARE))
+            began_s = time.thread_time()
+            with self._lock:
+                found = [*self._quotas]
+                if not found:
+                    self._thread = None
+                    return
+            for quotas in found:
+                quotas.check(time.monotonic())
+            took_s = time.thread_time() - began_s
+            del found, quotas
+
+
+_checker = _Checker()
+os.register_at_fork(after_in_child=_checker.reset)
+
+
+def descriptor_of(frame: zmq.Frame) -> int:
+    """Return the file descriptor that a frame came by; -1 if ZeroMQ made the frame."""
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return -1
+
+
+def _address_of(descriptor: int) -> object:
+    """Return the address of the other end of a connection; None if it has ended."""
+    with contextlib.suppress(OSError), copied(descriptor) as copy:
+        return copy.getpeername()
+    return None
+
+
+def _ports_of(descriptor: int) -> tuple[int, int]:
+    """Return the ports of both ends: events of connections that have ended arrive later.
+
+    Another connection may have the descriptor then.
+    """
+    with contextlib.suppress(OSError, IndexError), copied(descriptor) as copy:
+        return copy.getsockname()[1], copy.getpeername()[1]
+    return -1, -1
+
+
+def _port_in(endpoint: str) -> int:
+    return int(endpoint.rpartition(":")[2])
+
+
+def _received_bytes(descriptor: int) -> int | None:
+    """Return the bytes that a connection has received; None if the system does not count them."""
+    try:
+        found = sockets.socket(
+            sockets.AF_INET, sockets.SOCK_STREAM, sockets.IPPROTO_TCP, fileno=descriptor
+        )
+    except OSError:
+        return None
+    try:
+        info = found.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _INFO_BYTES)
+        return int(_RECEIVED.unpack(info)[0]) if len(info) == _INFO_BYTES else None
+    except OSError:
+        return None
+    finally:
+        found.detach()
+
+
+def _peak_bytes() -> int:
+    """Return the largest size that the process has had in memory."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10

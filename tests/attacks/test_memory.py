@@ -1,0 +1,182 @@
+"""One peer cannot fill the memory of a tower or a store, and honest nodes continue beside it.
+
+The victims are processes of their own, whose memory is compared with that before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import zmq
+
+from dafka_core import Consumer, Producer
+from dafka_core.config.node_options import NodeOptions
+from dafka_core.protocol.codec import encode
+from dafka_core.protocol.messages import RecordMessage
+from dafka_core.testing import wait_until
+from tests.attacks.bare import (
+    LAST,
+    MORE,
+    announced,
+    connected,
+    endpoint_of_node,
+    frame,
+    send_until_ended,
+    subscriptions,
+)
+from tests.attacks.world import Attacker, attacked
+from tests.integration.cli.processes import ANY_PORTS, Dafka
+from tests.integration.nodes.peers import PATIENCE_S
+
+TINY = frame(b"x", MORE) * 20_000
+LARGE = frame(bytes(4_000), MORE) * 20
+"""Parts of a message that does not end."""
+
+TOPIC_BYTES = 200
+MAX_SUBSCRIBED_BYTES = NodeOptions().max_subscribed_bytes
+
+
+class Victim(NamedTuple):
+    """A process that is attacked."""
+
+    process: Dafka
+    host: str
+    ports: tuple[int, ...]
+
+    def memory_mib(self, line: str) -> int:
+        path = Path(f"/proc/{self.process.process.pid}/status")
+        return int(path.read_text(encoding="ascii").partition(f"{line}:")[2].split()[0]) >> 10
+
+    def begin(self) -> int:
+        """Count the largest size of the process from now on; return its size."""
+        Path(f"/proc/{self.process.process.pid}/clear_refs").write_text("5", encoding="ascii")
+        return self.memory_mib("VmRSS")
+
+
+class World(NamedTuple):
+    """A cluster in the open."""
+
+    tower: str
+    victims: dict[str, Victim]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with Dafka("tower", *ANY_PORTS) as hub:
+        tower = hub.ready()["tower"]
+        host, *ports = tower.split(":")
+        directory = tmp_path_factory.mktemp("store")
+        with Dafka("store", "--dir", str(directory), "--tower", tower) as store:
+            store.ready()
+            at, port = endpoint_of_node(tower)
+            towers = Victim(hub, host, tuple(map(int, ports)))
+            yield World(tower, {"tower": towers, "store": Victim(store, at, (port,))})
+
+
+def check_honest_work(world: World, topic: str) -> None:
+    with Producer(topic, tower=world.tower) as producer:
+        producer.publish_many([b"1", b"2"])
+        producer.flush(PATIENCE_S)
+    with Consumer(tower=world.tower, start="earliest") as consumer:
+        consumer.subscribe(topic)
+        found = [consumer.poll(PATIENCE_S) for _ in range(2)]
+    assert [each and each.value for each in found] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("part", [TINY, LARGE], ids=["tiny frames", "large frames"])
+@pytest.mark.parametrize(
+    ("name", "door", "kind", "most_mib"),
+    [("tower", 0, b"PUB", 100), ("tower", 1, b"SUB", 100), ("store", 0, b"SUB", 250)],
+)
+def test_a_message_without_an_end_ends_its_connection(
+    world: World, name: str, door: int, kind: bytes, most_mib: int, part: bytes
+) -> None:
+    victim = world.victims[name]
+    before_mib = victim.begin()
+    send_until_ended(connected(victim.host, victim.ports[door], kind), repeat(part))
+    assert victim.memory_mib("VmHWM") - before_mib < most_mib
+    check_honest_work(world, f"beside-{name}-{door}-{len(part)}")
+
+
+@pytest.mark.parametrize(
+    ("part", "most_mib"), [(TINY, 700), (LARGE, 1_500)], ids=["tiny frames", "large frames"]
+)
+def test_a_message_without_an_end_of_a_peer_that_is_announced_ends_its_connection(
+    world: World, part: bytes, most_mib: int
+) -> None:
+    """It may be a record of 256 MiB, so that the quota is larger."""
+    victim = world.victims["store"]
+    before_mib = victim.begin()
+    with announced(world.tower) as peer:
+        send_until_ended(peer, repeat(part))
+    assert victim.memory_mib("VmHWM") - before_mib < most_mib
+    check_honest_work(world, f"beside-announced-{len(part)}")
+
+
+@pytest.mark.parametrize(("name", "door"), [("tower", 1), ("store", 0)])
+def test_subscriptions_without_an_end_end_their_connection(
+    world: World, name: str, door: int
+) -> None:
+    victim = world.victims[name]
+    others_mib = {each: other.begin() for each, other in world.victims.items()}
+    peer = connected(victim.host, victim.ports[door], b"SUB")
+    send_until_ended(peer, subscriptions(TOPIC_BYTES))
+    check_honest_work(world, f"beside-subscriptions-{name}")
+    for each, before_mib in others_mib.items():
+        most_mib = 800 if each == name else 50
+        assert world.victims[each].memory_mib("VmHWM") - before_mib < most_mib
+
+
+def test_messages_of_too_many_frames_end_their_connection(world: World) -> None:
+    """Frames of a connection count for its messages, and not for those of other connections."""
+    victim = world.victims["store"]
+    message = frame(b"user message", MORE) + frame(b"", LAST)
+    send_until_ended(connected(victim.host, victim.ports[0], b"SUB"), repeat(message))
+    header, value = encode(RecordMessage("t", "p", 0, b"v"))
+    message = frame(header, MORE) + frame(value, MORE) * 50_000 + frame(b"", LAST)
+    with announced(world.tower) as peer:
+        send_until_ended(peer, repeat(message))
+    check_honest_work(world, "beside-many-frames")
+
+
+def test_a_tower_passes_on_only_subscriptions_to_beacons(world: World) -> None:
+    """What strangers subscribe to at a tower takes no memory of nodes."""
+    host, sub_port, pub_port = world.tower.split(":")
+    with zmq.Context() as context, context.socket(zmq.XPUB) as node:
+        node.set(zmq.RCVTIMEO, int(1_000 * PATIENCE_S))
+        node.connect(f"tcp://{host}:{sub_port}")
+        assert {node.recv(), node.recv()} == {b"\1B", b"\1T"}
+        with context.socket(zmq.SUB) as stranger:
+            stranger.subscribe(b"Bmade up")
+            stranger.subscribe(b"B")
+            stranger.connect(f"tcp://{host}:{pub_port}")
+            endpoint_of_node(world.tower)  # a later subscription has been read
+            assert stranger.poll(int(1_000 * PATIENCE_S))
+        assert not node.poll(100)
+
+
+@pytest.mark.parametrize("who", [Attacker.IN_THE_OPEN, Attacker.INSIDER])
+def test_quotas_are_those_of_owners_of_keys_too(
+    who: Attacker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Subscriptions count even if the key does not allow them, as ZeroMQ keeps them."""
+    with attacked(tmp_path, who, b"M") as (world, raw):
+        assert world.store is not None
+        raw.wait_until_met(world.store.address)
+        quotas = world.store.parts.mesh._quotas
+        for number in range(MAX_SUBSCRIBED_BYTES // TOPIC_BYTES + 1):
+            raw.subscribe(b"M%d" % number + bytes(TOPIC_BYTES))
+        wait_until(lambda: quotas.count > 0)
+
+        def is_refused() -> bool:
+            raw.send_frames([b"M" + bytes(10)] * 4)
+            return "sends a message of too many frames" in caplog.text
+
+        wait_until(is_refused)
+        if who is Attacker.INSIDER:
+            assert "with key mallory, which" in caplog.text
+        world.publish()
