@@ -184,6 +184,9 @@ class _Relay:
         """Where to tell of which tower."""
         self._context = zmq.Context()
         self.xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
+        # Subscriptions of nodes are not passed on: each would go to all nodes.
+        for first in (beacons.BEACON_WITH_KIND, beacons.BEACON, beacons.TOWER):
+            self.xsub.send(b"\1" + first)
         self.xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
         self.xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
         try:
@@ -226,7 +229,7 @@ class _Relay:
                 if self.stopped in ready:
                     return
                 if self.xpub in ready:
-                    self._pass_subscriptions()
+                    self._receive_subscriptions()
                 if self.xsub in ready:
                     self._pass_beacons()
         except BaseException as error:  # noqa: BLE001 -- ``wait`` tells of every error
@@ -234,16 +237,11 @@ class _Relay:
         finally:
             self.destroy()
 
-    def _pass_subscriptions(self) -> None:
+    def _receive_subscriptions(self) -> None:
         for frames in received_frames(self.xpub):
             if self.security.owner(frames[0]) is None:
                 continue
-            octets = frames[0].bytes
-            # The welcome message is the tower's own: nodes have nothing to publish there.
-            if len(frames) == 1 and octets[:1] in (b"\x00", b"\x01"):
-                if octets[1:2] != beacons.WELCOME:
-                    self.xsub.send(octets)
-            else:
+            if len(frames) > 1 or frames[0].bytes[:1] not in (b"\x00", b"\x01"):
                 self.invalid_count += 1
 
     def _pass_beacons(self) -> None:
@@ -267,8 +265,10 @@ class _Relay:
             self.beacon_count += 1
             endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
             self.heard.note(time.monotonic(), beacon.node, endpoint)
-            told = beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
-            self.xpub.send_multipart(self.security.named(told, owner))
+            plain = beacons.TowerBeacon(beacon.node, endpoint)
+            for form in (plain, plain._replace(kind=beacon.kind or beacons.UNKNOWN_KIND)):
+                told = beacons.encode_tower_beacon(form)
+                self.xpub.send_multipart(self.security.named(told, owner))
 
     def _tell_of_towers(self) -> None:
         now = time.monotonic()

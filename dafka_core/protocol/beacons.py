@@ -1,9 +1,10 @@
-"""Which peers there are: beacons from nodes to towers, and from towers to nodes.
+"""Beacons from nodes to towers and from towers to nodes, and the peers that they announce.
 
 RFC 46: a node "SHALL send this address at a regular interval to all connected towers", and "MAY
 disconnect its SUB socket if the peer has failed to respond within some time".  A peer is lost only
 while a tower is heard: a tower that is down says nothing about the peers, and connections between
-nodes do not need it.  RFC 46 leaves the frames open; these are the C tower's (docs/wire.md).
+nodes do not need it.  RFC 46 leaves the frames open; these are the C tower's, and ours, which have
+the kind of the node (docs/wire.md).
 """
 
 from __future__ import annotations
@@ -17,10 +18,28 @@ from dafka_core.errors import ProtocolError
 from dafka_core.model.name_limits import check_node_address
 
 BEACON: Final = b"B"
+BEACON_WITH_KIND: Final = b"A"
+"""Node to tower.  It sorts before ``BEACON``, so that it is the first subscription of a tower."""
+KIND: Final = b"K"
+"""Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions."""
 WELCOME: Final = b"W"
 """What a tower sends to each new subscriber."""
 TOWER: Final = b"T"
 """A tower tells of another one; C towers and C nodes do not know it."""
+
+KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
+"""Kinds of nodes by their letter on the wire."""
+
+UNKNOWN_KIND: Final = "?"
+"""The letter of nodes that do not announce their kind, such as C nodes: all connect to them."""
+
+NEEDED_KINDS: Final = {"C": "PS", "P": "CRS", "R": "PS", "S": "CPRS"}
+"""The kinds of peers that each kind of node connects to.
+
+Records go from producers and stores to consumers, readers and stores, requests and acknowledgements
+back.  Producers have nothing for each other, nor have consumers and readers.  Every program is a
+node of one of these kinds: the console, the commands that list or check and Spark's source are
+readers, Spark's sink is a producer, a gateway runs in a store."""
 
 MAX_PEERS: Final = 10_000
 """Peers connected to at once: each is a TCP connection, and any node may announce some."""
@@ -31,6 +50,8 @@ MAX_HOST_BYTES: Final = 255
 TWIN_CONFIRMED_S: Final = 0.5
 """A node that was started again may still hear beacons of its earlier life, but not for so long."""
 
+_KIND: Final = re.compile(rb"[A-Z]")
+_KIND_OF_TOWER: Final = re.compile(r"[A-Z?]")
 _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*")
 _ENDPOINT: Final = re.compile(rf"tcp://({_HOST.pattern}):([0-9]{{1,5}})")
 
@@ -41,6 +62,8 @@ class NodeBeacon(NamedTuple):
     node: str
     host: str  # empty: the tower fills in the address it sees
     port: int
+    kind: str = ""
+    """Its letter; empty in the form of C nodes."""
 
 
 class TowerBeacon(NamedTuple):
@@ -48,6 +71,8 @@ class TowerBeacon(NamedTuple):
 
     node: str
     endpoint: str
+    kind: str = ""
+    """Its letter, or ``UNKNOWN_KIND``; empty in the form of C towers."""
 
 
 class TowerPorts(NamedTuple):
@@ -75,39 +100,65 @@ def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
 
 
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
-    """Four frames, each of them text."""
-    return [BEACON, *(str(part).encode() for part in beacon)]
+    """Encode a beacon as four frames of text, or as five if it has a kind."""
+    *parts, kind = (str(part).encode() for part in beacon)
+    return [BEACON_WITH_KIND, *parts, kind] if kind else [BEACON, *parts]
 
 
 def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
-    """What a node announces.
+    """Decode either form of a node's beacon.
 
     Raises:
         ProtocolError: the frames are no node beacon.
     """
-    if len(frames) != 4 or frames[0] != BEACON:
-        raise ProtocolError("a node beacon has four frames, the first one B")
+    kind = b""
+    if frames and frames[0] == BEACON_WITH_KIND:
+        *frames, kind = frames
+        if not _KIND.fullmatch(kind):
+            raise ProtocolError("the kind of a node is one capital letter")
+    if len(frames) != 4 or frames[0] != (BEACON_WITH_KIND if kind else BEACON):
+        raise ProtocolError("a node beacon has four frames, the first one B, or five, with A")
     # RFC 46's nodes may leave the host to the tower, which sees where a beacon comes from.
     host = _host(frames[2]) if frames[2] else ""
-    return NodeBeacon(_node(frames[1]), host, _port(frames[3]))
+    return NodeBeacon(_node(frames[1]), host, _port(frames[3]), kind.decode())
 
 
 def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
-    """Three frames."""
-    return [BEACON, *(part.encode() for part in beacon)]
+    """Encode a beacon as three frames."""
+    node, endpoint, kind = (part.encode() for part in beacon)
+    return [b"%b%b%b\0" % (KIND, kind, node) if kind else BEACON, node, endpoint]
 
 
 def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
-    """Where peers reach a node.
+    """Decode either form of a tower's beacon.
 
     Raises:
         ProtocolError: the frames are no tower beacon.
     """
-    if len(frames) != 3 or frames[0] != BEACON:
-        raise ProtocolError("a tower beacon has three frames, the first one B")
+    if len(frames) != 3:
+        raise ProtocolError("a tower beacon has three frames")
     endpoint = _ascii(frames[2])
     check_endpoint(endpoint)
-    return TowerBeacon(_node(frames[1]), endpoint)
+    beacon = TowerBeacon(_node(frames[1]), endpoint)
+    if frames[0] == BEACON:
+        return beacon
+    beacon = beacon._replace(kind=frames[0][1:2].decode("latin-1"))
+    if frames[0] != encode_tower_beacon(beacon)[0] or not _KIND_OF_TOWER.fullmatch(beacon.kind):
+        raise ProtocolError("the first frame of a tower beacon is B, or K with kind and address")
+    return beacon
+
+
+def tower_subscriptions(own: NodeBeacon) -> list[bytes]:
+    """Return what a node subscribes to at any tower.
+
+    Its own beacon is among it, under each kind: it shows that the tower is there, and whether
+    another node has the same address.
+    """
+    prefixes = [WELCOME, TOWER]
+    for kind in (UNKNOWN_KIND, *KINDS) if own.kind else ():
+        is_needed = kind in UNKNOWN_KIND + NEEDED_KINDS[own.kind]
+        prefixes.append(KIND + kind.encode() + (b"" if is_needed else own.node.encode() + b"\0"))
+    return prefixes
 
 
 def check_endpoint(endpoint: str) -> None:
