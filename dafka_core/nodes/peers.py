@@ -161,6 +161,13 @@ class Towers:
                 own = self._own if current.announces_kinds else self._own._replace(kind="")
                 current.pub.send_multipart(beacons.encode_node_beacon(own))
 
+    def answer(self, node: str) -> None:
+        """Send the beacon to a new node alone, through the towers that can."""
+        told = beacons.encode_node_beacon(self._own._replace(to=node))
+        for link in self._links.values():
+            if self.is_announced and link.announces_kinds and not link.pub.closed:
+                link.pub.send_multipart(told)
+
     def _receive_subscriptions(self, link: _Link) -> None:
         for octets, *_ in received(link.pub):
             is_new, prefix = octets[:1] == b"\1", octets[1:]
@@ -564,10 +571,7 @@ class Peers:
                 elif self.table.hear(now, beacon, tower):
                     self.room.refused.pop(beacon.endpoint, None)
                     self.inbound.hear(beacon.endpoint)
-                    text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
-                    self._tell("peer_came", text, beacon.node, beacon.endpoint)
-                    self._new[beacon.endpoint] = None
-                    self.beacon_due = now  # so that the new peer hears of this node at once
+                    self._meet(now, beacon)
                 elif self.table.replaced:
                     self.beacon_due = now
                 if is_new:
@@ -578,6 +582,16 @@ class Peers:
                 continue  # it is counted as such
             except ProtocolError:
                 self.invalid_count += 1
+
+    def _meet(self, now: float, beacon: beacons.TowerBeacon) -> None:
+        text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
+        self._tell("peer_came", text, beacon.node, beacon.endpoint)
+        self._new[beacon.endpoint] = None
+        # The new peer is to hear of this node at once.
+        if beacon.kind in ("", beacons.UNKNOWN_KIND):
+            self.beacon_due = now
+        elif beacon.kind != beacons.ANSWER:
+            self.towers.answer(beacon.node)
 
     def _opened(self, now: float, frames: list[bytes]) -> beacons.TowerBeacon:
         open_frames, key = self.security.opened(frames)

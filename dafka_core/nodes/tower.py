@@ -265,9 +265,7 @@ class _Relay:
             self.beacon_count += 1
             endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
             self.heard.note(time.monotonic(), beacon.node, endpoint)
-            plain = beacons.TowerBeacon(beacon.node, endpoint)
-            for form in (plain, plain._replace(kind=beacon.kind or beacons.UNKNOWN_KIND)):
-                told = beacons.encode_tower_beacon(form)
+            for told in beacons.tower_beacons(beacon, endpoint):
                 self.xpub.send_multipart(self.security.named(told, owner))
 
     def _tell_of_towers(self) -> None:

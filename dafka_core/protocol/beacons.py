@@ -33,6 +33,10 @@ KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
 UNKNOWN_KIND: Final = "?"
 """The letter of nodes that do not announce their kind, such as C nodes: all connect to them."""
 
+ANSWER: Final = "@"
+"""In the place of a kind: a beacon for one node, which is new.  If the nodes that it needs told all
+others of themselves again, the messages would grow with the square of the nodes."""
+
 NEEDED_KINDS: Final = {"C": "PS", "P": "CRS", "R": "PS", "S": "CPRS"}
 """The kinds of peers that each kind of node connects to.
 
@@ -51,7 +55,7 @@ TWIN_CONFIRMED_S: Final = 0.5
 """A node that was started again may still hear beacons of its earlier life, but not for so long."""
 
 _KIND: Final = re.compile(rb"[A-Z]")
-_KIND_OF_TOWER: Final = re.compile(r"[A-Z?]")
+_FIRST_FRAME: Final = re.compile(rb"K([A-Z?@])([^\0]+)\0")
 _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*")
 _ENDPOINT: Final = re.compile(rf"tcp://({_HOST.pattern}):([0-9]{{1,5}})")
 
@@ -64,6 +68,8 @@ class NodeBeacon(NamedTuple):
     port: int
     kind: str = ""
     """Its letter; empty in the form of C nodes."""
+    to: str = ""
+    """The only node to receive it, one that is new; empty for all.  Needs a kind."""
 
 
 class TowerBeacon(NamedTuple):
@@ -72,7 +78,9 @@ class TowerBeacon(NamedTuple):
     node: str
     endpoint: str
     kind: str = ""
-    """Its letter, or ``UNKNOWN_KIND``; empty in the form of C towers."""
+    """Its letter, ``UNKNOWN_KIND`` or ``ANSWER``; empty in the form of C towers."""
+    to: str = ""
+    """The only node to receive it, if the kind is ``ANSWER``."""
 
 
 class TowerPorts(NamedTuple):
@@ -100,37 +108,41 @@ def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
 
 
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
-    """Encode a beacon as four frames of text, or as five if it has a kind."""
-    *parts, kind = (str(part).encode() for part in beacon)
-    return [BEACON_WITH_KIND, *parts, kind] if kind else [BEACON, *parts]
+    """Encode a beacon as four frames of text; a kind and a receiver take one more each."""
+    first = BEACON_WITH_KIND if beacon.kind else BEACON
+    frames = [first, *(str(part).encode() for part in beacon)]
+    return [*frames[:4], *filter(None, frames[4:])]
 
 
 def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
-    """Decode either form of a node's beacon.
+    """Decode any form of a node's beacon.
 
     Raises:
         ProtocolError: the frames are no node beacon.
     """
-    kind = b""
-    if frames and frames[0] == BEACON_WITH_KIND:
-        *frames, kind = frames
-        if not _KIND.fullmatch(kind):
-            raise ProtocolError("the kind of a node is one capital letter")
-    if len(frames) != 4 or frames[0] != (BEACON_WITH_KIND if kind else BEACON):
-        raise ProtocolError("a node beacon has four frames, the first one B, or five, with A")
+    has_kind = len(frames) in (5, 6) and frames[0] == BEACON_WITH_KIND
+    if not has_kind and (len(frames) != 4 or frames[0] != BEACON):
+        raise ProtocolError(
+            "a node beacon has four frames, the first one B, or five or six, with A"
+        )
     # RFC 46's nodes may leave the host to the tower, which sees where a beacon comes from.
     host = _host(frames[2]) if frames[2] else ""
-    return NodeBeacon(_node(frames[1]), host, _port(frames[3]), kind.decode())
+    beacon = NodeBeacon(_node(frames[1]), host, _port(frames[3]))
+    if not has_kind:
+        return beacon
+    if not _KIND.fullmatch(frames[4]):
+        raise ProtocolError("the kind of a node is one capital letter")
+    return beacon._replace(kind=frames[4].decode(), to=_node(frames[5]) if frames[5:] else "")
 
 
 def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
     """Encode a beacon as three frames."""
-    node, endpoint, kind = (part.encode() for part in beacon)
-    return [b"%b%b%b\0" % (KIND, kind, node) if kind else BEACON, node, endpoint]
+    node, endpoint, kind, to = (part.encode() for part in beacon)
+    return [b"%b%b%b\0" % (KIND, kind, to or node) if kind else BEACON, node, endpoint]
 
 
 def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
-    """Decode either form of a tower's beacon.
+    """Decode any form of a tower's beacon.
 
     Raises:
         ProtocolError: the frames are no tower beacon.
@@ -142,23 +154,33 @@ def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
     beacon = TowerBeacon(_node(frames[1]), endpoint)
     if frames[0] == BEACON:
         return beacon
-    beacon = beacon._replace(kind=frames[0][1:2].decode("latin-1"))
-    if frames[0] != encode_tower_beacon(beacon)[0] or not _KIND_OF_TOWER.fullmatch(beacon.kind):
+    match = _FIRST_FRAME.fullmatch(frames[0])
+    if match is None or (match[1] != ANSWER.encode() and match[2] != frames[1]):
         raise ProtocolError("the first frame of a tower beacon is B, or K with kind and address")
-    return beacon
+    kind = match[1].decode()
+    return beacon._replace(kind=kind, to=_node(match[2]) if kind == ANSWER else "")
 
 
 def tower_subscriptions(own: NodeBeacon) -> list[bytes]:
     """Return what a node subscribes to at any tower.
 
     Its own beacon is among it, under each kind: it shows that the tower is there, and whether
-    another node has the same address.
+    another node has the same address.  So are answers to it.
     """
     prefixes = [WELCOME, TOWER]
-    for kind in (UNKNOWN_KIND, *KINDS) if own.kind else ():
+    for kind in (UNKNOWN_KIND, ANSWER, *KINDS) if own.kind else ():
         is_needed = kind in UNKNOWN_KIND + NEEDED_KINDS[own.kind]
         prefixes.append(KIND + kind.encode() + (b"" if is_needed else own.node.encode() + b"\0"))
     return prefixes
+
+
+def tower_beacons(beacon: NodeBeacon, endpoint: str) -> list[list[bytes]]:
+    """Return what a tower publishes of a node's beacon: for C nodes, and with the kind."""
+    plain = TowerBeacon(beacon.node, endpoint)
+    if beacon.to:
+        return [encode_tower_beacon(plain._replace(kind=ANSWER, to=beacon.to))]
+    with_kind = plain._replace(kind=beacon.kind or UNKNOWN_KIND)
+    return [encode_tower_beacon(each) for each in (plain, with_kind)]
 
 
 def check_endpoint(endpoint: str) -> None:

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import (
-    UNKNOWN_KIND,
     WELCOME,
-    TowerBeacon,
     decode_node_beacon,
-    encode_tower_beacon,
     endpoint_of,
+    tower_beacons,
 )
 from dafka_core.protocol.role import PeerNews
 from tests.simulation.corruption import corrupted
@@ -326,9 +324,8 @@ class Network:
                     self.world.fail(mesh.name, f"a beacon of production is refused: {error}")
                 self.world.refused["beacon"] += 1
                 return
-            plain = TowerBeacon(beacon.node, endpoint_of(beacon, ""))
-            for form in (plain, plain._replace(kind=beacon.kind or UNKNOWN_KIND)):
-                told = self._security.named(encode_tower_beacon(form), mesh.name)
+            for form in tower_beacons(beacon, endpoint_of(beacon, "")):
+                told = self._security.named(form, mesh.name)
                 for other in list(self._welcomed[tower]):
                     if (
                         told[0].startswith(other.tower_subscriptions)

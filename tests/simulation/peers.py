@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from dafka_core.errors import ProtocolError
 from dafka_core.nodes.peers import FIRST_BEACONS_INTERVAL_S
 from dafka_core.protocol.beacons import (
+    ANSWER,
+    UNKNOWN_KIND,
     WELCOME,
     NodeBeacon,
     PeerTable,
@@ -56,7 +58,12 @@ class SimulatedPeers:
             if self.table.hear(now, beacon):
                 mesh.learn(PeerNews(beacon.node, beacon.endpoint))
                 mesh.network.connect(mesh, beacon.endpoint)
-                self.due = now
+                if beacon.kind in ("", UNKNOWN_KIND) or not self._own.kind:
+                    self.due = now
+                elif beacon.kind != ANSWER:
+                    mesh.network.beacon(
+                        mesh, encode_node_beacon(self._own._replace(to=beacon.node))
+                    )
             elif beacon.endpoint not in self.table:
                 mesh.security.claims.forget(beacon.endpoint)
 
