@@ -50,17 +50,20 @@ def run(bench: Bench) -> Iterator[Figure]:
     """The exponents of open files, memory and idle processor time, and the time of joining."""
     counts = COUNTS if bench.warm else COUNTS[:2]
     taken = [{count: measured(bench, count) for count in (0, *counts)} for _ in range(bench.pairs)]
-    for name, limit in (("files", LINEAR), ("memory_mb", LINEAR), ("idle_cpu", IDLE)):
+    for name, title, limit in (
+        ("files", "files", LINEAR),
+        ("memory_mb", "memory", LINEAR),
+        ("idle_cpu", "idle processor", IDLE),
+    ):
         found = [
             exponent(
                 {count: getattr(each[count], name) - getattr(each[0], name) for count in counts}
             )
             for each in taken
         ]
-        title = f"mesh growth, {name.partition('_')[0]}"
-        yield limited(title, found, limit, "exponent")
+        yield limited(f"mesh growth, {title}", found, limit, "exponent")
     found = [each[counts[-1]].joined_s for each in taken]
-    yield limited(f"mesh growth, {counts[-1]} producers join", found, JOINED_S, "s of processor")
+    yield limited("mesh growth, processor time to join", found, JOINED_S, "s")
 
 
 def limited(name: str, found: list[float], limit: float, unit: str) -> Figure:

@@ -129,6 +129,12 @@ NAMES = {
         "one micro-batch with keys, {}",
     ],
     "greedy": [f"ingest beside greedy {kind}, {{}}" for kind in ("records", "requests", "beacons")],
+    "mesh_growth": [
+        "mesh growth, files",
+        "mesh growth, memory",
+        "mesh growth, idle processor",
+        "mesh growth, processor time to join",
+    ],
 }
 
 TOY = ("--pairs", "1", "--records", "20000", "--sizes", "100", "--cold")
