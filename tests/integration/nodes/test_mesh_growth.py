@@ -113,10 +113,10 @@ def test_nodes_connect_to_the_peers_that_they_need_also_to_late_ones(
         return [*cluster.producers, *cluster.stores]
 
     cluster.wait_for(needed)
+    here: list[Producer | Store] = [*cluster.producers, *cluster.stores]
     late = open_nodes.enter_context(Consumer(tower=tower, **FAST))
-    found = {each.address for each in (*cluster.producers, *cluster.stores)}
-    wait_until(lambda: peers_of(late) == found)
-    for each in (*cluster.producers, *cluster.stores):
+    wait_until(lambda: peers_of(late) == {each.address for each in here})
+    for each in here:
         wait_until(lambda: late.address in peers_of(each))  # noqa: B023
 
 
