@@ -120,6 +120,16 @@ def test_nodes_connect_to_the_peers_that_they_need_also_to_late_ones(
         wait_until(lambda: late.address in peers_of(each))  # noqa: B023
 
 
+def test_a_new_node_is_answered_at_once(tower: str, open_nodes: ExitStack) -> None:
+    seldom: dict[str, Any] = {"beacon_interval_ms": 3_600_000, "peer_expiry_ms": 7_200_000}
+    producer = open_nodes.enter_context(Producer("t", tower=tower, **seldom))
+    # Its first beacons are over, and the next one is an hour away.
+    wait_until(lambda: producer._mesh.peers.table.announced)
+    consumer = open_nodes.enter_context(Consumer(tower=tower, **seldom))
+    wait_until(lambda: peers_of(consumer) == {producer.address})
+    assert peers_of(producer) == {consumer.address}
+
+
 def test_a_node_that_announces_no_kind_is_a_peer_of_all(
     tower: str, raw: Callable[..., RawPeer], open_nodes: ExitStack
 ) -> None:
