@@ -35,6 +35,7 @@ ROWS = {
     "links": "bench_links",
     "keys": "bench_keys",
     "greedy": "bench_greedy",
+    "mesh_growth": "bench_growth",
 }
 """Modules by the name of their row.  Imported when they run: the processes that rows start import
 this module, too, and need not wait for Spark."""

@@ -87,6 +87,12 @@ class Child:
         self._process.start()
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     def join(self) -> None:
         """Waits until it has ended."""
         self._process.join()

@@ -84,6 +84,11 @@ def memory_mb(pid: int, field: str) -> float:
     return 0.0
 
 
+def open_files(pid: int) -> int:
+    """The number of descriptors that a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 class Peaks:
     """Watches the memory of workers and stores from ``__enter__`` to ``__exit__``.
 

@@ -20,7 +20,7 @@ from dafka_console.snapshot import (
     Snapshot,
     StoreState,
 )
-from dafka_core.config.node_options import KeyFiles, keys_in
+from dafka_core.config.node_options import ALL_NODES, KeyFiles, keys_in
 from dafka_core.errors import (
     ClosedError,
     DafkaError,
@@ -248,7 +248,9 @@ class ClusterView(ProcessBound):
         interval_s: float = 1.0,
     ) -> None:
         self._keys = keys_in(options)
-        self._reader = None if locations else Reader(**options)
+        # All nodes connect to this one then, and say what they are.
+        everything = {**options, "connect_to": ALL_NODES}
+        self._reader = None if locations else Reader(**everything)
         self._named = {each.store: each for each in locations}
         self._interval_s = interval_s
         self._snapshot = NOTHING

@@ -106,8 +106,10 @@ def nodes(*, as_json: AsJson = False, **options: Any) -> None:
     It is what towers tell, and what nodes have said of themselves to this one in a second or two.
     """
     from dafka_core import Reader
+    from dafka_core.config.node_options import ALL_NODES
 
-    with Reader(**options) as reader:
+    # All nodes connect to this one then, and say what they are.
+    with Reader(**{**options, "connect_to": ALL_NODES}) as reader:
         time.sleep(SETTLE_S)
         found = reader.neighbours()
         towers = reader.towers()

@@ -206,6 +206,10 @@ RFC46: Final = "rfc46"
 LAYOUTS: Final = (C_LAYOUT, RFC46)
 """For ``wire``."""
 
+NEEDED_NODES: Final = "needed"
+ALL_NODES: Final = "all"
+"""For ``connect_to``."""
+
 FAIL: Final = "fail"
 SKIP: Final = "skip"
 WAIT: Final = "wait"
@@ -396,6 +400,13 @@ class NodeOptions(PeerLimitOptions, SecurityOptions):
         unit="bytes",
         minimum=4_096,
         maximum=MAX_RECORD_BYTES,
+    )
+    connect_to: str = option(
+        NEEDED_NODES,
+        "which nodes this one connects to: those whose messages it needs, so that producers do not "
+        "connect to each other, or `all` that it discovers, as RFC 46 has it; these connect to it "
+        "as well then (docs/wire.md)",
+        choices=(NEEDED_NODES, ALL_NODES),
     )
     wire: str = option(
         C_LAYOUT, "layout of the frames sent; both are understood always", choices=LAYOUTS

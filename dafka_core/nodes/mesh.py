@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 import zmq
 
-from dafka_core.config.node_options import NodeOptions
+from dafka_core.config.node_options import NEEDED_NODES, NodeOptions
 from dafka_core.errors import (
     ClosedError,
     NodeFailedError,
@@ -29,6 +29,7 @@ from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.addresses import bound
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.peers import Peers
+from dafka_core.nodes.process_limits import make_room_for_node
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
     MOST_SOCKETS,
@@ -359,10 +360,10 @@ T = TypeVar("T")
 
 
 class Mesh(ProcessBound):
-    """A node of the mesh: connects to every peer that the towers tell of, and runs ``role``.
+    """A node of the mesh: connects to the peers that it needs, and runs ``role``.
 
     Args:
-        kind: the node's kind, for messages to people.
+        kind: the node's kind, one of ``KINDS``.
         tell_peers_apart: receive from each peer through a socket of its own, so that the role
             is told who sent a message.  RFC 46's ACK does not say it.
     """
@@ -388,6 +389,7 @@ class Mesh(ProcessBound):
         # Not a pair of ZeroMQ's: with a high-water mark of 1 it refuses to send for up to a
         # millisecond after its peer has received, and a lost wake costs a whole second.
         self._waker, self._wakened = sockets.socketpair()
+        make_room_for_node(self._wakened.fileno())
         self._waker.setblocking(False)
         self._wakened.setblocking(False)
         # Only subscriptions come in by it.
@@ -607,7 +609,8 @@ class Mesh(ProcessBound):
         except BaseException:
             self._close_sockets()
             raise
-        return NodeBeacon(self.role.address, host, port)
+        kind = self.kind[0].upper() if self._config.connect_to == NEEDED_NODES else ""
+        return NodeBeacon(self.role.address, host, port, kind)
 
     def _key_name(self, descriptor: int) -> str:
         return self.security.key_name(descriptor)

@@ -1,7 +1,8 @@
 """The peers of a node: their connections in both directions, kinds and subscriptions.
 
 RFC 46, Interconnection Model: a node has a PUB and a SUB socket for its towers, and "a second
-ZeroMQ SUB socket", which it connects to the XPUB socket of every node that it discovers.
+ZeroMQ SUB socket", which it connects to the XPUB socket of every node that it discovers.  A tower
+of ours announces kinds, so that a node discovers only peers that it needs (``NEEDED_KINDS``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dafka_core.nodes.sockets import (
     watched,
 )
 from dafka_core.protocol import beacons
-from dafka_core.protocol.beacons import MAX_PEERS, NodeBeacon, PeerTable, endpoint_of
+from dafka_core.protocol.beacons import KINDS, MAX_PEERS, NodeBeacon, PeerTable, endpoint_of
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Message, RecordMessage
 from dafka_core.protocol.record_limits import Announcement
@@ -78,13 +79,18 @@ class _Link:
     attempt: int
     is_refused: bool = False
     family: AddressFamily = field(default_factory=AddressFamily)
+    announces_kinds: bool | None = None
+    """None until the first subscription of the tower tells."""
 
 
 class Towers:
     """Sends a node's beacon to its towers, and receives from them.
 
+    A tower of ours subscribes to beacons with kinds first of all.  Others pass on what nodes
+    subscribe to: their nodes send and receive beacons in the form of C nodes.
+
     Args:
-        beacon: what is announced.
+        beacon: what is announced; without a kind in the form of C nodes everywhere.
         poller: is given the sockets to poll.
 
     Attributes:
@@ -104,7 +110,7 @@ class Towers:
         self.refusals: dict[str, str] = {}
         self.is_announced = True
         self._security = security
-        self._beacon = beacons.encode_node_beacon(beacon)
+        self._own = beacon
         self._away_s = max(AWAY_S, 3 * config.beacon_interval_ms / 1000)
         self._limits = (MAX_HEADER_BYTES, config.high_water_mark)
         self._context = context
@@ -151,9 +157,31 @@ class Towers:
                     self._links[tower] = self._connected(tower, now, link.heard_at, attempt)
                 if self._links[tower] is not link or not is_trusted:
                     self._close(link)
+            current = self._links[tower]
+            if current.pub.closed:
+                continue
+            self._receive_subscriptions(current)
             # A node that no tower answers fails to start, and must not be known then.
-            if self.is_announced and link.heard_at and not self._links[tower].pub.closed:
-                self._links[tower].pub.send_multipart(self._beacon)
+            if self.is_announced and link.heard_at and current.announces_kinds is not None:
+                own = self._own if current.announces_kinds else self._own._replace(kind="")
+                current.pub.send_multipart(beacons.encode_node_beacon(own))
+
+    def answer(self, node: str) -> None:
+        """Send the beacon to a new node alone, through the towers that can."""
+        told = beacons.encode_node_beacon(self._own._replace(to=node))
+        for link in self._links.values():
+            if self.is_announced and link.announces_kinds and not link.pub.closed:
+                link.pub.send_multipart(told)
+
+    def _receive_subscriptions(self, link: _Link) -> None:
+        for octets, *_ in received(link.pub):
+            is_new, prefix = octets[:1] == b"\1", octets[1:]
+            if prefix == beacons.BEACON_WITH_KIND and self._own.kind:
+                link.announces_kinds = True if is_new else None
+                link.sub.unsubscribe(beacons.BEACON)
+            elif is_new and link.announces_kinds is None:
+                link.announces_kinds = False
+                link.sub.subscribe(beacons.BEACON)
 
     def _learn(self, now: float, frames: list[bytes]) -> None:
         try:
@@ -201,10 +229,10 @@ class Towers:
     ) -> _Link:
         key = self._security.tower_key(attempt)
         with contextlib.ExitStack() as made:
-            pub = made.enter_context(new_socket(self._context, zmq.PUB, *self._limits))
+            pub = made.enter_context(new_socket(self._context, zmq.XPUB, *self._limits))
             sub = made.enter_context(new_socket(self._context, zmq.SUB, *self._limits))
-            for message_type in (beacons.BEACON, beacons.WELCOME, beacons.TOWER):
-                sub.subscribe(message_type)
+            for prefix in beacons.tower_subscriptions(self._own):
+                sub.subscribe(prefix)
             for socket in (pub, sub):
                 self._security.aim(socket, key)
             monitor = watched(self._context, sub)
@@ -314,9 +342,6 @@ class Inbound:
 # Peers say all of it by what they subscribe to: a node of ours announces its kind first, every node
 # subscribes to its own address, and who follows a topic subscribes to its records.
 
-
-KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
-"""By the letter that a node announces itself with."""
 
 MAX_TOPICS: Final = 100
 """Of one peer's topics: what a map shows of them, and peers choose them."""
@@ -429,7 +454,7 @@ class _Unreached:
 
 
 class Peers:
-    """Knows the peers, and is connected to all of them.
+    """Knows the peers that the node needs, and is connected to all of them.
 
     Args:
         beacon: what is announced to the towers.
@@ -563,10 +588,7 @@ class Peers:
                 elif self.table.hear(now, beacon, tower):
                     self.room.refused.pop(beacon.endpoint, None)
                     self.inbound.hear(beacon.endpoint)
-                    text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
-                    self._tell("peer_came", text, *beacon)
-                    self._new[beacon.endpoint] = None
-                    self.beacon_due = now  # so that the new peer hears of this node at once
+                    self._meet(now, beacon)
                 elif self.table.replaced:
                     self.beacon_due = now
                 if is_new:
@@ -577,6 +599,16 @@ class Peers:
                 continue  # it is counted as such
             except ProtocolError:
                 self.invalid_count += 1
+
+    def _meet(self, now: float, beacon: beacons.TowerBeacon) -> None:
+        text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
+        self._tell("peer_came", text, beacon.node, beacon.endpoint)
+        self._new[beacon.endpoint] = None
+        # The new peer is to hear of this node at once.
+        if beacon.kind in ("", beacons.UNKNOWN_KIND):
+            self.beacon_due = now
+        elif beacon.kind != beacons.ANSWER:
+            self.towers.answer(beacon.node)
 
     def _opened(self, now: float, frames: list[bytes]) -> beacons.TowerBeacon:
         open_frames, key = self.security.opened(frames)

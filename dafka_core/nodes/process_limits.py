@@ -26,6 +26,9 @@ PER_PEER_APART: Final = 5
 """The same at a node that tells its peers apart: each has a socket of its own, and two more watch
 that one."""
 
+PER_NODE: Final = 60
+"""Descriptors of a node before it has peers: some 20, and more with several towers."""
+
 RESERVE: Final = 16
 """Kept for what else the process opens for a moment, and for peers that connect before they are
 heard of."""
@@ -48,6 +51,12 @@ _SO_DETACH_FILTER: Final = 27  # neither is in Python's own module
 _DROP: Final = struct.pack("@HBBI", 0x06, 0, 0, 0)
 """A filter of one instruction (the kernel's ``struct sock_filter``): keep 0 octets."""
 
+_OPEN: Final = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
+_RAISED: Final = (
+    "open files limit raised from %d to %d, as %s %d: what uses select() in this process breaks at "
+    "descriptors above 1023"
+)
+
 _log = logging.getLogger("dafka.nodes")
 
 
@@ -69,9 +78,21 @@ def raise_limit() -> int:
     return soft_limit()
 
 
-def _open_descriptors() -> list[int]:
-    directory = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
-    return [int(name) for name in os.listdir(directory)]  # noqa: PTH208 -- a Path for each is slow
+def make_room_for_node(descriptor: int) -> None:
+    """Raise the soft limit if a node does not fit below it.
+
+    Args:
+        descriptor: one that was just opened: the system gives the lowest number that is free.
+    """
+    limit = soft_limit()
+    if descriptor + PER_NODE > limit and (raised := raise_limit()) > limit:
+        _log.warning(_RAISED, limit, raised, "one more node needs", descriptor + PER_NODE)
+
+
+def _open_count() -> int:
+    """Return the number of open descriptors; a list of thousands takes Linux 20 ms."""
+    is_counted = sys.platform == "linux"  # since Linux 6.2
+    return (is_counted and _OPEN.stat().st_size) or len([*_OPEN.iterdir()])
 
 
 class PeerRoom:
@@ -97,7 +118,6 @@ class PeerRoom:
         self._scan_due = 0.0
         self._least: int | None = None
         self._others = 0  # descriptors of other things than peers; ``_least`` is the first count
-        self._door = -1  # the descriptor that listens; ZeroMQ has it as long as the node is there
         self._is_closed = False
         self._said = (0, 0.0)
 
@@ -148,29 +168,24 @@ class PeerRoom:
         if needed > self._limit:
             before, self._limit = self._limit, raise_limit()
             if self._limit > before:
-                _log.warning(
-                    "open files limit raised from %d to %d, as %d peers need %d: what uses "
-                    "select() in this process breaks at descriptors above 1023",
-                    *(before, self._limit, peer_count, needed),
-                )
+                _log.warning(_RAISED, before, self._limit, f"{peer_count} peers need", needed)
         return needed <= self._limit
 
     def _count(self, peer_count: int) -> None:
         try:
-            found = _open_descriptors()
+            count = _open_count()
         except OSError:  # there is none left to look with
             self._others = self._limit
             return
         # Those of peers may be open already or not yet; what is beyond them is others'.
-        others = len(found) - self._per_peer * peer_count
+        others = count - self._per_peer * peer_count
         if self._least is None:
             self._least = others
-            self._door = next((fd for fd in found if self._is_own(fd, is_door=True)), -1)
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             if hard != resource.RLIM_INFINITY and hard < LOW_LIMIT:
-                count = max(0, (hard - others - RESERVE) // self._per_peer)
+                room = max(0, (hard - others - RESERVE) // self._per_peer)
                 text = "open files limit %d: there is room for about %d peers; see 'ulimit -Hn'"
-                _log.warning(text, hard, count)
+                _log.warning(text, hard, room)
         self._others = max(others, self._least)
 
     def _turn_away(self, peer_count: int) -> None:
@@ -187,15 +202,23 @@ class PeerRoom:
                     del self._inbound[descriptor]
         # Peers that are taken may still be on their way.
         is_closed = full and taken >= peer_count
-        if is_closed is not self._is_closed and self._door >= 0 and sys.platform == "linux":
+        if is_closed is self._is_closed or sys.platform != "linux":
+            return
+        if (listening := self._find_door()) is not None:
             self._is_closed = is_closed
-            with _borrowed(self._door) as door:
+            with _borrowed(listening) as door:
                 if is_closed:
                     code = ctypes.create_string_buffer(_DROP)
                     program = struct.pack("@HP", 1, ctypes.addressof(code))
                     door.setsockopt(sockets.SOL_SOCKET, _SO_ATTACH_FILTER, program)
                 else:
                     door.setsockopt(sockets.SOL_SOCKET, _SO_DETACH_FILTER, bytes(4))
+
+    def _find_door(self) -> int | None:
+        with contextlib.suppress(OSError):  # there is none left to look with
+            found = [int(each.name) for each in _OPEN.iterdir()]
+            return next((each for each in found if self._is_own(each, is_door=True)), None)
+        return None
 
     def _end(self, descriptor: int) -> None:
         with contextlib.suppress(OSError), copied(descriptor) as connection:

@@ -77,14 +77,11 @@ class HeardNodes:
 MAX_BEACON_BYTES: Final = 4096
 """A beacon's largest frame is a UUID or host of 255 octets."""
 
-MAX_FRAMES: Final = 4
-"""Frames of the longest message to a tower."""
+MAX_FRAMES: Final = 6
+"""Frames of the longest message to a tower: a beacon with kind and receiver."""
 
 MAX_SUBSCRIBED_BYTES: Final = 64 << 10
-"""Quota of one connection: a node subscribes to three prefixes of one byte."""
-
-SUBSCRIPTIONS: Final = (b"", beacons.BEACON, beacons.WELCOME, beacons.TOWER)
-"""Prefixes of a tower's messages."""
+"""Quota of one connection: a node subscribes to some ten prefixes, most of its own address."""
 
 JOIN_INTERVAL_MS: Final = 1_000
 """How often a tower tells of itself and of those that it joins."""
@@ -196,6 +193,9 @@ class _Relay:
         """Where to tell of which tower."""
         self._context = zmq.Context()
         self.xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
+        # Subscriptions of nodes are not passed on: each would go to all nodes.
+        for first in (beacons.BEACON_WITH_KIND, beacons.BEACON, beacons.TOWER):
+            self.xsub.send(b"\1" + first)
         self.xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
         self.xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
         self.xpub.set(zmq.XPUB_MANUAL, 1)
@@ -208,8 +208,6 @@ class _Relay:
         self.security.serve(self.xpub)
         for socket in (self.xsub, self.xpub):
             self._quotas.watch(self._context, socket)
-        for kind in (beacons.BEACON, beacons.TOWER):
-            self.xsub.send(b"\x01" + kind)
         self.stop_signal, self.stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
         self.stopped.bind("inproc://stop")
         self.stop_signal.connect("inproc://stop")
@@ -247,7 +245,7 @@ class _Relay:
                 if self.stopped in ready:
                     return
                 if self.xpub in ready:
-                    self._pass_subscriptions()
+                    self._receive_subscriptions()
                 if self.xsub in ready:
                     self._pass_beacons()
         except BaseException as error:  # noqa: BLE001 -- ``wait`` tells of every error
@@ -255,14 +253,14 @@ class _Relay:
         finally:
             self.destroy()
 
-    def _pass_subscriptions(self) -> None:
+    def _receive_subscriptions(self) -> None:
         for (frame,) in received_frames(self.xpub, self._quotas, 1):
             self._quotas.subscribe(descriptor_of(frame), frame.bytes)
             if self.security.owner(frame) is None:
                 continue
             action, prefix = frame.bytes[:1], frame.bytes[1:]
             # Others match no message of a tower's, and would only take memory.
-            if action in (b"\x00", b"\x01") and prefix in SUBSCRIPTIONS:
+            if action in (b"\x00", b"\x01") and beacons.is_tower_subscription(prefix):
                 self.xpub.set(zmq.SUBSCRIBE if action == b"\x01" else zmq.UNSUBSCRIBE, prefix)
             else:
                 self.invalid_count += 1
@@ -288,8 +286,8 @@ class _Relay:
             self.beacon_count += 1
             endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
             self.heard.note(time.monotonic(), beacon.node, endpoint)
-            told = beacons.encode_tower_beacon(beacons.TowerBeacon(beacon.node, endpoint))
-            self.xpub.send_multipart(self.security.named(told, owner))
+            for told in beacons.tower_beacons(beacon, endpoint):
+                self.xpub.send_multipart(self.security.named(told, owner))
 
     def _tell_of_towers(self) -> None:
         now = time.monotonic()

@@ -1,13 +1,15 @@
-"""Which peers there are: beacons from nodes to towers, and from towers to nodes.
+"""Beacons from nodes to towers and from towers to nodes, and the peers that they announce.
 
 RFC 46: a node "SHALL send this address at a regular interval to all connected towers", and "MAY
 disconnect its SUB socket if the peer has failed to respond within some time".  A peer is lost only
 while a tower is heard: a tower that is down says nothing about the peers, and connections between
-nodes do not need it.  RFC 46 leaves the frames open; these are the C tower's (docs/wire.md).
+nodes do not need it.  RFC 46 leaves the frames open; these are the C tower's, and ours, which have
+the kind of the node (docs/wire.md).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,10 +20,32 @@ from dafka_core.model.name_limits import check_node_address
 from dafka_core.system.hosts import ANY, bracketed, is_host, parse_endpoint
 
 BEACON: Final = b"B"
+BEACON_WITH_KIND: Final = b"A"
+"""Node to tower.  It sorts before ``BEACON``, so that it is the first subscription of a tower."""
+KIND: Final = b"K"
+"""Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions."""
 WELCOME: Final = b"W"
 """What a tower sends to each new subscriber."""
 TOWER: Final = b"T"
 """A tower tells of another one; C towers and C nodes do not know it."""
+
+KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
+"""Kinds of nodes by their letter on the wire."""
+
+UNKNOWN_KIND: Final = "?"
+"""The letter of nodes that do not announce their kind, such as C nodes: all connect to them."""
+
+ANSWER: Final = "@"
+"""In the place of a kind: a beacon for one node, which is new.  If the nodes that it needs told all
+others of themselves again, the messages would grow with the square of the nodes."""
+
+NEEDED_KINDS: Final = {"C": "PS", "P": "CRS", "R": "PS", "S": "CPRS"}
+"""The kinds of peers that each kind of node connects to.
+
+Records go from producers and stores to consumers, readers and stores, requests and acknowledgements
+back.  Producers have nothing for each other, nor have consumers and readers.  Every program is a
+node of one of these kinds: the console, the commands that list or check and Spark's source are
+readers, Spark's sink is a producer, a gateway runs in a store."""
 
 MAX_PEERS: Final = 10_000
 """Peers connected to at once: each is a TCP connection, and any node may announce some."""
@@ -32,6 +56,9 @@ MAX_HOST_BYTES: Final = 255
 TWIN_CONFIRMED_S: Final = 0.5
 """A node that was started again may still hear beacons of its earlier life, but not for so long."""
 
+_KIND: Final = re.compile(rb"[A-Z]")
+_FIRST_FRAME: Final = re.compile(rb"K([A-Z?@])([^\0]+)\0")
+
 
 class NodeBeacon(NamedTuple):
     """Node to tower: the node's UUID, its host and its port."""
@@ -39,6 +66,10 @@ class NodeBeacon(NamedTuple):
     node: str
     host: str  # empty: the tower fills in the address it sees
     port: int
+    kind: str = ""
+    """Its letter; empty in the form of C nodes."""
+    to: str = ""
+    """The only node to receive it, one that is new; empty for all.  Needs a kind."""
 
 
 class TowerBeacon(NamedTuple):
@@ -46,6 +77,10 @@ class TowerBeacon(NamedTuple):
 
     node: str
     endpoint: str
+    kind: str = ""
+    """Its letter, ``UNKNOWN_KIND`` or ``ANSWER``; empty in the form of C towers."""
+    to: str = ""
+    """The only node to receive it, if the kind is ``ANSWER``."""
 
 
 class TowerPorts(NamedTuple):
@@ -73,39 +108,85 @@ def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
 
 
 def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
-    """Four frames, each of them text."""
-    return [BEACON, *(str(part).encode() for part in beacon)]
+    """Encode a beacon as four frames of text; a kind and a receiver take one more each."""
+    first = BEACON_WITH_KIND if beacon.kind else BEACON
+    frames = [first, *(str(part).encode() for part in beacon)]
+    return [*frames[:4], *filter(None, frames[4:])]
 
 
 def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
-    """What a node announces.
+    """Decode any form of a node's beacon.
 
     Raises:
         ProtocolError: the frames are no node beacon.
     """
-    if len(frames) != 4 or frames[0] != BEACON:
-        raise ProtocolError("a node beacon has four frames, the first one B")
+    has_kind = len(frames) in (5, 6) and frames[0] == BEACON_WITH_KIND
+    if not has_kind and (len(frames) != 4 or frames[0] != BEACON):
+        raise ProtocolError(
+            "a node beacon has four frames, the first one B, or five or six, with A"
+        )
     # RFC 46's nodes may leave the host to the tower, which sees where a beacon comes from.
     host = _host(frames[2]) if frames[2] else ""
-    return NodeBeacon(_node(frames[1]), host, _port(frames[3]))
+    beacon = NodeBeacon(_node(frames[1]), host, _port(frames[3]))
+    if not has_kind:
+        return beacon
+    if not _KIND.fullmatch(frames[4]):
+        raise ProtocolError("the kind of a node is one capital letter")
+    return beacon._replace(kind=frames[4].decode(), to=_node(frames[5]) if frames[5:] else "")
 
 
 def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
-    """Three frames."""
-    return [BEACON, *(part.encode() for part in beacon)]
+    """Encode a beacon as three frames."""
+    node, endpoint, kind, to = (part.encode() for part in beacon)
+    return [b"%b%b%b\0" % (KIND, kind, to or node) if kind else BEACON, node, endpoint]
 
 
 def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
-    """Where peers reach a node.
+    """Decode any form of a tower's beacon.
 
     Raises:
         ProtocolError: the frames are no tower beacon.
     """
-    if len(frames) != 3 or frames[0] != BEACON:
-        raise ProtocolError("a tower beacon has three frames, the first one B")
+    if len(frames) != 3:
+        raise ProtocolError("a tower beacon has three frames")
     endpoint = _ascii(frames[2])
     check_endpoint(endpoint)
-    return TowerBeacon(_node(frames[1]), endpoint)
+    beacon = TowerBeacon(_node(frames[1]), endpoint)
+    if frames[0] == BEACON:
+        return beacon
+    match = _FIRST_FRAME.fullmatch(frames[0])
+    if match is None or (match[1] != ANSWER.encode() and match[2] != frames[1]):
+        raise ProtocolError("the first frame of a tower beacon is B, or K with kind and address")
+    kind = match[1].decode()
+    return beacon._replace(kind=kind, to=_node(match[2]) if kind == ANSWER else "")
+
+
+def tower_subscriptions(own: NodeBeacon) -> list[bytes]:
+    """Return what a node subscribes to at any tower.
+
+    Its own beacon is among it, under each kind: it shows that the tower is there, and whether
+    another node has the same address.  So are answers to it.
+    """
+    prefixes = [WELCOME, TOWER]
+    for kind in (UNKNOWN_KIND, ANSWER, *KINDS) if own.kind else ():
+        is_needed = kind in UNKNOWN_KIND + NEEDED_KINDS[own.kind]
+        prefixes.append(KIND + kind.encode() + (b"" if is_needed else own.node.encode() + b"\0"))
+    return prefixes
+
+
+def is_tower_subscription(prefix: bytes) -> bool:
+    """Return True if messages of a tower may match a prefix, as those of nodes do."""
+    is_of_kind = re.fullmatch(rb"K(?:[A-Z?@](?:[^\0]{1,255}\0)?)?", prefix) is not None
+    return is_of_kind or prefix in (b"", BEACON, WELCOME, TOWER)
+
+
+def tower_beacons(beacon: NodeBeacon, endpoint: str) -> list[list[bytes]]:
+    """Return what a tower publishes of a node's beacon: for C nodes, and with the kind."""
+    plain = TowerBeacon(beacon.node, endpoint)
+    if beacon.to:
+        return [encode_tower_beacon(plain._replace(kind=ANSWER, to=beacon.to))]
+    with_kind = plain._replace(kind=beacon.kind or UNKNOWN_KIND)
+    return [encode_tower_beacon(each) for each in (plain, with_kind)]
 
 
 @lru_cache(MAX_PEERS)  # each endpoint comes again with every beacon

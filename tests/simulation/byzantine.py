@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import (
+    NEEDED_KINDS,
     WELCOME,
     NodeBeacon,
     decode_tower_beacon,
@@ -60,6 +61,7 @@ class ByzantinePeer:
         self.subscriptions = dict.fromkeys(self._prefixes())
         self._endpoints: dict[str, None] = {}
         self._left = MOST
+        self.tower_subscriptions = (b"",)
         self._port = self._network.add(cast("Any", self))
         self._act_later()
         self._announce()
@@ -224,7 +226,8 @@ class ByzantinePeer:
 
     def _beacon(self, node: str, host: str, port: int) -> None:
         self._world.sent["beacon"] += 1
-        self._network.beacon(cast("Any", self), encode_node_beacon(NodeBeacon(node, host, port)))
+        beacon = NodeBeacon(node, host, port, self._chance.choice(("", *NEEDED_KINDS)))
+        self._network.beacon(cast("Any", self), encode_node_beacon(beacon))
 
 
 def _may_hear(who: Permissions, message: Any) -> bool:

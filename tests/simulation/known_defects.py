@@ -234,7 +234,7 @@ DEFECTS = (
         "ours",
         r"was told .* and \d+ are on disk",
         Roles(producer=TellsOfMoreThanIsStored),
-        first=145,
+        first=143,
     ),
     Defect(
         "a lost greeting hides a store",

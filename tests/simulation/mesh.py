@@ -15,6 +15,7 @@ from dafka_core.config.node_options import RFC46 as RFC46_LAYOUT
 from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.mesh import MeshTraffic, Subscribers
 from dafka_core.nodes.sockets import send_packed
+from dafka_core.protocol.beacons import BEACON, NodeBeacon, tower_subscriptions
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode, encode, parse_subscription
 from dafka_core.protocol.messages import (
@@ -83,7 +84,8 @@ class SimulatedMesh:
         self.put_bytes = 0
         """What writers have put here and is not on disk."""
         self._limit_bytes = limit_bytes
-        own_limit = announcement(type(role).__name__, role.address, limit_bytes)
+        kind = _kind_of(role)
+        own_limit = announcement(kind, role.address, limit_bytes)
         self.subscriptions = dict.fromkeys(self._known([own_limit, *role.subscriptions()]))
         self.inbox: deque[tuple[Link, list[bytes], bool]] = deque()
         self._on_round = on_round
@@ -102,7 +104,10 @@ class SimulatedMesh:
         self._receiving = True
         self._round_at: float | None = None
         self.number = network.add(self)
-        self.peers = SimulatedPeers(self, self.number)
+        own = NodeBeacon(role.address, name, self.number, "" if style == SINGLE else kind)
+        self.tower_subscriptions = (*tower_subscriptions(own), *(() if own.kind else (BEACON,)))
+        """A node whose style is that of C nodes connects to all."""
+        self.peers = SimulatedPeers(self, own)
         self.wake(self.world.now)
 
     # -- from outside ----------------------------------------------------------------------------
@@ -373,3 +378,9 @@ class SimulatedMesh:
         else:
             self.checkers.on_told(self, message)
             self.send(self.role.on_message(now, message, peer))
+
+
+def _kind_of(role: Role) -> str:
+    """The letter of production's role that this one is, or is derived from."""
+    production = (each for each in type(role).__mro__ if each.__module__.startswith("dafka_core"))
+    return next(production).__name__[0]

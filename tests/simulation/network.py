@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import (
     WELCOME,
-    TowerBeacon,
     decode_node_beacon,
-    encode_tower_beacon,
     endpoint_of,
+    tower_beacons,
 )
 from dafka_core.protocol.role import PeerNews
 from tests.simulation.corruption import corrupted
@@ -325,11 +324,15 @@ class Network:
                     self.world.fail(mesh.name, f"a beacon of production is refused: {error}")
                 self.world.refused["beacon"] += 1
                 return
-            told = encode_tower_beacon(TowerBeacon(beacon.node, endpoint_of(beacon, "")))
-            told = self._security.named(told, mesh.name)
-            for other in list(self._welcomed[tower]):
-                if tower in self.towers_up and not self._lost(tower, other.name):
-                    self.world.after(self._delay_s(other.name), _taker(other, told))
+            for form in tower_beacons(beacon, endpoint_of(beacon, "")):
+                told = self._security.named(form, mesh.name)
+                for other in list(self._welcomed[tower]):
+                    if (
+                        told[0].startswith(other.tower_subscriptions)
+                        and tower in self.towers_up
+                        and not self._lost(tower, other.name)
+                    ):
+                        self.world.after(self._delay_s(other.name), _taker(other, told))
 
         self.world.after(self._delay_s(mesh.name), arrive)
 

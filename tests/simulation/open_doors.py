@@ -99,7 +99,7 @@ DOORS: Final = (
         "lost: .* reader-. reads",
         changes=lambda: {(store_directory, "StoreQuery"): _TakesAnyAnswer},
         first=5685,
-        shape={"locked": True, "byzantine": 1},
+        shape={"locked": True, "byzantine": 1, "attack_every_s": 0.02},
     ),
 )
 """``where`` says what guards it."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from dafka_core.errors import ProtocolError
 from dafka_core.nodes.peers import FIRST_BEACONS_INTERVAL_S
 from dafka_core.protocol.beacons import (
+    ANSWER,
+    UNKNOWN_KIND,
     WELCOME,
     NodeBeacon,
     PeerTable,
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
 class SimulatedPeers:
     """Takes beacons and sends them, connects and disconnects."""
 
-    def __init__(self, mesh: SimulatedMesh, port: int) -> None:
+    def __init__(self, mesh: SimulatedMesh, own: NodeBeacon) -> None:
         self._mesh = mesh
-        self._port = port
+        self._own = own
         expiry_s = 4 * mesh.network.shape.beacon_s
-        self.table = PeerTable(mesh.role.address, port, expiry_s=expiry_s)
+        self.table = PeerTable(own.node, own.port, expiry_s=expiry_s)
         self.due = mesh.world.now
         """When to send a beacon next."""
         self._came: deque[list[bytes]] = deque()
@@ -56,7 +58,12 @@ class SimulatedPeers:
             if self.table.hear(now, beacon):
                 mesh.learn(PeerNews(beacon.node, beacon.endpoint))
                 mesh.network.connect(mesh, beacon.endpoint)
-                self.due = now
+                if beacon.kind in ("", UNKNOWN_KIND) or not self._own.kind:
+                    self.due = now
+                elif beacon.kind != ANSWER:
+                    mesh.network.beacon(
+                        mesh, encode_node_beacon(self._own._replace(to=beacon.node))
+                    )
             elif beacon.endpoint not in self.table:
                 mesh.security.claims.forget(beacon.endpoint)
 
@@ -69,8 +76,7 @@ class SimulatedPeers:
         if not self.table.announced and self._connected:
             interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
         self.due = now + interval_s
-        beacon = NodeBeacon(mesh.role.address, mesh.name, self._port)
-        mesh.network.beacon(mesh, encode_node_beacon(beacon))
+        mesh.network.beacon(mesh, encode_node_beacon(self._own))
         silent = self.table.expire(now)
         for _, endpoint in silent:
             mesh.network.disconnect(mesh, endpoint)

@@ -221,13 +221,13 @@ def test_a_peer_takes_so_many_descriptors(
 def test_forged_beacons_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     scans: list[int] = []
 
-    def scan() -> list[int]:
+    def scan() -> int:
         scans.append(1)
-        return list(range(60))
+        return 60
 
     monkeypatch.setattr(process_limits, "raise_limit", lambda: 60)
     monkeypatch.setattr(process_limits, "soft_limit", lambda: 60)
-    monkeypatch.setattr(process_limits, "_open_descriptors", scan)
+    monkeypatch.setattr(process_limits, "_open_count", scan)
     monkeypatch.setattr(process_limits, "MAX_REFUSED", 500)
     room = PeerRoom(1, PER_PEER)
     for number in range(10_000):
@@ -256,12 +256,12 @@ def test_what_is_refused_is_said_once_and_again_when_it_changes(
     for name in ("raise_limit", "soft_limit"):
         monkeypatch.setattr(process_limits, name, lambda: 60)
     monkeypatch.setattr(resource, "getrlimit", lambda of: (60, 60))
-    monkeypatch.setattr(process_limits, "_open_descriptors", lambda: list(range(30)))
+    monkeypatch.setattr(process_limits, "_open_count", lambda: 30)
     caplog.set_level(logging.INFO)
     room = PeerRoom(1, PER_PEER)
     assert room.look(0.0, 0)
     assert f"room for about {(60 - 30 - RESERVE) // PER_PEER} peers" in caplog.text
-    monkeypatch.setattr(process_limits, "_open_descriptors", lambda: list(range(44)))
+    monkeypatch.setattr(process_limits, "_open_count", lambda: 44)
     assert not room.look(1.0, 7)
     room.refuse(0.0, "A", "tcp://a:1")
     room.refuse(2.0, "B", "tcp://b:1")
@@ -282,8 +282,8 @@ def test_what_is_refused_is_said_once_and_again_when_it_changes(
 def test_without_a_descriptor_to_look_with_there_is_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def none_left() -> list[int]:
+    def none_left() -> int:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(process_limits, "_open_descriptors", none_left)
+    monkeypatch.setattr(process_limits, "_open_count", none_left)
     assert not PeerRoom(1, PER_PEER).look(0.0, 0)

@@ -11,6 +11,8 @@ import zmq
 from dafka_core import ConfigError, Tower
 from dafka_core.protocol.beacons import (
     BEACON,
+    BEACON_WITH_KIND,
+    TOWER,
     WELCOME,
     NodeBeacon,
     TowerBeacon,
@@ -61,10 +63,11 @@ def listener(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
 
 
 def speaker(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
-    """An XPUB, which hears of the tower's subscription: it loses nothing from then on."""
+    """An XPUB, which receives the tower's subscriptions: it loses nothing from then on."""
     made = bare.make(zmq.XPUB)
     made.connect(f"tcp://127.0.0.1:{tower.sub_port}")
-    assert made.recv() == b"\x01" + BEACON
+    for first in (BEACON_WITH_KIND, BEACON, TOWER):  # the first one tells nodes what the tower is
+        assert made.recv() == b"\x01" + first
     return made
 
 

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.beacons import (
+    ANSWER,
+    KINDS,
     MAX_PEERS,
+    NEEDED_KINDS,
     NodeBeacon,
     PeerTable,
     TowerBeacon,
@@ -24,6 +27,8 @@ from dafka_core.protocol.beacons import (
     encode_tower_address,
     encode_tower_beacon,
     endpoint_of,
+    tower_beacons,
+    tower_subscriptions,
 )
 
 ME = "640AC1809C7044FD9C4E5673ABD1BC5E"
@@ -99,6 +104,75 @@ def test_frames_as_c_nodes_send_them() -> None:
     tower = [b"B", NODE.encode(), b"tcp://10.0.0.7:40123"]
     assert decode_tower_beacon(tower) == TowerBeacon(NODE, "tcp://10.0.0.7:40123")
     assert encode_tower_beacon(TowerBeacon(NODE, "tcp://10.0.0.7:40123")) == tower
+
+
+@pytest.mark.parametrize(
+    ("beacon", "frames"),
+    [
+        (NodeBeacon(NODE, "h", 7, "P"), [b"A", NODE.encode(), b"h", b"7", b"P"]),
+        (NodeBeacon(NODE, "h", 7, "S", ME), [b"A", NODE.encode(), b"h", b"7", b"S", ME.encode()]),
+    ],
+)
+def test_a_kind_and_a_receiver_are_further_frames(beacon: NodeBeacon, frames: list[bytes]) -> None:
+    assert encode_node_beacon(beacon) == frames
+    assert decode_node_beacon(frames) == beacon
+    for kind in (b"", b"p", b"PS", b"?", b"@", b"\xff"):
+        with pytest.raises(ProtocolError):
+            decode_node_beacon([*frames[:4], kind, *frames[5:]])
+    for wrong in ([b"B", *frames[1:]], [*frames[:5], b"N", b"N"], frames[:4], [*frames[:5], b""]):
+        with pytest.raises(ProtocolError):
+            decode_node_beacon(wrong)
+
+
+@pytest.mark.parametrize(
+    ("beacon", "first_frames"),
+    [
+        (NodeBeacon(NODE, "h", 7), [b"B", b"K?%b\0"]),
+        (NodeBeacon(NODE, "h", 7, "S"), [b"B", b"KS%b\0"]),
+        (NodeBeacon(NODE, "h", 7, "X"), [b"B", b"KX%b\0"]),  # a kind of a later version
+        (NodeBeacon(NODE, "h", 7, "S", ME), [b"K@" + ME.encode() + b"\0"]),
+    ],
+)
+def test_what_a_tower_publishes_of_a_beacon(beacon: NodeBeacon, first_frames: list[bytes]) -> None:
+    rest = [NODE.encode(), b"tcp://h:7"]
+    firsts = [each % NODE.encode() if b"%b" in each else each for each in first_frames]
+    frames = tower_beacons(beacon, "tcp://h:7")
+    assert frames == [[first, *rest] for first in firsts]
+    for each in frames:
+        assert encode_tower_beacon(decode_tower_beacon(each)) == each
+
+
+@pytest.mark.parametrize(
+    "first",
+    [b"K", b"KP", b"KP" + NODE.encode(), b"Kp%b\0", b"K!%b\0", b"KP%bx\0", b"LP%b\0", b"K@\0"],
+)
+def test_bad_first_frames_of_a_tower_are_refused(first: bytes) -> None:
+    first = first % NODE.encode() if b"%b" in first else first
+    with pytest.raises(ProtocolError):
+        decode_tower_beacon([first, NODE.encode(), b"tcp://h:7"])
+
+
+CONNECTED = {"CP", "CS", "PR", "PS", "RS", "SS"}
+"""The kinds that exchange messages, in alphabetical order."""
+
+
+@pytest.mark.parametrize("own", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_a_node_receives_the_beacons_of_kinds_that_it_needs(own: str, other: str) -> None:
+    assert (other in NEEDED_KINDS[own]) is ("".join(sorted(own + other)) in CONNECTED)
+
+    def received(beacon: NodeBeacon) -> list[str]:
+        prefixes = tuple(tower_subscriptions(NodeBeacon(ME, "h", 1, own)))
+        frames = tower_beacons(beacon, "tcp://h:7")
+        return [decode_tower_beacon(each).kind for each in frames if each[0].startswith(prefixes)]
+
+    is_needed = other in NEEDED_KINDS[own]
+    assert received(NodeBeacon(NODE, "h", 7, other)) == [other] * is_needed
+    assert received(NodeBeacon(NODE, "h", 7)) == ["?"]
+    assert received(NodeBeacon(ME, "h", 7, other)) == [other]
+    assert received(NodeBeacon(ME + "0", "h", 7, other)) == [other] * is_needed
+    assert received(NodeBeacon(NODE, "h", 7, other, ME)) == [ANSWER]
+    assert received(NodeBeacon(NODE, "h", 7, other, NODE)) == []
 
 
 @pytest.mark.parametrize("host", HOSTS)
