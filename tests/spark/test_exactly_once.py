@@ -190,7 +190,7 @@ def test_a_driver_is_killed_and_restarts_with_other_cores(
             os.killpg(driver.pid, signal.SIGKILL)
     assert topics.visible(sink) == [0]
     (tmp_path / "hold").unlink()
-    for cores in (2, 5, 1):
+    for cores in (2, 5):
         drivers.done(drivers.command(drivers.repartition, *arguments, cores))
         assert texts(topics.batch(sink).collect()) == wanted
         forget_last_commit(tmp_path / "checkpoint")
