@@ -52,16 +52,19 @@ def batches(frame: DataFrame, checkpoint: Path) -> list[tuple[int, Rows]]:
     return found
 
 
-@pytest.mark.parametrize("starting", ["latest", "earliest"])
+@pytest.mark.parametrize(
+    ("starting", "count", "tasks"),
+    [("latest", 0, set()), ("latest-25", 25, {0, 1}), ("earliest", 40, {0, 1, 2})],
+)
 def test_the_first_batch_is_repeated_beside_new_partitions_and_stores(
-    two: Topics, topic: str, tmp_path: Path, starting: str
+    two: Topics, topic: str, tmp_path: Path, starting: str, count: int, tasks: set[int]
 ) -> None:
     """Trap: Spark keeps no initial offset of a Python source; a repetition requests it again."""
     address = two.produce(topic, range(40), acks=2)
     frame = two.stream(topic, startingOffsets=starting, maxRecordsPerPartition=15)
     [first] = batches(frame, tmp_path)
-    assert len(first[1]) == (40 if starting == "earliest" else 0)
-    assert {row[0] for row in first[1]} == ({0, 1, 2} if starting == "earliest" else set())
+    assert len(first[1]) == count
+    assert {row[0] for row in first[1]} == tasks
     forget_last_commit(tmp_path)
     two.produce(topic, range(40, 60), address, acks=2)
     new = two.produce(topic, range(5), acks=2)
