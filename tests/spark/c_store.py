@@ -1,13 +1,12 @@
 """A C store made of bare sockets, which only readers discover.
 
-It does not greet stores of ours, as they would copy its records.
+It sends no hello to Python stores, as they would copy its records.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
-from types import TracebackType
 from typing import Self
 
 from dafka_core.protocol.codec import parse_subscription, subscription
@@ -32,21 +31,13 @@ class CStore:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._peer.close()
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._peer.close()
 
     def _run(self) -> None:
         heads = fetches = 0

@@ -25,24 +25,22 @@ from pyspark.sql import SparkSession  # noqa: E402
 
 from dafka_core import EmbeddedCluster  # noqa: E402
 from tests.forked import ForkedCluster  # noqa: E402
+from tests.spark import drivers  # noqa: E402
+from tests.spark.topics import Topics  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def worker_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file to which Spark's Python workers log the connector's warnings."""
+    return tmp_path_factory.mktemp("workers") / "log"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, worker_log: Path) -> Iterator[SparkSession]:
     """Start Spark in this process, with two task slots."""
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("dafka tests")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.pyspark.python", sys.executable)
-        .config("spark.python.daemon.module", "tests.spark.daemon")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
+    os.environ[jvm.WORKER_LOG] = str(worker_log)  # the JVM hands it on to its workers
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    session = drivers.session("local[2]", {"spark.sql.warehouse.dir": warehouse})
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
@@ -53,6 +51,12 @@ def cluster() -> Iterator[EmbeddedCluster]:
     """Start a tower and one store."""
     with ForkedCluster() as running:
         yield running
+
+
+@pytest.fixture
+def topics(spark: SparkSession, cluster: EmbeddedCluster) -> Topics:
+    """Return the topics of the cluster that all tests share."""
+    return Topics(spark, cluster)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+
+from dafka_core.testing import wait_until
 
 PATIENCE_S = 120.0
 
@@ -43,14 +44,14 @@ class Gate:
                 half = batch.num_rows // 2
                 yield batch.slice(0, half)
                 self._reached.touch()
-                wait_for(self._opened.exists)
+                wait_until(self._opened.exists, timeout_s=PATIENCE_S)
                 yield batch.slice(half)
             else:
                 yield batch
 
     def wait_reached(self) -> None:
         """Wait until a task is held."""
-        wait_for(self._reached.exists)
+        wait_until(self._reached.exists, timeout_s=PATIENCE_S)
 
     def open(self) -> None:
         """Let all tasks continue."""
@@ -69,19 +70,11 @@ def failing_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     """Shuffle the rows, and fail the first two attempts of each task at a random row."""
     task = TaskContext.get()
     assert task is not None
-    left = random.randrange(2000) if task.attemptNumber() < 2 else None
+    limit = random.randrange(2000) if task.attemptNumber() < 2 else None
     for batch in shuffled(batches):
         for start in range(0, batch.num_rows, 100):
-            if left is not None and left <= start:
+            if limit is not None and limit <= start:
                 raise InjectedError
             yield batch.slice(start, 100)
-    if left is not None:
+    if limit is not None:
         raise InjectedError
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until the condition holds; fail after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not hold in time"
-        time.sleep(0.02)

@@ -43,6 +43,9 @@ LOCAL_SOCKETS = "-Dspark.python.unix.domain.socket.enabled=true"
 that retries a peer which has ended may reach that port first.
 """
 
+WORKER_LOG = "DAFKA_TEST_WORKER_LOG"
+"""The variable with the file to which Python workers log (``daemon.py``)."""
+
 PYTHON_STARTUP = str(Path(__file__).with_name("startup"))
 """Added to ``PYTHONPATH``, it makes the Python processes of a JVM start faster."""
 

@@ -1,4 +1,4 @@
-"""Format ``dafka`` is found by its name, and costs other sessions nothing."""
+"""Format ``dafka`` is found by its name, costs other sessions nothing and reports users' errors."""
 
 from __future__ import annotations
 
@@ -12,57 +12,28 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from dafka_core import EmbeddedCluster
 from dafka_spark import DafkaDataSource
-from tests.pages import example
-from tests.spark.topics import batch, finish, produce
+from tests.spark.topics import Topics, finish
 
 
-def run(code: str) -> str:
+def output(code: str) -> str:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.strip()
 
 
-def test_the_name() -> None:
-    import pyspark_dafka
-
-    assert pyspark_dafka.DefaultSource is DafkaDataSource
-    assert DafkaDataSource.name() == "dafka"
-
-
-def test_the_import_needs_nothing_but_spark() -> None:
+def test_the_import_needs_only_spark() -> None:
     """Spark imports it in every session that uses any Python source."""
     heavy = ("zmq", "pyarrow", "numpy", "pandas", "lmdb", "dafka_core")
-    loaded = run(f"import sys, pyspark_dafka; print([m for m in {heavy} if m in sys.modules])")
+    loaded = output(f"import sys, pyspark_dafka; print([m for m in {heavy} if m in sys.modules])")
     assert loaded == "[]"
-
-
-def test_no_pandas_is_loaded_to_plan_a_query(cluster: EmbeddedCluster, topic: str) -> None:
-    """It takes a quarter of a second in each Python that Spark starts for that."""
-    produce(cluster, topic, range(3))
-    said = run(
-        f"""
-        import sys
-        from pyspark.sql.datasource import CaseInsensitiveDict
-        from dafka_spark import DafkaDataSource
-        given = {{"tower": {cluster.tower!r}, "subscribe": {topic!r}}}
-        source = DafkaDataSource(CaseInsensitiveDict(given))
-        schema = source.schema()
-        stream = source.streamReader(schema)
-        start = stream.initialOffset()
-        stream.partitions(start, stream.latestOffset(start, stream.getDefaultReadLimit()))
-        print(len(source.reader(schema).partitions()), "pandas" in sys.modules)
-        """
-    )
-    assert said == "1 False"
 
 
 def test_the_import_never_fails() -> None:
     """An exception would break every other Python source of the session."""
-    said = run(
+    printed = output(
         """
         import sys, warnings
         sys.modules["dafka_spark"] = None
@@ -72,79 +43,106 @@ def test_the_import_never_fails() -> None:
         print(hasattr(pyspark_dafka, "DefaultSource"), caught[0].message)
         """
     )
-    assert said.startswith("False format 'dafka' is not available")
+    assert printed.startswith("False format 'dafka' is not available")
 
 
-def test_a_registered_source(spark: SparkSession, cluster: EmbeddedCluster, topic: str) -> None:
-    spark.dataSource.register(DafkaDataSource)
-    produce(cluster, topic, range(3))
-    assert batch(spark, cluster, subscribe=topic).count() == 3
+def test_planning_a_query_does_not_load_pandas(topics: Topics, topic: str) -> None:
+    """It takes a quarter of a second in each Python that Spark starts for that."""
+    topics.produce(topic, range(3))
+    printed = output(
+        f"""
+        import sys
+        from pyspark.sql.datasource import CaseInsensitiveDict
+        from dafka_spark import DafkaDataSource
+        source = DafkaDataSource(CaseInsensitiveDict({topics.options | {"subscribe": topic}}))
+        schema = source.schema()
+        stream = source.streamReader(schema)
+        start = stream.initialOffset()
+        stream.partitions(start, stream.latestOffset(start, stream.getDefaultReadLimit()))
+        print(len(source.reader(schema).partitions()), "pandas" in sys.modules)
+        """
+    )
+    assert printed == "1 False"
 
 
-def read(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+def test_a_registered_source(topics: Topics, topic: str) -> None:
+    topics.spark.dataSource.register(DafkaDataSource)
+    topics.produce(topic, range(3))
+    assert topics.batch(topic).count() == 3
+
+
+def read(spark: SparkSession, directory: Path) -> Any:
     return spark.read.format("dafka").option("subscribes", "t").load()
 
 
-def read_column(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+def read_column(spark: SparkSession, directory: Path) -> Any:
     reader = spark.read.format("dafka").schema("subscribes int")
     return reader.option("subscribe", "t").load().collect()
 
 
-def write(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+def write(spark: SparkSession, directory: Path) -> None:
+    frame = spark.sql("SELECT 'v' AS value")
     frame.write.format("dafka").mode("append").option("subscribes", "t").save()
 
 
-def read_stream(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+def read_stream(spark: SparkSession, directory: Path) -> None:
     reader = spark.readStream.format("dafka").schema("value binary").option("subscribes", "t")
     finish(reader.load().writeStream.format("noop"), directory)
 
 
-def write_stream(spark: SparkSession, frame: DataFrame, directory: Path) -> Any:
+def read_stream_to_an_end(spark: SparkSession, directory: Path) -> None:
+    reader = spark.readStream.format("dafka").option("subscribe", "t")
+    frame = reader.option("endingOffsets", "latest").load()
+    finish(frame.writeStream.format("noop"), directory)
+
+
+def write_stream(spark: SparkSession, directory: Path) -> None:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     values = rows.selectExpr("cast(value as string) as value")
     finish(values.writeStream.format("dafka").option("subscribes", "t"), directory)
 
 
-@pytest.mark.parametrize("query", [read, read_column, write, read_stream, write_stream])
+WRONG = "'subscribes'"
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        (read, WRONG),
+        (read_column, WRONG),
+        (write, WRONG),
+        (read_stream, WRONG),
+        (read_stream_to_an_end, "'endingOffsets'.*is for batch queries only"),
+        (write_stream, WRONG),
+    ],
+)
 def test_an_error_of_the_user_shows_no_frames_of_this_package(
-    spark: SparkSession, tmp_path: Path, query: Callable[[SparkSession, DataFrame, Path], Any]
+    spark: SparkSession, tmp_path: Path, query: Callable[[SparkSession, Path], Any], error: str
 ) -> None:
-    frame = spark.range(1).selectExpr("cast(id as string) as value")
-    with pytest.raises(PySparkException, match="'subscribes'") as error:
-        query(spark, frame, tmp_path)
-    assert re.findall(r"dafka_(?:spark|core)/\S+", str(error.value)) == []
+    with pytest.raises(PySparkException, match=error) as raised:
+        query(spark, tmp_path)
+    assert re.findall(r"dafka_(?:spark|core)/\S+|UnboundLocalError", str(raised.value)) == []
 
 
-PLAIN = {"value": "'v'", "topic": "'{topic}'", "key": "'k'", "header": "'h'"}
-
-
-@pytest.mark.parametrize("column", PLAIN)
 @pytest.mark.parametrize(
     "text", ["{} COLLATE UTF8_LCASE", "CAST({} AS VARCHAR(99))", "CAST({} AS CHAR({length}))"]
 )
 def test_strings_with_a_collation_or_a_length_are_text(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, column: str, text: str
+    topics: Topics, topic: str, text: str
 ) -> None:
-    given = {name: each.format(topic=topic) for name, each in PLAIN.items()}
-    given[column] = text.format(given[column], length=len(given[column]) - 2)
-    query = (
-        "SELECT {value} AS value, {topic} AS topic, {key} AS key, "
-        "array(struct({header} AS key, X'62' AS value)) AS headers"
+    value, key, header, to = (
+        text.format(f"'{each}'", length=len(each)) for each in ("v", "k", "h", topic)
     )
-    spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
+    headers = f"array(struct({header} AS key, X'62' AS value))"
+    setting = "spark.sql.preserveCharVarcharTypeInfo"
+    topics.spark.conf.set(setting, "true")
     try:
-        frame = spark.sql(query.format(**given))
-        assert re.search(r"collate|char\(", frame.schema.simpleString())
-        frame.write.format("dafka").mode("append").option("tower", cluster.tower).save()
+        frame = topics.spark.sql(
+            f"SELECT {value} AS value, {to} AS topic, {key} AS key, {headers} AS headers"
+        )
+        assert len(re.findall(r"collate|char\(", frame.schema.simpleString())) == 4
+        topics.save(frame)
     finally:
-        spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
-    (row,) = batch(spark, cluster, subscribe=topic, includeHeaders="true").collect()
+        topics.spark.conf.unset(setting)
+    (row,) = topics.batch(topic, includeHeaders=True).collect()
     assert (bytes(row.value), bytes(row.key), row.headers[0].key) == (b"v", b"k", "h")
-
-
-def test_the_example_of_typed_values(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    text = example("docs/typed_values.md", "Typed values").replace('"trades"', repr(topic))
-    exec(text, {"spark": spark, "tower": cluster.tower})
-    assert re.search(r"\|\s*1\|\s*ada\|", capfd.readouterr().out)

@@ -1,4 +1,4 @@
-"""A job that was written for Spark's Kafka connector, ported as docs/from_kafka.md says."""
+"""A job that was written for Spark's Kafka connector, ported as docs/from_kafka.md describes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from dafka_core import EmbeddedCluster, Producer
-from tests.spark.topics import batch, finish
+from dafka_core import Producer
+from tests.spark.topics import Topics, finish
 
-KAFKAS = {
+KAFKA_OPTIONS = {
     "kafka.group.id": "flights",
     "kafka.fetch.max.bytes": "1000000",
     "kafkaConsumer.pollTimeoutMs": "60000",
@@ -31,7 +31,7 @@ def job(
     hour_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
     flights = (
         spark.readStream.format("dafka")
-        .options(**server, **KAFKAS)
+        .options(**server, **KAFKA_OPTIONS)
         .option("subscribe", source)
         .option("startingOffsets", "earliest")
         .option("startingTimestamp", int(hour_ago.timestamp() * 1000))
@@ -40,11 +40,8 @@ def job(
         .load()
         .selectExpr("key", "CAST(value AS STRING) AS text", "headers", "timestamp")
     )
-    batches = 0
 
     def write(rows: DataFrame, _: int) -> None:
-        nonlocal batches
-        batches += 1
         (
             rows.selectExpr(
                 "key", "concat(upper(text), ' ', unix_seconds(timestamp)) AS value", "headers"
@@ -58,15 +55,12 @@ def job(
             .save()
         )
 
-    finish(flights.writeStream.foreachBatch(write), checkpoint)
-    return batches
+    return len(finish(flights.writeStream.foreachBatch(write), checkpoint).recentProgress)
 
 
-def test_a_job_written_for_kafka(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
-) -> None:
+def test_a_job_written_for_kafka(topics: Topics, topic: str, tmp_path: Path) -> None:
     now = dt.datetime.now(dt.UTC)
-    with Producer(topic, tower=cluster.tower) as producer:
+    with Producer(topic, tower=topics.cluster.tower) as producer:
         for ago_minutes, word in ((120, "old"), (30, "new")):
             moment = now - dt.timedelta(minutes=ago_minutes)
             for number in range(100):
@@ -74,17 +68,15 @@ def test_a_job_written_for_kafka(
                 value = f"{word}{number}".encode()
                 producer.publish(value, key=b"%d" % (number % 7), headers=headers, timestamp=moment)
         producer.flush(30)
-    target = f"{topic}-upper"
-    batches = job(spark, {"tower": cluster.tower}, topic, target, tmp_path / "checkpoint")
+    batches = job(topics.spark, topics.options, topic, f"{topic}-upper", tmp_path)
     assert batches == 2  # of 60 records, and of the other 40
-    copied = batch(spark, cluster, subscribe=target, includeHeaders="true").collect()
-    found = {
+    copied = topics.batch(f"{topic}-upper", includeHeaders=True).collect()
+    assert len(copied) == 100
+    second = int(moment.timestamp())
+    assert {
         row["value"].decode(): (row["key"], [tuple(each) for each in row["headers"]])
         for row in copied
-    }
-    assert len(copied) == 100
-    moment_s = int((now - dt.timedelta(minutes=30)).timestamp())
-    assert found == {
-        f"NEW{number} {moment_s}": (b"%d" % (number % 7), [("n", b"%d" % number), ("none", None)])
+    } == {
+        f"NEW{number} {second}": (b"%d" % (number % 7), [("n", b"%d" % number), ("none", None)])
         for number in range(100)
     }

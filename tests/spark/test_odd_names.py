@@ -1,59 +1,48 @@
-"""Topics of any octets in Spark: read, matched, checkpointed and written as they are shown."""
+"""Topics of any bytes in Spark: it reads, checkpoints and writes their escaped names."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
-from dafka_core import EmbeddedCluster, Reader
+from dafka_core import Reader
 from dafka_core.model.names import text_of
-from tests.spark.topics import batch, produce, run, send, stream, texts
+from tests.spark.topics import Topics, run, texts
 
 
-def test_odd_topics_are_read_and_written(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
-) -> None:
+def test_odd_topics_are_read_and_written(topics: Topics, topic: str, tmp_path: Path) -> None:
     odd = {
         topic + rb"-bad\xff".decode(): text_of(topic.encode() + b"-bad\xff"),
         topic + rb"-new\x0aline".decode(): topic + "-new\nline",
         topic + rb"-\x5cxff".decode(): topic + r"-\xff",
         topic + "-plain": topic + "-plain",
     }
-    for shown, name in odd.items():
-        produce(cluster, name, [shown], allow_control_characters=True)
-    every = batch(spark, cluster, subscribePattern=f"{topic}-.*").selectExpr(
-        "cast(value AS string) AS value", "topic", "partition"
+    for escaped, name in odd.items():
+        topics.produce(name, [escaped], allow_control_characters=True)
+    every = topics.batch(subscribePattern=f"{topic}-.*").selectExpr(
+        "cast(value AS string) AS value", "topic"
     )
     rows = every.collect()
     assert {row["topic"] for row in rows} == {row["value"] for row in rows} == set(odd)
-    for row in rows[:1]:  # the others, and each way, without Spark: tests/integration/cluster
-        named = batch(spark, cluster, subscribe=row["topic"])
-        assert texts(named.collect()) == [row["topic"]]
-        start = json.dumps({row["topic"]: {row["partition"]: 1}})
-        assert batch(spark, cluster, subscribe=row["topic"], startingOffsets=start).count() == 0
+    escaped = rows[0]["topic"]
+    assert texts(topics.batch(escaped).select("value").collect()) == [escaped]
 
     copies = every.selectExpr("value", "concat('copy-', topic) AS topic")
-    writing = copies.write.format("dafka").mode("append").option("tower", cluster.tower)
     with pytest.raises(PySparkException, match="allowControlCharacters"):
-        writing.save()
-    writing.option("allowControlCharacters", "true").save()
-    with Reader(tower=cluster.tower) as reader:
-        held = {info.topic for info in reader.partitions(None, timeout_s=30)}
-    assert {name for name in held if name.startswith("copy-")} >= {
-        f"copy-{n}" for n in odd.values()
-    }
+        topics.save(copies)
+    topics.save(copies, allowControlCharacters=True)
+    with Reader(tower=topics.cluster.tower) as reader:
+        found = {info.topic for info in reader.partitions(None, timeout_s=30)}
+    assert found >= {f"copy-{name}" for name in odd.values()}
 
-    got: list[Row] = []
-    copied = stream(spark, cluster, subscribePattern=f"copy-{topic}-.*")
-    run(copied, tmp_path / "reading", got.extend)
-    assert texts(got) == sorted(odd)
-    assert json.loads((tmp_path / "reading/offsets/0").read_text().splitlines()[-1])["version"] == 4
-    run(copied, tmp_path / "reading", got.extend)  # goes on from its checkpoint
-    assert texts(got) == sorted(odd)
+    seen: list[Row] = []
+    copied = topics.stream(subscribePattern=f"copy-{topic}-.*")
+    for _ in range(2):  # the second run continues from the checkpoint
+        run(copied, tmp_path / "reading", seen.extend)
+        assert texts(seen) == sorted(odd)
     to = f"to-{topic}" + rb"\xff".decode()
-    send(copied.select("value"), cluster, tmp_path / "w", topic=to, allowControlCharacters="true")
-    assert texts(batch(spark, cluster, subscribe=to).collect()) == sorted(odd)
+    topics.send(copied.select("value"), tmp_path / "w", topic=to, allowControlCharacters=True)
+    assert texts(topics.batch(to).collect()) == sorted(odd)

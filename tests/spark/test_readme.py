@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyspark
 import pytest
-from pyspark.sql import SparkSession
 
-from dafka_core import EmbeddedCluster, Reader
-from dafka_spark import read_dafka, write_dafka
+from dafka_core import EmbeddedCluster
 from scripts import options
 from tests.integration.archive.records import A, archived
 from tests.pages import PAGES, ROOT, example
-from tests.spark.topics import finish, produce, stream, texts
+from tests.spark import drivers
+from tests.spark.topics import Topics, finish, texts
 
 PROGRAM = ("README.md", "One program")
-PIPELINE = ("docs/spark.md", "Declarative pipelines")
 
 Names = dict[str, Any]
 """The globals of an example."""
 
 
 @pytest.fixture
-def names(spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path) -> Names:
-    return {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
-
-
-def count(cluster: EmbeddedCluster, *topics: str) -> dict[str, int]:
-    """Return the number of records of topics."""
-    with Reader(tower=cluster.tower) as reader:
-        held = reader.partitions([*topics], timeout_s=20)
-    return {topic: sum(info.end for info in held if info.topic == topic) for topic in topics}
+def names(topics: Topics, tmp_path: Path) -> Names:
+    return {"spark": topics.spark, "tower": topics.cluster.tower, "checkpoint": str(tmp_path)}
 
 
 @pytest.mark.parametrize("page", options.PAGES)
@@ -51,24 +42,14 @@ def test_a_page_without_a_place_for_the_options_is_an_error() -> None:
         options.updated("no tables here", "a table")
 
 
-def test_the_program_prints_what_the_readme_says_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_program_prints_the_readmes_output_and_leaves_no_files(tmp_path: Path) -> None:
     here, temporary = tmp_path / "here", tmp_path / "temporary"
     for directory in (here, temporary):
         directory.mkdir()
     program = tmp_path / "program.py"
-    program.write_text(example(*PROGRAM))
-    environment = os.environ | {"TMPDIR": str(temporary)}
-    del environment["PYSPARK_PYTHON"]  # the program sets it
-    done = subprocess.run(
-        [sys.executable, program],
-        cwd=here,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
+    unset = "import os\ndel os.environ['PYSPARK_PYTHON']  # the program sets it\n"
+    program.write_text(unset + example(*PROGRAM))
+    done = drivers.done([sys.executable, str(program)], here, {"TMPDIR": str(temporary)})
     assert done.stdout.split() == example(*PROGRAM, language="").split()
     # The addresses of stores remain, for queries that start without a tower.
     addresses = temporary / f"dafka-{os.getuid()}"
@@ -76,72 +57,84 @@ def test_the_program_prints_what_the_readme_says_and_leaves_nothing(tmp_path: Pa
     assert {path.suffix for path in addresses.iterdir()} == {".json"}
 
 
-def test_the_example_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example("docs/cluster.md", "From Python"), {})
-    printed = [line.split()[2:] for line in capsys.readouterr().out.splitlines()]
-    assert printed == [["0", "b'hello'"], ["1", "b'brokerless'"], ["2", "b'world'"]]
-
-
-def test_the_example_of_keys_and_headers(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example("docs/cluster.md", "Keys and headers"), {})
-    first, last = capsys.readouterr().out.splitlines()
-    headers = "(('source', b'web'), ('trace', None))"
-    assert first.startswith(f"b'ada' b'ada@example.org' {headers} 20")
-    assert last.startswith("b'ada' None () 20")
-
-
-def test_the_example_of_a_coroutine(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example("docs/cluster.md", "In a coroutine"), {})
+@pytest.mark.parametrize(
+    ("page", "heading", "lines"),
+    [
+        ("cluster", "From Python", [".* 0 b'hello'", ".* 1 b'brokerless'", ".* 2 b'world'"]),
+        (
+            "cluster",
+            "Keys and headers",
+            [
+                r"b'ada' b'ada@example.org' \(\('source', b'web'\), \('trace', None\)\) 20.*",
+                r"b'ada' None \(\) 20.*",
+            ],
+        ),
+        ("cluster", "In a coroutine", ["0 b'hello'", "1 b'asyncio'", "no more for now"]),
+        ("metrics", "Switching it on", ["ready"]),
+        ("testing", "A store that is killed", []),
+    ],
+)
+def test_the_example_without_spark(
+    page: str, heading: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    exec(example(f"docs/{page}.md", heading), {})
     printed = capsys.readouterr().out.splitlines()
-    assert printed == ["0 b'hello'", "1 b'asyncio'", "no more for now"]
+    assert len(printed) == len(lines)
+    assert all(map(re.fullmatch, lines, printed))
 
 
-def test_the_example_of_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(example("docs/metrics.md", "Switching it on"), {})
-    assert capsys.readouterr().out.splitlines() == ["ready"]
+def test_the_example_of_a_test(dafka_cluster: EmbeddedCluster, dafka_topic: str) -> None:
+    names: Names = {}
+    exec(example("docs/testing.md", "A test"), names)
+    names["test_what_is_published_is_consumed"](dafka_cluster, dafka_topic)
 
 
-def test_the_example_of_reading(names: Names, cluster: EmbeddedCluster) -> None:
-    address = produce(cluster, "flights", range(2))
+def test_the_example_of_flight(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedCluster() as cluster:
+        Topics(topics.spark, cluster).produce("greetings", ["hello", "brokerless", "world"])
+        names = {"location": cluster.locations()[-1]}
+        exec(example("docs/flight.md", "A client in ten lines"), names)
+    printed = capsys.readouterr().out
+    assert "offset: [[0,1,2]]" in printed
+    assert re.search(r"│ +3 │ +10 │", printed)
+
+
+def test_the_example_of_reading(topics: Topics, names: Names) -> None:
+    address = topics.produce("flights", range(2))
     exec(example("docs/spark.md", "Reading"), names)
     names["query"].awaitTermination()
-    counts = {row["partition"]: row["count"] for row in names["spark"].table("counts").collect()}
+    counts = {row["partition"]: row["count"] for row in topics.spark.table("counts").collect()}
     assert counts[address] == 2
 
 
-def test_the_example_of_the_source(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
-) -> None:
+def test_the_example_of_the_source(topics: Topics, names: Names, topic: str) -> None:
+    address = topics.produce(topic, range(3))
     text = example("docs/source.md", "The source: what a query reads")
-    address = produce(cluster, topic, range(3))
-    names = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
     exec(text.replace('"flights"', repr(topic)), names)
-    query: Any = names["query"]
-    query.processAllAvailable()
-    query.stop()
-    rows = spark.table("last_hour").collect()
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    rows = topics.spark.table("last_hour").collect()
     assert [(row["partition"], row["offset"]) for row in rows] == [(address, n) for n in range(3)]
 
 
-def test_the_example_of_one_load(names: Names, cluster: EmbeddedCluster, topic: str) -> None:
+def test_the_example_of_one_load(topics: Topics, names: Names, topic: str) -> None:
     text = example("docs/spark.md", "One `load()` for each query").replace('"flights"', repr(topic))
-    rows = names["spark"].range(4).selectExpr("string(id) AS key", "string(id) AS value")
-    write_dafka(rows, topic, tower=cluster.tower)
+    rows = topics.spark.range(4).selectExpr("string(id) AS key", "string(id) AS value")
+    topics.save(rows, topic=topic)
     exec(text, names)
     assert names["before"] == names["after"] == 4
-    write_dafka(rows, topic, tower=cluster.tower)
+    topics.save(rows, topic=topic)
     assert names["flights"]().count() == 8
     names["join"](rows, 0)
-    assert count(cluster, "joined") == {"joined": 8}
+    assert topics.visible("joined") == [8]
 
 
-def test_the_example_of_output_modes(names: Names, cluster: EmbeddedCluster, topic: str) -> None:
-    address = produce(cluster, topic, range(3))
-    frame = stream(names["spark"], cluster, subscribe=topic)
-    names["counts"] = frame.groupBy("partition").count()
+def test_the_example_of_output_modes(topics: Topics, names: Names, topic: str) -> None:
+    address = topics.produce(topic, range(3))
+    names["counts"] = topics.stream(topic).groupBy("partition").count()
     exec(example("docs/spark.md", "Output modes"), names)
     names["query"].awaitTermination()
-    (row,) = read_dafka(names["spark"], "counts", tower=cluster.tower).collect()
+    (row,) = topics.batch("counts").collect()
     assert (bytes(row["key"]), bytes(row["value"])) == (address.encode(), b"3")
 
 
@@ -158,104 +151,106 @@ def test_the_example_of_an_archive(names: Names, tmp_path: Path) -> None:
     assert names["stream"].isStreaming
 
 
-def test_the_example_of_writing(names: Names, cluster: EmbeddedCluster) -> None:
+def test_the_example_of_writing(topics: Topics, names: Names) -> None:
     exec(example("docs/spark.md", "Writing"), names)
-    assert count(cluster, "ids", "loud-ids") == {"ids": 100_000, "loud-ids": 100_000}
+    assert topics.visible("ids", "loud-ids") == [100_000, 100_000]
 
 
-def test_the_example_of_delivery(
-    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
-    address = produce(cluster, "orders", range(5))
-    names: dict[str, Any] = {"spark": spark, "tower": cluster.tower, "checkpoint": str(tmp_path)}
+def test_the_example_of_delivery(topics: Topics, names: Names) -> None:
+    address = topics.produce("orders", range(5))
     exec(example("docs/delivery.md", "What the sink guarantees"), names)
     query = names["query"]
     try:
         query.processAllAvailable()  # from the newest record on
-        produce(cluster, "orders", range(5, 8), address)
+        topics.produce("orders", range(5, 8), address)
         query.processAllAvailable()
     finally:
         query.stop()
-    with Reader(tower=cluster.tower) as reader:
-        held = reader.partitions(["clean-orders"], timeout_s=20)
-    assert sum(info.end for info in held) == 3
+    assert topics.visible("clean-orders") == [3]
 
 
-def test_the_example_of_a_ported_job(names: Names, cluster: EmbeddedCluster) -> None:
-    produce(cluster, "flights", range(1))
+def test_the_example_of_a_ported_job(topics: Topics, names: Names) -> None:
+    topics.produce("flights", range(1))
     lines = example("docs/from_kafka.md", "A job, ported", "diff").splitlines()
     text = "\n".join(line[1:] for line in lines if not line.startswith("-"))
     assert text.count('"host"') == 1
-    rows = eval(text.replace('"host"', repr(cluster.tower)), names)
+    rows = eval(text.replace('"host"', repr(topics.cluster.tower)), names)
     assert rows.isStreaming
     assert "headers" in rows.columns
 
 
-def test_the_example_of_threads(
-    names: Names, cluster: EmbeddedCluster, topic: str, tmp_path: Path
-) -> None:
-    produce(cluster, topic, range(5))
+def test_the_example_of_threads(topics: Topics, names: Names, topic: str, tmp_path: Path) -> None:
+    topics.produce(topic, range(5))
     exec(example("docs/spark.md", "From threads"), names)
-    frame = stream(names["spark"], cluster, subscribe=topic)
-    finish(frame.writeStream.foreachBatch(names["write_both"]), tmp_path)
-    assert count(cluster, "one-copy", "other-copy") == {"one-copy": 5, "other-copy": 5}
+    finish(topics.stream(topic).writeStream.foreachBatch(names["write_both"]), tmp_path)
+    assert topics.visible("one-copy", "other-copy") == [5, 5]
 
 
-def test_the_example_of_flight(capsys: pytest.CaptureFixture[str]) -> None:
-    with EmbeddedCluster() as cluster:
-        produce(cluster, "greetings", ["hello", "brokerless", "world"])
-        exec(
-            example("docs/flight.md", "A client in ten lines"),
-            {"location": cluster.locations()[-1]},
-        )
-    printed = capsys.readouterr().out
-    assert "offset: [[0,1,2]]" in printed
-    assert re.search(r"│ +3 │ +10 │", printed)
+def test_the_example_of_typed_values(
+    names: Names, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exec(example("docs/typed_values.md", "Typed values").replace('"trades"', repr(topic)), names)
+    assert re.search(r"\|\s*1\|\s*ada\|", capfd.readouterr().out)
 
 
-def test_the_example_of_a_test(dafka_cluster: EmbeddedCluster, dafka_topic: str) -> None:
-    names: Names = {}
-    exec(example("docs/testing.md", "A test"), names)
-    names["test_what_is_published_is_consumed"](dafka_cluster, dafka_topic)
-
-
-def test_the_example_of_a_store_that_is_killed() -> None:
-    exec(example("docs/testing.md", "A store that is killed"), {})
-
-
-def test_the_example_of_sql(names: Names, cluster: EmbeddedCluster) -> None:
+def test_the_example_of_sql(topics: Topics, names: Names) -> None:
     topic = f"sql_{uuid.uuid4().hex[:8]}"
-    produce(cluster, topic, ["row"])
+    topics.produce(topic, ["row"])
     statement = example("docs/spark.md", "SQL", "sql")
     assert statement.count("flights") == 2
-    sql = names["spark"].sql
-    sql(statement.replace("flights", topic).replace("HOST:5556:5557", cluster.tower))
+    statement = statement.replace("HOST:5556:5557", topics.cluster.tower)
+    topics.spark.sql(statement.replace("flights", topic))
     try:
         exec(example("docs/spark.md", "SQL").replace("flights", topic), names)
         assert texts(names["batch"].collect()) == ["frame", "hi", "row", "text"]
         assert names["stream"].isStreaming
         assert names["same"].isStreaming
     finally:
-        sql(f"DROP TABLE {topic}")
+        topics.spark.sql(f"DROP TABLE {topic}")
+
+
+@pytest.mark.nightly
+def test_the_example_of_a_pipeline(topics: Topics, topic: str, tmp_path: Path) -> None:
+    """A topic is a source of datasets and a sink of flows."""
+    text = example("docs/spark.md", "Declarative pipelines")
+    text = text.replace("TOWER", repr(topics.cluster.tower))
+    text = text.replace('"topic": "copies"', f'"topic": "{topic}-copies"')
+    (tmp_path / "definitions").mkdir()
+    (tmp_path / "definitions" / "flights.py").write_text(
+        text.replace('subscribe="flights"', f'subscribe="{topic}"')
+    )
+    (tmp_path / "spark-pipeline.yml").write_text(
+        f"name: flights\nstorage: {(tmp_path / 'storage').as_uri()}\n"
+        "libraries:\n  - glob:\n      include: definitions/**\n"
+    )
+    settings = "-Dspark.ui.enabled=false -Dspark.master=local[2] -Dspark.sql.shuffle.partitions=2"
+    topics.produce(topic, range(100))
+    drivers.done(
+        [str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines"), "run"],
+        tmp_path,
+        {
+            "SPARK_SUBMIT_OPTS": f"{os.environ['SPARK_SUBMIT_OPTS']} {settings}",
+            "SPARK_TESTING": "1",  # the server's port is one that the system chooses
+        },
+    )
+    assert topics.numbers(f"{topic}-copies") == [*range(100)]
+    (row,) = topics.spark.read.parquet(str(tmp_path / "spark-warehouse" / "totals")).collect()
+    assert row["count"] == 100
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_names_targets_of_the_makefile(page: Path) -> None:
+def test_a_page_names_existing_targets_pages_and_headings(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = re.findall(r"(?:`|^)make ([a-z-]+)\b", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(named) <= targets
+    assert set(re.findall(r"(?:`|^)make ([a-z-]+)\b", text, re.MULTILINE)) <= targets
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name) if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_links_to_existing_pages_and_headings(page: Path) -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name) if name else page
-        assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link

@@ -16,7 +16,7 @@ def frozen_counts(path: Path) -> None:
     """Settle twice in a child of the worker, which has not settled before."""
     child = os.fork()
     if child == 0:
-        gc.unfreeze()  # what every forked child has frozen
+        gc.unfreeze()  # the objects that every forked child has frozen
         settle()
         once, left = gc.get_freeze_count(), len(gc.get_objects())
         settle()
@@ -31,11 +31,8 @@ def test_a_worker_excludes_loaded_modules_from_garbage_collection(
     spark.sparkContext.parallelize([tmp_path / "counts"], 1).foreach(frozen_counts)
     once, left, twice = json.loads((tmp_path / "counts").read_text())
     assert once > 10_000  # the modules' functions and classes
-    assert left < once / 10  # what was made since, at most
+    assert left < once / 10  # at most the objects made since
     assert twice == once
-
-
-def test_settle_does_nothing_outside_of_tasks() -> None:
-    before = gc.get_freeze_count()
-    settle()
-    assert gc.get_freeze_count() == before
+    frozen = gc.get_freeze_count()
+    settle()  # outside of tasks
+    assert gc.get_freeze_count() == frozen

@@ -23,61 +23,84 @@ from dafka_core.testing import wait_until
 TIMEOUT_S = 120
 
 
-def produce(
-    cluster: EmbeddedCluster,
-    topic: str,
-    values: Iterable[object],
-    address: str | None = None,
-    **options: Any,
-) -> str:
-    """Publish values as text, wait for the store and return the partition."""
-    with Producer(topic, tower=cluster.tower, address=address, **options) as producer:
-        producer.publish_many([str(value).encode() for value in values])
-        producer.flush(30)
-        return producer.address
+class Topics:
+    """The topics of a cluster, for Spark and for producers."""
 
+    def __init__(self, spark: SparkSession, cluster: EmbeddedCluster, **options: str) -> None:
+        self.spark = spark
+        self.cluster = cluster
+        self.options = {"tower": cluster.tower, **options}
 
-def produce_many(cluster: EmbeddedCluster, topic: str, partitions: int, values: int) -> None:
-    """Write the numbers below ``values`` as text to each of many new partitions of a store."""
-    records = pa.array([str(number).encode() for number in range(values)], pa.binary())
-    with store_client(cluster) as client:
-        for _ in range(partitions):
-            tp = TopicPartition(topic, uuid.uuid4().hex.upper())
-            with client.put(tp, 0, timeout_s=TIMEOUT_S) as put:
-                put.write(records)
-                put.finish(TIMEOUT_S)
+    def produce(
+        self, topic: str, values: Iterable[object], address: str | None = None, **options: Any
+    ) -> str:
+        """Publish values as text, wait for the store and return the partition."""
+        with Producer(topic, tower=self.cluster.tower, address=address, **options) as producer:
+            producer.publish_many([str(value).encode() for value in values])
+            producer.flush(30)
+            return producer.address
 
+    def produce_many(self, topic: str, partitions: int, values: int) -> None:
+        """Write the numbers below ``values`` as text to each of many new partitions."""
+        records = pa.array([str(number).encode() for number in range(values)], pa.binary())
+        with self.store() as client:
+            for _ in range(partitions):
+                tp = TopicPartition(topic, uuid.uuid4().hex.upper())
+                with client.put(tp, 0, timeout_s=TIMEOUT_S) as put:
+                    put.write(records)
+                    put.finish(TIMEOUT_S)
 
-def store_client(cluster: EmbeddedCluster) -> StoreClient:
-    """Return a client of the cluster's only store."""
-    with Reader(tower=cluster.tower) as reader:
-        wait_until(reader.endpoints)
-        (location,) = reader.endpoints().items()
-    return StoreClient(StoreLocation(*location))
+    def store(self) -> StoreClient:
+        """Return a client of the cluster's only store."""
+        with Reader(tower=self.cluster.tower) as reader:
+            wait_until(reader.endpoints)
+            (location,) = reader.endpoints().items()
+        return StoreClient(StoreLocation(*location))
 
+    def visible(self, *topics: str) -> list[int]:
+        """Return the number of visible records of each topic."""
+        with self.store() as client:
+            heads = client.heads([*topics], timeout_s=TIMEOUT_S)
+        return [sum(info.end for info in heads if info.topic == topic) for topic in topics]
 
-def proved(
-    cluster: EmbeddedCluster, checkpoint: Path, *, passes_through: bool = False
-) -> list[int]:
-    """Verify all batches of an audited query and return their numbers."""
-    own = Checkpoint.read(str(checkpoint))
-    with store_client(cluster) as client:
-        recompute = passed_through([client], own, timeout_s=TIMEOUT_S) if passes_through else None
-        found = [*verified([client], own, recompute, timeout_s=TIMEOUT_S)]
-    assert [each.why for each in found if each.state != PROVED] == []
-    assert all(each.recomputed == passes_through for each in found)
-    return [each.batch for each in found]
+    def batch(self, *topics: str, **options: Any) -> DataFrame:
+        """Load the present records; missing topics are empty unless an option refuses them."""
+        given = {"subscribe": ",".join(topics)} if topics else {}
+        return self.spark.read.format("dafka").options(**self.options, **given, **options).load()
 
+    def numbers(self, *topics: str) -> list[int]:
+        """Return the values of all records, sorted; a missing topic is empty."""
+        rows = self.batch(*topics, failOnMissingTopic=False).select("value").collect()
+        return sorted(int(row["value"]) for row in rows)
 
-def batch(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:
-    """Load the records that are there now."""
-    return spark.read.format("dafka").options(tower=cluster.tower, **options).load()
+    def stream(self, topic: str | None = None, **options: Any) -> DataFrame:
+        """Load a stream, by default from the first record."""
+        given: dict[str, Any] = {"startingOffsets": "earliest", **self.options, **options}
+        if topic is not None:
+            given["subscribe"] = topic
+        return self.spark.readStream.format("dafka").options(**given).load()
 
+    def save(self, frame: DataFrame, **options: Any) -> None:
+        """Write the rows of a batch."""
+        writer = frame.write.format("dafka").mode("append")
+        writer.options(**self.options, **options).save()
 
-def stream(spark: SparkSession, cluster: EmbeddedCluster, **options: Any) -> DataFrame:
-    """Load a stream, by default from the first record."""
-    given: dict[str, Any] = {"startingOffsets": "earliest", "tower": cluster.tower, **options}
-    return spark.readStream.format("dafka").options(**given).load()
+    def writer(self, frame: DataFrame, **options: Any) -> DataStreamWriter:
+        """Return the writer of a stream to topics."""
+        return frame.writeStream.format("dafka").options(**self.options, **options)
+
+    def send(self, frame: DataFrame, checkpoint: Path, **options: Any) -> StreamingQuery:
+        """Write all rows of a stream."""
+        return finish(self.writer(frame, **options), checkpoint)
+
+    def proved(self, checkpoint: Path) -> list[int]:
+        """Verify all batches of an audited query that copies rows, and return their numbers."""
+        own = Checkpoint.read(str(checkpoint))
+        with self.store() as client:
+            recompute = passed_through([client], own, timeout_s=TIMEOUT_S)
+            found = [*verified([client], own, recompute, timeout_s=TIMEOUT_S)]
+        assert {(each.state, each.recomputed, each.why) for each in found} == {(PROVED, True, "")}
+        return [each.batch for each in found]
 
 
 def run(
@@ -85,29 +108,45 @@ def run(
 ) -> StreamingQuery:
     """Run a query until it has read all records; pass the rows of each batch to ``each``."""
 
-    def hand_over(rows: DataFrame, _: int) -> None:
+    def pass_on(rows: DataFrame, _: int) -> None:
         each(rows.collect())
 
-    return finish(frame.writeStream.foreachBatch(hand_over), checkpoint, **trigger)
+    return finish(frame.writeStream.foreachBatch(pass_on), checkpoint, **trigger)
 
 
-def send(
-    frame: DataFrame, cluster: EmbeddedCluster, checkpoint: Path, **options: Any
-) -> StreamingQuery:
-    """Run a query that writes to Dafka until it has written all records."""
-    writer = frame.writeStream.format("dafka").options(tower=cluster.tower, **options)
-    return finish(writer, checkpoint)
+def start(writer: DataStreamWriter, checkpoint: Path, **trigger: Any) -> StreamingQuery:
+    """Start a query; the default trigger is ``availableNow``."""
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**(trigger or {"availableNow": True})).start()
 
 
 def finish(writer: DataStreamWriter, checkpoint: Path, **trigger: Any) -> StreamingQuery:
-    """Run a query until it ends; the default trigger is ``availableNow``."""
-    writer = writer.option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(**(trigger or {"availableNow": True})).start()
+    """Run a query until it ends."""
+    return finished(start(writer, checkpoint, **trigger))
+
+
+def finished(query: StreamingQuery) -> StreamingQuery:
+    """Wait until a query ends."""
     try:
         assert query.awaitTermination(TIMEOUT_S)
     finally:
         query.stop()
     return query
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """Leave the files as if the driver had died before Spark's commit of the last batch."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for name in (str(last), f".{last}.crc"):
+        (commits / name).unlink(missing_ok=True)
+
+
+def source_offsets(checkpoint: Path) -> list[str]:
+    """Return the source's offset of each batch, as in the checkpoint."""
+    files = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdigit()]
+    files.sort(key=lambda path: int(path.name))
+    return [path.read_text().splitlines()[2] for path in files]
 
 
 def texts(rows: Iterable[Row]) -> list[str]:

@@ -28,11 +28,10 @@ def done(directory: Path) -> str:
     return first_minutes.lived(first_minutes.PAGE.read_text(encoding="utf-8"), directory)
 
 
-def test_the_first_ten_minutes_are_as_the_page_says(done: str, directory: Path) -> None:
+def test_the_first_ten_minutes_print_the_pages_output(done: str, directory: Path) -> None:
     page = first_minutes.PAGE.read_text(encoding="utf-8")
-    assert first_minutes.same(done) == first_minutes.same(page), (
-        directory / "spark.log"
-    ).read_text()
+    log = directory / "spark.log"
+    assert first_minutes.same(done) == first_minutes.same(page), log.read_text()
     picture = plt.imread(directory / "weather.png")
     for line in ("C0", "C1"):
         near = np.abs(picture[..., :3] - colors.to_rgb(line)).max(axis=2) < 0.02
@@ -40,19 +39,13 @@ def test_the_first_ten_minutes_are_as_the_page_says(done: str, directory: Path) 
 
 
 @pytest.mark.usefixtures("done")
-def test_the_wheel_has_jobs_and_notebooks_inside_the_package(directory: Path) -> None:
+def test_the_installed_command_lists_jobs_and_notebooks(directory: Path) -> None:
     environment = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
 
     def output(*arguments: str) -> str:
         command = [str(directory / ".venv" / "bin" / "dafka"), *arguments]
         return subprocess.run(
-            command,
-            cwd=directory,
-            env=environment,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            command, cwd=directory, env=environment, check=True, capture_output=True, text=True
         ).stdout
 
     jobs = {path.stem for path in (first_minutes.ROOT / "jobs").glob("*.py")}
@@ -60,6 +53,3 @@ def test_the_wheel_has_jobs_and_notebooks_inside_the_package(directory: Path) ->
     listed = output("notebooks", "--json").splitlines()
     assert [json.loads(line)["notebook"] for line in listed] == names()
     assert output("job", "mirror", "--help").startswith("usage: dafka job mirror ")
-    [packages] = directory.glob(".venv/lib/python*/site-packages")
-    assert not {"jobs", "notebooks"} & {path.name for path in packages.iterdir()}
-    assert not (packages / "dafka_spark" / "jobs" / "demo").exists()

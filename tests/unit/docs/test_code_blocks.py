@@ -24,8 +24,8 @@ from tests.pages import ROOT, Block, blocks
 from tests.unit.protocol.vectors import VECTORS
 
 README = "tests/spark/test_readme.py::test_the_"
-PROGRAM = f"{README}program_prints_what_the_readme_says_and_leaves_nothing"
-START = "tests/spark/start/test_first_minutes.py::test_the_first_ten_minutes_are_as_the_page_says"
+PROGRAM = f"{README}program_prints_the_readmes_output_and_leaves_no_files"
+START = "tests/spark/start/test_first_minutes.py::test_the_first_ten_minutes_print_the_pages_output"
 FLIGHT = "tests/integration/flight/test_documentation.py::test_the_examples_of_requests_are_taken"
 LIVE = (
     "tests/spark/jobs/test_live.py::test_a_killed_store_returns_and_no_record_is_lost_or_duplicated"
@@ -38,9 +38,9 @@ TRIED = {
     "README.md | One program | *": PROGRAM,
     "docs/archive.md | Both as one topic | python": f"{README}example_of_an_archive",
     "docs/archive.md | What is in the directory | sql": f"{README}example_of_an_archive",
-    "docs/cluster.md | From Python | python": f"{README}example_of_a_cluster",
-    "docs/cluster.md | Keys and headers | python": f"{README}example_of_keys_and_headers",
-    "docs/cluster.md | In a coroutine | python": f"{README}example_of_a_coroutine",
+    "docs/cluster.md | From Python | python": f"{README}example_without_spark",
+    "docs/cluster.md | Keys and headers | python": f"{README}example_without_spark",
+    "docs/cluster.md | In a coroutine | python": f"{README}example_without_spark",
     "docs/commands.md | * | toml": f"{HERE}a_settings_file_of_a_page_is_one_that_dafka_takes",
     "docs/console.md | A pipeline to look at: `make demo-live` | text": LIVE,
     "docs/delivery.md | What the sink guarantees | python": f"{README}example_of_delivery",
@@ -51,7 +51,7 @@ TRIED = {
     "docs/flight.md | A client in ten lines | python": f"{README}example_of_flight",
     "docs/flight.md | * | json": FLIGHT,
     "docs/from_kafka.md | A job, ported | diff": f"{README}example_of_a_ported_job",
-    "docs/metrics.md | Switching it on | python": f"{README}example_of_metrics",
+    "docs/metrics.md | Switching it on | python": f"{README}example_without_spark",
     "docs/metrics.md | * | json": OBJECT,
     "docs/metrics.md | * | yaml": OBJECT,
     "docs/source.md | The source: what a query reads | python": f"{README}example_of_the_source",
@@ -62,16 +62,14 @@ TRIED = {
     "docs/spark.md | From threads | python": f"{README}example_of_threads",
     "docs/spark.md | SQL | *": f"{README}example_of_sql",
     "docs/spark.md | Declarative pipelines | python": (
-        "tests/spark/test_pipelines.py::test_the_example_of_a_pipeline"
+        "tests/spark/test_readme.py::test_the_example_of_a_pipeline"
     ),
     "docs/start.md | * | python": START,
     "docs/start.md | * | console": START,
     "docs/testing.md | A test | python": f"{README}example_of_a_test",
-    "docs/testing.md | A store that is killed | python": (
-        f"{README}example_of_a_store_that_is_killed"
-    ),
+    "docs/testing.md | A store that is killed | python": f"{README}example_without_spark",
     "docs/typed_values.md | Typed values | python": (
-        "tests/spark/test_datasource.py::test_the_example_of_typed_values"
+        "tests/spark/test_readme.py::test_the_example_of_typed_values"
     ),
     "docs/wire.md | [!F]* | ": f"{HERE}frames_of_a_page_are_those_that_nodes_send",
     "* | sh": SHELL,
