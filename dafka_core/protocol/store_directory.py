@@ -1,13 +1,13 @@
 """The directory of stores: discovery, and questions to all of them.
 
-Stores introduce themselves: a node that subscribes to STORE-HELLO is greeted by every store it
-reaches, and a store that reaches the node subscribes to the hello with its own address.  When both
-have happened, messages go both ways.
+Stores introduce themselves: each store greets a node that subscribes to STORE-HELLO, and a store
+that reaches the node subscribes to the hello with its own address.  After both, messages are
+delivered in both directions.
 
-Our stores also greet with an empty reply, which says that they answer queries (``HeadsQuery``,
-``TimesQuery``).  An answer to a query has an end, so a requestor knows when it has all of it, also
-when that is nothing.  C stores are asked with GET-HEADS, whose answers have no end: they are
-complete when none has come for a while.
+Our stores also greet with an empty reply, which shows that they answer queries (``HeadsQuery``,
+``TimesQuery``).  An answer to a query has an end, so a requestor knows when it is complete, also if
+it is empty.  C stores are asked with GET-HEADS, whose answers have no end: they count as complete
+when none has arrived for a while.
 
 An answer also waits for stores that have not introduced themselves yet.
 """
@@ -29,48 +29,48 @@ from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.role import Outgoing, PeerNews
 
-# Which stores an answer has to wait for: those that may be there and have not greeted yet.
+# The stores that an answer waits for: nodes that may be stores and have not greeted yet.
 #
-# Nobody says how many stores there are.  But a tower announces every node that joins or that is
-# there, a store tells which others it knows (STORES-KNOWN), and a node says what it is when it has
-# connected.  So each node that is announced is waited for until it is known to be no store, has
-# greeted, or is given up, by name.  How long that takes depends on how far away it is.
+# The number of stores is unknown.  But a tower announces every node, a store names the other stores
+# it knows (STORES-KNOWN), and a node announces its kind when it has connected.  So each announced
+# node is awaited until it turns out to be no store, has greeted, or is given up, by name.  The
+# timeout depends on its distance.
 
 
 PATIENCE_S: Final = 3.0
-"""How long nothing may come of a node before it is given up.  A node that is near and busy takes
-less; an address that nobody has, or a firewall, costs so long once."""
+"""Timeout without any message of a node.  A near and busy node takes less; an unused address or a
+firewall costs this time once."""
 
 ROUND_TRIPS: Final = 6
-"""The same in round trips, if these are known to take longer: a connection and its subscriptions
-take some four of them."""
+"""The timeout in round trips, if these are known to take longer: a connection and its subscriptions
+take about four of them."""
 
 MOST_PATIENCE_S: Final = 30.0
-"""More than that nobody waits, however far the node is."""
+"""The longest timeout, at any distance."""
 
 SLOW_S: Final = 2.0
-"""Who has waited so long for a store is told which one it was."""
+"""A requestor that has waited for a store for longer learns its name."""
 
 INTRODUCTION_S: Final = 0.1
-"""Within this time after its first subscription a C node that is a store subscribes to hellos, too:
-the SUB socket sends all of them at once.  Our nodes say what they are."""
+"""A C node that is a store subscribes to hellos within this time after its first subscription: the
+SUB socket sends all of them at once.  Our nodes announce their kind."""
 
 MAX_KNOWN: Final = 10 * MAX_STORES
-"""What stores say of others, all together: one that lies costs no more."""
+"""Stores named by other stores, in total; a store that lies costs no more."""
 
 MAX_NEWS: Final = 100
-"""Outcomes that nobody has looked at are forgotten, the oldest first."""
+"""Unread outcomes; the oldest are dropped."""
 
 
 class Outcome(NamedTuple):
-    """What has become of a node that was waited for, worth telling."""
+    """The result of waiting for a node, for the log."""
 
     node: str
     endpoint: str
     waited_s: float
     is_given_up: bool
     is_store: bool
-    """It is one; otherwise that is not known."""
+    """True if it is a store; otherwise unknown."""
 
 
 @dataclass(slots=True)
@@ -78,38 +78,38 @@ class _Expected:
     endpoint: str
     since: float
     due: float
-    """When it is given up."""
+    """The deadline."""
     is_store: bool = False
     is_announced: bool = False
     introduced_at: float = inf
-    """When it had connected to us, if it has not said what it is."""
+    """When it connected to us, if it has not announced its kind."""
 
 
 class ExpectedStores:
-    """The nodes that an answer waits for, and what stores say of each other."""
+    """The nodes that an answer waits for, and the stores' lists of each other."""
 
     def __init__(self) -> None:
         self.outcomes: deque[Outcome] = deque(maxlen=MAX_NEWS)
-        """For the node that runs this; it empties it."""
+        """Drained by the node that runs the role."""
         self._expected: dict[str, _Expected] = {}
         self._done = RecentNames[None](MAX_PEERS)
-        """Nodes not to be waited for: no stores, those that have greeted, and those given up."""
+        """Nodes that need no waiting: other kinds, greeted ones, and those given up."""
         self._introduced = RecentNames[float](MAX_PEERS)
         """C nodes that have connected to us before they were announced, and when."""
         self.told: dict[str, tuple[KnownStore, ...]] = {}
-        """What stores have said of others, by who has said it."""
+        """Each store's list of others."""
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to wait for, as far as was looked."""
+        """Return True if any node was awaited at the last check."""
         return bool(self._expected)
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The stores among the nodes that are waited for; any thread may ask."""
+        """Return the stores among the awaited nodes; any thread may call this."""
         return tuple(node for node, each in [*self._expected.items()] if each.is_store)
 
     def known(self) -> dict[str, KnownStore]:
-        """All that stores have said of others, by address: of each the newest."""
+        """Merge all lists of stores by address; the newest entry wins."""
         newest: dict[str, KnownStore] = {}
         for each in (each for told in [*self.told.values()] for each in told):
             before = newest.get(each.store, each)
@@ -117,7 +117,7 @@ class ExpectedStores:
         return newest
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """A node was announced, has a connection to us, or says what it is."""
+        """Process a node's announcement, connection or kind."""
         if news.is_store is False:
             self.done(news.node)
         elif news.node not in self._done:
@@ -129,7 +129,7 @@ class ExpectedStores:
                 self._go_on(now, expected, news.round_trip_s)
 
     def on_subscribed(self, now: float, node: str, *, is_store: bool) -> None:
-        """A node subscribes to what is sent to it alone: it has connected to us."""
+        """Process a subscription with the node's own address: it has connected to us."""
         if node in self._done:
             return
         expected = self._expected.get(node)
@@ -147,9 +147,9 @@ class ExpectedStores:
         stores: Iterable[KnownStore],
         lost: Container[str] = (),
     ) -> None:
-        """A store says which others it knows; those that are there are waited for.
+        """Process a store's list of others; present ones are awaited.
 
-        Not those ``lost``: the mesh has given them up here, as the teller is about to.
+        Except those in ``lost``: this node's mesh has given them up, and the sender soon will.
         """
         stores = tuple(stores)
         others = sum(len(told) for name, told in self.told.items() if name != teller)
@@ -160,7 +160,7 @@ class ExpectedStores:
                 self._expect(now, each.store, each.endpoint).is_store = True
 
     def met(self, now: float, node: str) -> None:
-        """A store has greeted: it is waited for by its answers from now on."""
+        """Stop waiting for a store that has greeted: its answers are awaited from now on."""
         expected = self._expected.get(node)
         if expected is not None and now - expected.since >= SLOW_S:
             waited_s = now - expected.since
@@ -168,13 +168,13 @@ class ExpectedStores:
         self.done(node)
 
     def done(self, node: str) -> None:
-        """A node is not to be waited for."""
+        """Stop waiting for a node."""
         self._expected.pop(node, None)
         self._introduced.pop(node, None)
         self._done.keep(node, None)
 
     def lost(self, node: str) -> None:
-        """The mesh has given up a node; when it is announced again, it is waited for again."""
+        """Note that the mesh has given a node up; if it is announced again, it is awaited again."""
         if node in self._expected:
             expected = self._expected[node]
             expected.due, expected.is_announced = -inf, False
@@ -182,7 +182,7 @@ class ExpectedStores:
         self._introduced.pop(node, None)
 
     def waits(self, now: float) -> bool:
-        """Whether there is anybody to wait for; gives up those whose time is over."""
+        """Return True if any node is awaited, after giving up those past their deadline."""
         for node, expected in [*self._expected.items()]:
             if not expected.is_store and now >= expected.introduced_at + INTRODUCTION_S:
                 self.done(node)
@@ -214,68 +214,67 @@ class ExpectedStores:
 
 
 SETTLE_S: Final = 0.25
-"""Stores that exist are heard of within this time; before it has passed nothing is known to be
-complete.  Beacons are answered at once, so that takes some milliseconds, and a store that is
-farther away than this is named by another one."""
+"""Before this time has passed no answer is complete: stores are discovered meanwhile.  Beacons are
+answered at once, within milliseconds, and other stores name those that are farther away."""
 
 HEARD_S: Final = 0.15
-"""The same from the first beacon on, where the tower itself is far away."""
+"""The settle time from the first beacon on, for a distant tower."""
 
 QUIET_S: Final = 0.4
-"""Answers to GET-HEADS are complete when none has come for this long."""
+"""Answers to GET-HEADS are complete when none has arrived for this time."""
 
 ASK_AGAIN_S: Final = 0.5
-"""A query or its answer may be lost: the directory asks again when nothing has come for this long.
-Longer than ``QUIET_S``, since asking begins a new silence."""
+"""A query or its answer may be lost: the directory asks again after this time without a message.
+Longer than ``QUIET_S``, since each question restarts that time."""
 
 POLL_S: Final = 0.02
-"""How often the directory looks whether a question is answered."""
+"""Interval of checks for completed answers."""
 
 OWN: Final = (m.DirectRecord, m.Fetch, m.Ack, m.StoreHello, m.ConsumerHello)
-"""RFC 46: what nodes, each its kind, subscribe to with their own address."""
+"""Subscriptions of nodes with their own address, by kind (RFC 46)."""
 
 GREETING: Final = 0
-"""The number of no query: that of the reply with which our stores introduce themselves."""
+"""Reserved query number of the reply with which our stores introduce themselves."""
 
 HEADS: Final = 2**64 - 1
-"""The number of no query, too: that of replies to GET-HEADS and CONSUMER-HELLO."""
+"""Reserved query number of replies to GET-HEADS and CONSUMER-HELLO."""
 
 
 _REPLIES: Final = {m.HeadsQuery: m.HeadsReply, m.TimesQuery: m.TimesReply}
-"""What answers what; a history has more to be right."""
+"""The reply to each query; a history needs more checks."""
 
 
 @dataclass(slots=True)
 class StoreQuery:
-    """A question to all stores, and what they have answered so far."""
+    """A question to all stores, and their answers so far."""
 
     query: m.HeadsQuery | m.TimesQuery | m.HistoryQuery
-    heard_at: float  # when it was asked, or part of an answer came, last
-    rounds: int = 1  # how often to ask C stores, or wait for them, from now on
+    heard_at: float  # time of the question or of the last part of an answer
+    rounds: int = 1  # remaining questions to C stores, or waits for them
     wanted: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """By partition: a record that it is about."""
+    """Records that the question is about, one for each partition."""
     available: dict[TopicPartition, int] = field(default_factory=dict)
-    """Of those: the first record from that one on that any store has."""
+    """The first of them, or after them, that any store has."""
     heads: dict[TopicPartition, PartitionInfo] = field(default_factory=dict)
-    """By partition: what the stores have together."""
+    """The combined records of the stores, by partition."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By store: from which offset on it wrote at which time (microseconds since 1970 UTC)."""
+    """By store: timestamps (microseconds since 1970 UTC) by first offset."""
     histories: dict[str, m.HistoryReply] = field(default_factory=dict)
-    """By store: what it has said of a partition's lives."""
+    """By store."""
     parts: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
-    """By store: how many parts its answer has, and those that have come."""
+    """By store: the number of its answer's parts, and those that have arrived."""
     answered: bool = False
 
     def asks_for(self, topic: str) -> bool:
-        """Whether it asks for the heads of a topic."""
+        """Return True if it asks for the heads of a topic."""
         query = self.query
         return isinstance(query, m.HeadsQuery) and (not query.topics or topic in query.topics)
 
     def is_answered_by(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> bool:
-        """Whether a reply with its number may be one to it.
+        """Return True if a reply with its number is a valid answer.
 
-        Not a history in place of heads: a producer may tell that of its own partition to anybody,
-        and would be taken for a store that never answers.
+        A history does not answer a question for heads: any producer may send the one of its own
+        partition, and would count as a store that never answers.
         """
         query = self.query
         if isinstance(query, m.HistoryQuery):
@@ -283,34 +282,34 @@ class StoreQuery:
         return isinstance(reply, _REPLIES[type(query)])
 
     def best_times(self) -> list[tuple[int, int]]:
-        """The answer of the store that knows the most."""
+        """Return the answer of the store with most timestamps."""
         return sorted(max(self.times.values(), key=len, default={}).items())
 
     def has_answered(self, store: str) -> bool:
-        """Whether every part of a store's answer has come."""
+        """Return True if every part of a store's answer has arrived."""
         parts, heard = self.parts.get(store, (1, ()))
         return len(heard) == parts
 
     def add_head(self, info: PartitionInfo) -> None:
-        """A store has these records."""
+        """Add a store's records of a partition."""
         tp = info.tp
         known = self.heads.get(tp)
         merged = self.heads[tp] = info if known is None else known.merged(info)
-        # What one store has up to here and another one from there on has a gap between them.
+        # If one store ends here and another one begins later, the gap between matters.
         wanted = self.wanted.get(tp)
         if wanted is not None and min(info.end, merged.end) > wanted:
             first = max(info.earliest, wanted)
             self.available[tp] = min(first, self.available.get(tp, first))
 
     def add_reply(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> None:
-        """A part of a store's answer has come."""
+        """Add a part of a store's answer."""
         if isinstance(reply, m.HistoryReply):
             self.parts[reply.store] = (1, {0})
             self.histories[reply.store] = reply
             return
         known = self.parts.get(reply.store)
         if known is None or known[0] != reply.parts:
-            # The store has more to say than when it was asked before.
+            # The answer has more parts than the one to an earlier question.
             known = self.parts[reply.store] = (reply.parts, set())
         known[1].add(reply.part)
         if isinstance(reply, m.HeadsReply):
@@ -330,12 +329,12 @@ class _Store:
 
 
 class StoreDirectory:
-    """The stores, and the questions under way."""
+    """The stores, and the open questions."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.expected = ExpectedStores()
-        """Those that have not greeted yet."""
+        """Nodes that have not greeted yet."""
         self._stores: dict[str, _Store] = {}
         self._ours = RecentNames[None](MAX_PEERS)
         """Nodes that subscribe to answers to queries, so they are no C nodes."""
@@ -346,32 +345,32 @@ class StoreDirectory:
 
     @property
     def stores(self) -> list[str]:
-        """The addresses of the stores that have greeted."""
+        """Return the addresses of the stores that have greeted."""
         return list(self._greeted())
 
     @property
     def c_stores(self) -> list[str]:
-        """The addresses of those that answer no queries."""
+        """Return the addresses of those that answer no queries."""
         return [name for name, store in self._greeted().items() if not self._answering(name, store)]
 
     def greeted(self, store: str) -> bool:
-        """Whether a store's messages reach us."""
+        """Return True if a store's messages reach us."""
         return store in self._stores and self._stores[store].greeted
 
     def meets(self, store: str) -> bool:
-        """Whether messages go both ways."""
+        """Return True if messages are delivered in both directions."""
         return self.greeted(store) and self._stores[store].reached
 
     @property
     def away(self) -> bool:
-        """Whether a store that was there is gone, perhaps only for a while."""
+        """Return True if a store is gone, perhaps only for a while."""
         return any(store.lost for store in list(self._stores.values()))
 
     @property
     def missing(self) -> list[KnownStore]:
-        """The stores that are known, by what the others say of them, and do not answer here.
+        """Return known stores that do not answer here.
 
-        One that no other store knows any more was forgotten; where there is no other, nobody has.
+        A store that no other store knows any more was forgotten; without other stores, none is.
         """
         known = self.expected.known()
         here = self._greeted()
@@ -380,17 +379,17 @@ class StoreDirectory:
         return [known[name] for name in sorted(known) if name not in here]
 
     def waits_for_others(self, question: StoreQuery) -> bool:
-        """Whether all stores that have greeted have answered, so that only others are expected."""
+        """Return True if all greeted stores have answered, so that only others are awaited."""
         return bool(self._greeted()) and self._have_answered(question)
 
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Where stores can be read in bulk, by address of those that say so."""
+        """Return the bulk endpoints of stores, by address."""
         greeted = self._greeted()
         return {name: store.locations for name, store in greeted.items() if store.locations}
 
     def subscriptions(self) -> list[bytes]:
-        """What stores send to one requestor."""
+        """Subscribe to the messages of stores to one requestor."""
         replies = (m.HeadsReply, m.TimesReply, m.HistoryReply)
         kinds = (m.StoreHello, m.DirectHead, m.StoreEndpoints, m.StoresKnown, *replies)
         return [subscription(kind, self.address) for kind in kinds]
@@ -403,10 +402,10 @@ class StoreDirectory:
         rounds: int = 1,
         wanted: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Asks what stores hold of some topics; of all topics if there are none.
+        """Ask stores for their partitions of some topics; of all topics if empty.
 
-        Asks C stores in so many ``rounds``: their silence may also be a lost message.  With
-        ``wanted`` the answer says which records from these on there are.
+        C stores are asked in several ``rounds``: their silence may also be a lost message.  With
+        ``wanted`` the answer has the first available record from each of these on.
         """
         query = m.HeadsQuery(self.address, next(self._numbers), tuple(sorted(topics)))
         return self._begin(now, StoreQuery(query, now, rounds, wanted or {}))
@@ -414,33 +413,34 @@ class StoreDirectory:
     def ask_times(
         self, now: float, tp: TopicPartition, start: int, end: int
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Asks when the records ``[start, end)`` of a partition were published."""
+        """Ask for the timestamps of records ``[start, end)`` of a partition."""
         query = m.TimesQuery(self.address, next(self._numbers), *tp, start, end)
         return self._begin(now, StoreQuery(query, now))
 
     def ask_history(
         self, now: float, tp: TopicPartition, life: EpochId = NO_LIFE
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Asks stores for the history of a partition; and for a promise, with a ``life``."""
+        """Ask stores for the history of a partition; with a ``life`` also for a promise."""
         query = m.HistoryQuery(self.address, next(self._numbers), *tp, life)
         return self._begin(now, StoreQuery(query, now))
 
     def forget(self, question: StoreQuery) -> None:
-        """The question is of no interest any more."""
+        """Drop a question."""
         self._questions.pop(question.query.query, None)
 
     def on_message(self, now: float, message: m.Message) -> list[Outgoing]:
-        """Takes greetings and answers."""
+        """Process greetings and answers."""
         match message:
             case m.StoreHello():
                 is_new = not self.greeted(message.store)
                 store = self._greets(now, message.store)
-                # A C store says no more, and only now GET-HEADS is sent for it.
+                # A C store sends nothing more, and only now GET-HEADS is sent for it.
                 return self._ask_all(now) if is_new and store.reached else []
             case m.StoreEndpoints():
                 self._store(message.store).locations = message.locations
             case m.HeadsReply(query=0):
-                # The last message of a store's greeting: messages go both ways now.
+                # The last message of a store's greeting: messages are delivered in both directions
+                # now.
                 self._greets(now, message.store).answers_queries = True
                 return self._ask_all(now)
             case m.StoresKnown():
@@ -450,7 +450,7 @@ class StoreDirectory:
             case m.HeadsReply() | m.TimesReply() | m.HistoryReply() if (
                 question := self._questions.get(message.query)
             ) is not None and question.is_answered_by(message):
-                # Messages go both ways, also if the store's greeting was lost.
+                # Messages are delivered in both directions, also if the store's greeting was lost.
                 self._greets(now, message.store).answers_queries = True
                 known = message.store in question.parts or len(question.parts) < MAX_STORES
                 if known and not question.answered:
@@ -464,7 +464,7 @@ class StoreDirectory:
         return []
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """A store that subscribes to our hello receives our messages from now on: asks it."""
+        """Ask a store that subscribes to our hello, and so receives our messages from now on."""
         if kind is m.HistoryReply and topic:
             # Before its hello, also if its own greeting is lost.
             self._ours.keep(topic, None)
@@ -476,25 +476,25 @@ class StoreDirectory:
         return self._ask_all(now)
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """A peer is new, was connected to, or says what it is: it may be a store."""
+        """Note a peer that may be a store."""
         if not self._heard_of_any:
             self._heard_of_any = True
             self._settled_at = max(self._settled_at or now + SETTLE_S, now + HEARD_S)
         self.expected.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
-        """The directory does not wait for a store that is gone."""
+        """Stop waiting for a store that is gone."""
         self.expected.lost(peer)
         store = self._stores.get(peer)
         if store is not None:
-            # It may only be late. Then it will greet us anew, but its own connection to us has
-            # lasted, so it will not subscribe anew: ``reached`` stays.
+            # It may only be late. Then it will greet us again, but its own connection to us has
+            # persisted, so it will not subscribe again: ``reached`` stays.
             store.lost = store.lost or store.greeted
             store.greeted = store.answers_queries = False
             store.locations = ()
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Finds out which questions are answered, and asks the others again in time."""
+        """Complete the questions that are answered, and repeat the others in time."""
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
         messages: list[Outgoing] = []
@@ -509,14 +509,14 @@ class StoreDirectory:
         return messages
 
     def deadline(self, now: float) -> float | None:
-        """Soon, while a question is open."""
+        """Return the time of the next check while a question is open."""
         return now + POLL_S if self._open() else None
 
     def _answering(self, name: str, store: _Store) -> bool:
         return store.answers_queries or name in self._ours
 
     def _greeted(self) -> dict[str, _Store]:
-        # A copy first: other threads ask, too.
+        # A copy first: other threads call this, too.
         return {name: store for name, store in list(self._stores.items()) if store.greeted}
 
     def _store(self, address: str) -> _Store:
@@ -543,7 +543,7 @@ class StoreDirectory:
         return [message for question in self._open() for message in self._ask(now, question)]
 
     def _ask(self, now: float, question: StoreQuery) -> list[Outgoing]:
-        """The query, and GET-HEADS if there are stores that do not know queries."""
+        """Return the query, and GET-HEADS if there are stores that do not know queries."""
         question.heard_at = now
         query = question.query
         messages: list[Outgoing] = [query]
@@ -561,7 +561,7 @@ class StoreDirectory:
         return not self._ends_with_silence(question) or now >= question.heard_at + QUIET_S
 
     def _have_answered(self, question: StoreQuery) -> bool:
-        """Whether all stores that have greeted have; C stores when they hear the question."""
+        """Return True if all greeted stores have; C stores when they receive the question."""
         return all(
             question.has_answered(name) if self._answering(name, store) else store.reached
             for name, store in self._greeted().items()

@@ -168,4 +168,4 @@ def test_whoever_had_them_is_gone(produce: Produce, consume: Consume, store: Sto
     with pytest.raises(DataLossError) as lost:
         next_values(consumer, 10_000)
     assert (lost.value.partition, lost.value.available) == (tp.partition, None)
-    assert "to 10000 (exclusive) are missing, no store is there" in str(lost.value)
+    assert "to 10000 (exclusive) are missing, no store is reachable" in str(lost.value)

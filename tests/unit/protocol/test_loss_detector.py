@@ -156,8 +156,8 @@ def test_a_store_that_comes_back_in_time_has_nothing_lost() -> None:
 @pytest.mark.parametrize(
     ("held", "why"),
     [
-        ({A: (0, 0)}, "no store has them, and whoever had them is gone"),
-        ({}, "no store is there, and whoever had them is gone"),
+        ({A: (0, 0)}, "no store has them, and the node that had them is gone"),
+        ({}, "no store is reachable, and the node that had them is gone"),
     ],
 )
 def test_what_a_head_tells_of_and_nobody_has_is_gone(held: Held, why: str) -> None:

@@ -11,6 +11,7 @@ from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.log_entries import Commit, LogEntry, Stage
 from dafka_core.model.records import PartitionLives, RecordBatch, StagedTransaction, Transaction
+from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import (
@@ -104,21 +105,21 @@ class StoreWalk:
         action = STORE_TABLE[self.state].get(event, (None, ""))[1]
         pending = list(self.role.pending)
         match event:
-            case "a head comes":
+            case states.HEAD:
                 self.role.on_message(0.0, Head(TOPIC, PARTITION, start), "")
-            case "records come":
+            case states.RECORDS:
                 self.role.on_batch(0.0, "", self.perhaps_of_transaction(batch))
                 assert action in (TAKE, LEAVE)
                 assert action == TAKE or self.role.pending == pending
-            case "a client writes records":
+            case states.PUT:
                 taken = self.role.host(0.0, batch)
                 assert (taken is not None) == (action != REFUSE and batch.offset == next_offset)
-            case "a client stages records":
+            case states.STAGE:
                 assert self.role.stage(Stage(batch, ATTEMPT))
-            case "a client commits":
+            case states.COMMIT:
                 staged = StagedTransaction(*TP, ATTEMPT, batch.offset, batch.end, 1)
                 assert self.role.commit(0.0, Commit((staged,)))
-            case "the log is done":
+            case states.OUTCOME:
                 self.outcome()
         return event
 
@@ -187,15 +188,15 @@ class FetchWalk:
         action = FETCH_TABLE[self.state].get(event, (None, ""))[1]
         start = max(self.fetcher.next_offset + self.chance.choice([-5, 0, 0, 1, 300, 3_000]), 0)
         match event:
-            case "a head comes":
+            case states.HEAD:
                 self.fetcher.raise_head(start)
-            case "records come":
+            case states.RECORDS:
                 batch = batch_of(start, start + self.chance.choice([1, 500, 5_000]))
                 if action == TAKE:
                     self.fetcher.take(self.now, batch)
                 else:
                     self.fetcher.lose(batch)
-            case "its turn to ask":
+            case states.TURN:
                 asked = self.fetcher.ask(self.now, "C", action)
                 assert (asked is not None) == (action in (ASK_NEXT, ASK_AGAIN))
                 assert (
@@ -203,13 +204,13 @@ class FetchWalk:
                     or asked is None
                     or asked.sequence == self.fetcher.next_offset
                 )
-            case "time passes":
+            case states.TIME:
                 self.now += self.chance.choice([0.1, 1.0, 8.0])
-            case "a peer receives FETCHes anew":
+            case states.PEER:
                 self.fetcher.retry_unanswered()
-            case "room ends or begins":
+            case states.ROOM:
                 self.room = not self.room
-            case "nobody has the next records":
+            case states.LOSS:
                 # Only who asks for them finds out, and goes on at the latest where some are kept.
                 if action:
                     start, end = self.fetcher.next_offset, self.fetcher.gap_end()
