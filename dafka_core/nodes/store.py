@@ -97,13 +97,9 @@ class Store(Node):
                 LogWriter(self.log, weakly(self._on_written, None))
             )
             self.archiver = _archiver(self.log, config.archive)
-            """What it archives, and has archived, if it does."""
             self.retention = _retention(self.log, config, self.archiver)
-            """What it gives up, and has given up."""
             self.deletions = Deletions(self.log, self.address)
-            """What was deleted, here and elsewhere."""
             self.compressor = self.log.compressor(config.compress, config.compress_after_s)
-            """What it compresses, and has compressed."""
             admitted = self._role.admitted
             admitted.on_held(held_at_start(self.log, admitted.limits))
             linker = self.log.linker if config.tamper_evidence else None
@@ -250,7 +246,7 @@ class Store(Node):
         if twin is not None and twin.endpoint != self._told_of:
             self._told_of = twin.endpoint
             _log.warning(
-                "store %s: another one has its address, at %s", self.address, twin.endpoint
+                "store %s: another store has its address, at %s", self.address, twin.endpoint
             )
         return self._loop.on_round(now)
 

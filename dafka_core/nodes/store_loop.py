@@ -165,7 +165,7 @@ class StoreLoop:
         if requests.refused_count >= 2 * self._refused_count + 1:
             self._refused_count = requests.refused_count
             _log.warning(
-                "%d requests refused so far: %d wait; who asked will ask again",
+                "%d requests refused so far: %d wait; their requestors will retry",
                 self._refused_count,
                 len(requests),
                 extra={"event": "requests_refused"},
