@@ -252,7 +252,7 @@ class Reader(Node):
         return room_again
 
     def _say_what_became_of_stores(self) -> None:
-        outcomes = self._role.directory.expected.outcomes
+        outcomes = self._role.directory.discovery.outcomes
         while outcomes:
             each = outcomes.popleft()
             what = "store" if each.is_store else "node, perhaps a store,"

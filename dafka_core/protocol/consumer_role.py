@@ -12,9 +12,10 @@ from dafka_core.errors import CHANGED, HistoryChangedError, RecordTooLargeError
 from dafka_core.model.epochs import NO_LIFE, last_life, parting
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
+from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
-from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD, FollowedHistory
+from dafka_core.protocol.histories import TOLD, FollowedHistory
 from dafka_core.protocol.loss_detector import TRIMMED, Loss, LossDetector
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
@@ -23,11 +24,6 @@ from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
-
-HEADS_INTERVAL_S: Final = 10.0
-"""Interval of a consumer's questions for heads.  PUB sockets drop silently: if they drop the last
-records of a partition and all heads after them, and its producer is gone, nothing else reveals
-these records."""
 
 HEADS_PER_INTERVAL: Final = 50_000
 """With more partitions the interval grows, so that heads never dominate the load: this many keep a
@@ -216,7 +212,7 @@ class ConsumerRole:
         if self._heads_asked_at is None:
             return None
         intervals = 1 + len(self.fetchers) // HEADS_PER_INTERVAL
-        return self._heads_asked_at + HEADS_INTERVAL_S * intervals
+        return self._heads_asked_at + timing.HEADS_INTERVAL_S * intervals
 
     def _on_heads(self, now: float, reply: m.HeadsReply) -> list[Outgoing]:
         """Process many heads at once; most are unchanged.  The next tick requests records."""
@@ -235,7 +231,7 @@ class ConsumerRole:
 
     def _ask_history(self, now: float, tp: TopicPartition) -> list[Outgoing]:
         history = self._histories[tp]
-        if now < history.asked_s + ASK_INTERVAL_S:
+        if now < history.asked_s + timing.HISTORY_INTERVAL_S:
             return []
         history.asked_s = now
         return [m.HistoryQuery(self.address, TOLD, *tp)]

@@ -32,13 +32,10 @@ from dafka_core.model.epochs import (
 )
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import messages as m
+from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
-
-ASK_INTERVAL_S: Final = 0.5
-"""Interval of a store's questions for a history that differs from its own, and of its messages to
-an older life's producer about the newer one: fast for people, and cheap for the mesh."""
 
 MAX_PROMISING: Final = 1_000
 """Questions whose promise is in the disk's queue; requestors retry."""
@@ -183,7 +180,7 @@ class Histories:
         """Ask other stores for histories, and notify producers whose life is over."""
         if now < self._due or not (self._unclear or self._outlived):
             return []
-        self._due = now + ASK_INTERVAL_S
+        self._due = now + timing.HISTORY_INTERVAL_S
         asked = [m.HistoryQuery(self._store, TOLD, *tp) for tp in self._unclear]
         told = [self.reply(each, tp.partition) for tp, each in self._outlived.items()]
         self._unclear.clear()

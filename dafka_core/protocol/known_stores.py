@@ -8,22 +8,14 @@ and before an answer if the list has changed since (STORES-KNOWN).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from dafka_core.model.log_entries import LogEntry, Met
 from dafka_core.model.records import KnownStore
+from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.messages import Message, StoreEndpoints, StoreHello, StoresKnown
 from dafka_core.protocol.role import Outgoing
-
-KEPT_S: Final = 600.0
-"""Interval of writing a present store's time to disk: the precision of "last heard" after a crash.
-"""
-
-BEGIN_S: Final = 2.0
-"""Time for which a starting store assumes that its known stores are present, before their beacons
-arrive."""
 
 
 class KnownStores:
@@ -128,12 +120,15 @@ class KnownStores:
     def on_tick(self, now: float) -> None:
         """Write the times of present stores at intervals."""
         if not self._due:
-            self._due, self._settled_at = now + KEPT_S, now + BEGIN_S
+            self._due, self._settled_at = (
+                now + timing.KNOWN_STORE_WRITE_S,
+                now + timing.KNOWN_STORE_GRACE_S,
+            )
         if self._begins and now >= self._settled_at:
             self._begins = False
             self._changes += 1
         if now >= self._due:
-            self._due = now + KEPT_S
+            self._due = now + timing.KNOWN_STORE_WRITE_S
             for store in [name for name in self._met if name in self._peers]:
                 self._note(store)
 

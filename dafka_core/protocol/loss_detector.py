@@ -12,25 +12,14 @@ from math import inf
 from typing import Final, NamedTuple
 
 from dafka_core.model.records import TopicPartition
+from dafka_core.protocol import timing
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 
-TRIMMED_S: Final = 5.0
-"""Delay before stores are asked about missing records, and before records that only they could have
-are lost.  Longer than a FETCH with its first retries takes, and than an ended peer still counts as
-alive (``peer_expiry_ms``), so all possible senders are known."""
-
-AWAY_S: Final = 60.0
-"""The delay if an absent node may have the records: a store that was there before, or the node that
-announced the records.  A restarted store returns within this time, even if its machine restarts."""
-
 TRIMMED: Final = "the stores have trimmed them"
 """Reason of a loss if stores have later records."""
-
-LOOK_MAX_S: Final = 15.0
-"""The longest interval between questions; the answer may be long."""
 
 
 class Loss(NamedTuple):
@@ -57,14 +46,19 @@ class LossDetector:
         self._question: StoreQuery | None = None
         self._asked_at = self._look_due = -inf
         self._met = False
-        self._look_s = TRIMMED_S
+        self._look_s = timing.LOSS_CHECK_S
 
     def ask(self, now: float) -> list[Outgoing]:
         """Ask the stores about missing records, at intervals."""
         if self._question is not None or now < self._look_due:
             return []
-        wanted = {each.tp: each.next_offset for each in self._scheduler.unanswered(now, TRIMMED_S)}
-        self._look_s = min(2 * self._look_s, LOOK_MAX_S) if wanted else TRIMMED_S
+        wanted = {
+            each.tp: each.next_offset
+            for each in self._scheduler.unanswered(now, timing.LOSS_CHECK_S)
+        }
+        self._look_s = (
+            min(2 * self._look_s, timing.MAX_LOSS_CHECK_S) if wanted else timing.LOSS_CHECK_S
+        )
         self._look_due = now + self._look_s
         if not wanted:
             return []
@@ -86,7 +80,7 @@ class LossDetector:
         if question is None:
             return []
         # Without a tower, a store that does not answer may still exist.
-        if not question.answered and now < self._asked_at + AWAY_S:
+        if not question.answered and now < self._asked_at + timing.ABSENT_STORE_S:
             return []
         self._directory.forget(question)
         self._question = None
@@ -97,7 +91,9 @@ class LossDetector:
             if fetcher is None or fetcher.next_offset != start or first == start:
                 continue
             known = first is not None and question.answered and not self._directory.away
-            if fetcher.unanswered_s(now) >= (TRIMMED_S if known else AWAY_S):
+            if fetcher.unanswered_s(now) >= (
+                timing.LOSS_CHECK_S if known else timing.ABSENT_STORE_S
+            ):
                 found.extend(self._losses(fetcher, first))
         return found
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import partition_states as states
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_states import FetchState
 
@@ -25,13 +26,6 @@ FETCH_BLOCK_COUNT: Final = 50_000
 
 FETCH_BLOCK_BYTES: Final = 16 << 20
 """A block is requested by count; records of this total size keep a peer's queue within bounds."""
-
-RETRY_FIRST_S: Final = 1.0
-"""C nodes answer one identical FETCH a second."""
-
-RETRY_MAX_S: Final = 8.0
-"""The longest interval of requests for records that no node has: they are lost, or the head was
-forged."""
 
 MAX_REORDER_RECORDS: Final = 262_144
 MAX_REORDER_BYTES: Final = 64 << 20
@@ -94,7 +88,7 @@ class PartitionFetcher:
         self._asked_end = next_offset
         self.unanswered_since = None
         self._quiet_since = 0.0
-        self._retry_s = RETRY_FIRST_S
+        self._retry_s = timing.FETCH_RETRY_S
         self._count = FETCH_FIRST_COUNT
 
     def state(self, now: float, room: bool = True) -> FetchState:
@@ -129,7 +123,7 @@ class PartitionFetcher:
             return []
         taken = [batch.between(self.next_offset, end), *self.advance(end)]
         self._quiet_since = now
-        self._retry_s = RETRY_FIRST_S
+        self._retry_s = timing.FETCH_RETRY_S
         mean_bytes = batch.values.size_bytes // (end - batch.offset) + 1
         self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))
         return taken
@@ -158,7 +152,7 @@ class PartitionFetcher:
     def skip(self, now: float) -> list[RecordBatch]:
         """Skip the next record, which is unavailable; return the kept ones after it."""
         self._quiet_since = now
-        self._retry_s = RETRY_FIRST_S
+        self._retry_s = timing.FETCH_RETRY_S
         return self.advance(self.next_offset + 1)
 
     def lose(self, batch: RecordBatch) -> None:
@@ -190,7 +184,7 @@ class PartitionFetcher:
         start = max(self.next_offset, self._asked_end)
         if action == states.ASK_AGAIN:
             start = self.next_offset
-            self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+            self._retry_s = min(self._retry_s * 2, timing.MAX_FETCH_RETRY_S)
         elif action == states.ASK_NEXT:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         else:

@@ -36,7 +36,7 @@ POSTPONE: Final = "requests when the reader has room"
 REPORT_LOSS: Final = "reports a loss; waits, or skips them"
 
 
-class PartitionState(Enum):
+class LabelledState(Enum):
     """A state, with its meaning."""
 
     __hash__ = object.__hash__  # Enum's own is Python code, too slow for each batch
@@ -47,7 +47,7 @@ class PartitionState(Enum):
         return self.name.lower().replace("_", " ")
 
 
-class FetchState(PartitionState):
+class FetchState(LabelledState):
     """States of a partition in a consumer."""
 
     UP_TO_DATE = "it has all records that it knows of"
@@ -57,7 +57,7 @@ class FetchState(PartitionState):
     NO_ROOM = "the application has not read enough delivered records"
 
 
-class StoreState(PartitionState):
+class StoreState(LabelledState):
     """States of a partition in a store."""
 
     FOLLOWING = "it has all records that it knows of"
@@ -73,7 +73,7 @@ class Reaction(NamedTuple):
     action: str = ""
 
 
-Table = Mapping[PartitionState, Mapping[str, Reaction]]
+Table = Mapping[LabelledState, Mapping[str, Reaction]]
 """By state and event; without an entry the state stays."""
 
 FETCH_TABLE: Final[Table] = {

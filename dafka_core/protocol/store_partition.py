@@ -9,6 +9,7 @@ from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, la
 from dafka_core.model.log_entries import GoOn, SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import partition_states as states
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
@@ -103,13 +104,6 @@ class StorePartition:
 # answers FETCH for every partition anyway.
 
 
-HEAD_INTERVAL_S: Final = 1.0
-"""RFC 46: a producer sends HEAD "at regular a interval"."""
-
-ANNOUNCED_S: Final = 60.0
-"""Duration of HEADs after the last write.  A node that has missed all of them sends GET-HEADS when
-it connects to this store again, as for any partition whose producer is gone."""
-
 MAX_HOSTED: Final = 10_000
 """Partitions announced at one time: this number of HEADs a second is cheap.  Beyond it the store no
 longer announces the one with the oldest write."""
@@ -126,7 +120,7 @@ class HostedPartitions:
     def begin(self, now: float, tp: TopicPartition) -> None:
         """Start to host a partition that a client writes to."""
         self._until.pop(tp, None)
-        self._until[tp] = now + ANNOUNCED_S
+        self._until[tp] = now + timing.HOSTED_HEADS_S
         if len(self._until) > MAX_HOSTED:
             self.end(next(iter(self._until)))
 
@@ -152,7 +146,7 @@ class HostedPartitions:
         """Return the heads that are due."""
         if not self._until or now < self._due:
             return []
-        self._due = now + HEAD_INTERVAL_S
+        self._due = now + timing.HOSTED_HEAD_INTERVAL_S
         for tp in [tp for tp, until in self._until.items() if until < now]:
             self.end(tp)
         return [*self._heads.values()]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Final
 
 from dafka_core.config.node_options import MAX_RECORD_BYTES, StoreLimitError
 from dafka_core.errors import DafkaError, RecordTooLargeError
@@ -19,13 +18,12 @@ from dafka_core.model.log_entries import Commit, GoOn, LogEntry, Met, Promise, S
 from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
-from dafka_core.protocol import store_requests
+from dafka_core.protocol import store_requests, timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.histories import TOLD, Histories
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import RecentNames
-from dafka_core.protocol.loss_detector import AWAY_S
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
@@ -43,14 +41,6 @@ from dafka_core.protocol.store_requests import PublishCommitted, continued
 # Silence of the others proves nothing.  A store must announce that it begins after the missing
 # records, no peer may have sent them for a while, and the announcing store's history must be as new
 # as this store's own.
-
-
-UNANSWERED_S: Final = 10.0
-"""Time without the records, including some retries.  ``AWAY_S`` while a known store is away, since
-it may have them."""
-
-ASK_S: Final = 1.0
-"""Interval of questions for the histories of partitions that have waited this long."""
 
 
 class TrimmedElsewhere:
@@ -77,7 +67,7 @@ class TrimmedElsewhere:
         """Ask for the history of partitions that have waited long enough."""
         if not self._earliest or now < self._due:
             return []
-        self._due = now + ASK_S
+        self._due = now + timing.STORE_LOSS_CHECK_S
         asked: list[Outgoing] = []
         for tp, said in [*self._earliest.items()]:
             partition = partitions[tp]
@@ -114,7 +104,7 @@ class TrimmedElsewhere:
         ``known`` are all stores that are known.
         """
         away = {*self._known.names, *known} - self._known.here - {self._known.store}
-        wait_s = AWAY_S if away else UNANSWERED_S
+        wait_s = timing.ABSENT_STORE_S if away else timing.STORE_LOSS_S
         is_busy = partition.commits or partition.asides
         return not is_busy and partition.fetcher.unanswered_s(now) >= wait_s
 

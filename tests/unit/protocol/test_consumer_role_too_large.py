@@ -7,10 +7,10 @@ import dataclasses
 from dafka_core.errors import HistoryChangedError, RecordTooLargeError
 from dafka_core.model.epochs import NO_LIFE, Epoch
 from dafka_core.model.records import RecordBatch
+from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import Fetch, Head, HistoryReply, RecordTooLarge
-from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 
@@ -65,7 +65,9 @@ def test_only_the_next_record_is_passed_over_and_only_for_its_size() -> None:
     refuse(role, 0, LIMIT)  # it takes such a record: somebody errs
     refuse(role, 0, to="another")
     assert role.delivered == []
-    assert fetches_in(role.on_tick(RETRY_FIRST_S + 0.1)) == [Fetch(PARTITION, ME, TOPIC, 0, 6)]
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
+        Fetch(PARTITION, ME, TOPIC, 0, 6)
+    ]
 
 
 def test_a_life_that_began_with_what_was_passed_over_has_changed_nothing() -> None:
@@ -93,7 +95,9 @@ def test_without_room_the_record_is_asked_for_again() -> None:
     refuse(role, 0)
     assert role.delivered == []
     role.room = True
-    assert fetches_in(role.on_tick(RETRY_FIRST_S + 0.1)) == [Fetch(PARTITION, ME, TOPIC, 0, 6)]
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
+        Fetch(PARTITION, ME, TOPIC, 0, 6)
+    ]
 
 
 def test_of_partitions_that_it_does_not_read_it_knows_nothing() -> None:

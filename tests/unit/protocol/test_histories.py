@@ -23,7 +23,8 @@ from dafka_core.model.records import (
     StagedTransaction,
     TopicPartition,
 )
-from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
+from dafka_core.protocol import timing
+from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
     Ack,
@@ -198,9 +199,9 @@ def test_a_zombie_is_told_at_an_interval() -> None:
         store.receive(A, 9 + tenth, 10 + tenth, tenth / 10)
         due = store.role.deadline(tenth / 10)
         assert due is not None
-        assert due <= tenth / 10 + ASK_INTERVAL_S
+        assert due <= tenth / 10 + timing.HISTORY_INTERVAL_S
         count += len(store.role.on_tick(tenth / 10))
-    assert 10 / ASK_INTERVAL_S - 1 <= count <= 10 / ASK_INTERVAL_S + 1
+    assert 10 / timing.HISTORY_INTERVAL_S - 1 <= count <= 10 / timing.HISTORY_INTERVAL_S + 1
     # When it has ended there is nothing to tell.
     store.role.on_tick(20.0)
     assert store.role.on_tick(30.0) == []

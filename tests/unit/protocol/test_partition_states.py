@@ -34,7 +34,7 @@ from dafka_core.protocol.partition_states import (
     TIME,
     TURN,
     FetchState,
-    PartitionState,
+    LabelledState,
     StoreState,
     Table,
 )
@@ -45,7 +45,7 @@ from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, values_of
 ATTEMPT = "A" * 32
 WALKS, STEPS = 2_500, 20
 
-Seen = dict[tuple[PartitionState, str], set[PartitionState]]
+Seen = dict[tuple[LabelledState, str], set[LabelledState]]
 
 
 def test_the_page_shows_the_tables() -> None:

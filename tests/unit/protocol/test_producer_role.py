@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Values
-from dafka_core.protocol import producer_role
+from dafka_core.protocol import producer_role, timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
@@ -28,7 +28,7 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.protocol.producer_role import HURRY_INTERVAL_S, MAX_ACKING_STORES, ProducerRole
+from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.role import OutgoingBatch
 from tests.unit.protocol.model import (
     LIFE,
@@ -254,7 +254,7 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     role.on_tick(0.0)
     for i in range(1, 10):
         due = role.deadline(0.0) or 0.0
-        assert due == pytest.approx(i * HURRY_INTERVAL_S)
+        assert due == pytest.approx(i * timing.FLUSH_HEAD_INTERVAL_S)
         assert role.on_tick(due)[0] == Head(TOPIC, PARTITION, 2)
     acknowledge(role, 3)
     assert len(heads_at(role, range(20, 40))) <= 3
@@ -314,7 +314,9 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
     publish(role, 3)
     role.hurry = True
     role.on_tick(0.0)
-    sent = [message for i in range(1, 20) for message in role.on_tick(i * HURRY_INTERVAL_S)]
+    sent = [
+        message for i in range(1, 20) for message in role.on_tick(i * timing.FLUSH_HEAD_INTERVAL_S)
+    ]
     fetches = [message for message in sent if isinstance(message, Fetch)]
     assert set(fetches) == {Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
     assert len(fetches) in (3, 4)

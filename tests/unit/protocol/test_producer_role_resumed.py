@@ -9,6 +9,7 @@ import pytest
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
+from dafka_core.protocol import timing
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import (
     ConsumerHello,
@@ -22,9 +23,9 @@ from dafka_core.protocol.messages import (
     Message,
     RecordBatchMessage,
 )
-from dafka_core.protocol.producer_role import ASK_AGAIN_S, MAX_ACKING_STORES, Missing, ProducerRole
+from dafka_core.protocol.producer_role import MAX_ACKING_STORES, Missing, ProducerRole
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_directory import GREETING, SETTLE_S
+from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import LIFE, PARTITION, TOPIC, TP, batch_of, values_of
 from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
 
@@ -46,11 +47,16 @@ def answer_heads(role: ProducerRole, *stores: str) -> list[Outgoing]:
     """The stores' answers; what the role says next."""
     for store in stores:
         role.on_message(0.1, HeadsReply(PARTITION, 1, store, 0, 1, ()), "")
-    return role.on_tick(SETTLE_S)
+    return role.on_tick(timing.SETTLE_S)
 
 
 def answer(
-    role: ProducerRole, query: int, *, life: EpochId = NO_LIFE, now: float = SETTLE_S, **ends: int
+    role: ProducerRole,
+    query: int,
+    *,
+    life: EpochId = NO_LIFE,
+    now: float = timing.SETTLE_S,
+    **ends: int,
 ) -> list[Outgoing]:
     """By store, how much of the prior life it has; what the role says next."""
     for store, end in ends.items():
@@ -66,7 +72,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     acknowledge(role, 7, store="S1")
     asked = answer_heads(role, "S1", "S2")
     assert asked == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
-    assert role.deadline(SETTLE_S) is not None
+    assert role.deadline(timing.SETTLE_S) is not None
     asked = answer(role, 2, S1=7, S2=9)
     assert asked == [HistoryQuery(PARTITION, 3, TOPIC, PARTITION, MINE)]
     # In the meantime an older life has written more.
@@ -75,7 +81,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     assert role.epoch == Epoch(*MINE, 11, PRIOR.digest)
     assert (role.next_offset, role.durable, role.unacknowledged) == (11, 11, 0)
     # Stores and consumers that lag behind hear at once how far it has come.
-    assert role.on_tick(SETTLE_S) == [Head(TOPIC, PARTITION, 10)]
+    assert role.on_tick(timing.SETTLE_S) == [Head(TOPIC, PARTITION, 10)]
     batch = publish(role, 2, now=1.0)
     assert batch == batch_of(11, 13)
     assert batch.epoch == role.epoch
@@ -96,7 +102,7 @@ def test_a_store_that_promised_nothing_is_asked_again() -> None:
     assert role.takeover is not None
     assert role.takeover.lack == Missing(2, ("S2",))
     mine = EpochId(10, LIFE.id, 1)
-    asked = role.on_tick(SETTLE_S + ASK_AGAIN_S)
+    asked = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
     assert asked == [HistoryQuery(PARTITION, 4, TOPIC, PARTITION, mine)]
     answer(role, 4, life=mine, now=2.0, S1=7, S2=9)
     assert role.epoch == Epoch(*mine, 9, PRIOR.digest)
@@ -105,19 +111,19 @@ def test_a_store_that_promised_nothing_is_asked_again() -> None:
 def test_a_lost_store_is_not_waited_for_but_may_be_missing() -> None:
     role = greeted("S1", "S2")
     role.on_message(0.1, HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
-    assert role.on_tick(SETTLE_S) == []
+    assert role.on_tick(timing.SETTLE_S) == []
     role.on_peer_lost("S2")
-    assert role.on_tick(SETTLE_S) == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
+    assert role.on_tick(timing.SETTLE_S) == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
     # It may have acknowledged records that the other one does not have.
     reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
-    role.on_message(SETTLE_S, reply, "")
-    role.on_tick(SETTLE_S)
-    role.on_message(SETTLE_S, replace(reply, query=3, promised=MINE), "")
-    assert role.on_tick(SETTLE_S) == []
+    role.on_message(timing.SETTLE_S, reply, "")
+    role.on_tick(timing.SETTLE_S)
+    role.on_message(timing.SETTLE_S, replace(reply, query=3, promised=MINE), "")
+    assert role.on_tick(timing.SETTLE_S) == []
     assert role.takeover is not None
     assert role.takeover.lack == Missing(2, ("S2",))
     # It comes back, and has more.
-    (asked,) = role.on_tick(SETTLE_S + ASK_AGAIN_S)
+    (asked,) = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
     assert isinstance(asked, HistoryQuery)
     assert asked.life >= MINE
     role.on_message(2.0, replace(reply, query=4, promised=asked.life), "")
@@ -133,10 +139,10 @@ def test_stores_that_are_lost_for_ever_can_be_ignored() -> None:
     role.on_message(0.0, HeadsReply(PARTITION, GREETING, "S1", 0, 1, ()), "")
     answer_heads(role, "S1")
     reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
-    role.on_message(SETTLE_S, reply, "")
-    role.on_tick(SETTLE_S)
-    role.on_message(SETTLE_S, replace(reply, query=3, promised=MINE), "")
-    role.on_tick(SETTLE_S)
+    role.on_message(timing.SETTLE_S, reply, "")
+    role.on_tick(timing.SETTLE_S)
+    role.on_message(timing.SETTLE_S, replace(reply, query=3, promised=MINE), "")
+    role.on_tick(timing.SETTLE_S)
     assert role.epoch == Epoch(*MINE, 7, PRIOR.digest)
 
 

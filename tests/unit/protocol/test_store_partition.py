@@ -8,13 +8,13 @@ import pytest
 
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import RecordBatch, Transaction
-from dafka_core.protocol import store_partition
+from dafka_core.protocol import store_partition, timing
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_partition import ANNOUNCED_S, HEAD_INTERVAL_S, StorePartition
+from dafka_core.protocol.store_partition import StorePartition
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
 from tests.unit.protocol.test_store_role import ME, OTHER, Disk, ack, head, store
 
@@ -117,14 +117,18 @@ def test_the_head_is_repeated_for_a_while() -> None:
     assert role.on_tick(0.0) == []  # nothing is on disk yet
     disk.store(role)
     now, announced = 0.0, 0
-    while now < 3 * ANNOUNCED_S:
+    while now < 3 * timing.HOSTED_HEADS_S:
         due = role.deadline(now)
         assert due is not None
         now = max(due, now + 0.01)
         heads = heads_in(role.on_tick(now))
         assert heads in ([], HEAD)
         announced += len(heads)
-    assert ANNOUNCED_S / HEAD_INTERVAL_S - 1 <= announced <= ANNOUNCED_S / HEAD_INTERVAL_S + 2
+    assert (
+        timing.HOSTED_HEADS_S / timing.HOSTED_HEAD_INTERVAL_S - 1
+        <= announced
+        <= timing.HOSTED_HEADS_S / timing.HOSTED_HEAD_INTERVAL_S + 2
+    )
 
 
 def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:

@@ -17,6 +17,7 @@ from dafka_core.model.epochs import (
     History,
     digest,
 )
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
@@ -35,7 +36,7 @@ from dafka_core.protocol.producer_role import (
     newest_life,
     promised,
 )
-from dafka_core.protocol.store_directory import QUIET_S, SETTLE_S, StoreDirectory
+from dafka_core.protocol.store_directory import StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
 A = Epoch(1, 0xA, 2, 0, 0)
@@ -173,9 +174,9 @@ def test_c_stores_say_how_far_the_partition_goes_and_count() -> None:
     directory.on_subscribed(0.0, ConsumerHello, "C1")
     mine.on_tick(0.0)
     directory.on_message(0.1, DirectHead(PARTITION, TOPIC, PARTITION, 6))
-    now = SETTLE_S
+    now = timing.SETTLE_S
     for _ in range(2 * ROUNDS):
-        now += QUIET_S
+        now += timing.C_STORE_SILENCE_S
         mine.on_tick(now)
     assert mine.epoch == Epoch(LEAST_NUMBER, LIFE.id, 1, 7, 0)
 

@@ -20,18 +20,15 @@ from dafka_core.model.epochs import (
     parting,
     with_epoch,
 )
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import (
     HeadsReply,
     HistoryQuery,
     HistoryReply,
 )
-from dafka_core.protocol.producer_role import (
-    ASK_AGAIN_S,
-    LEAST_NUMBER,
-    Takeover,
-)
+from dafka_core.protocol.producer_role import LEAST_NUMBER, Takeover
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, SETTLE_S, StoreDirectory
+from dafka_core.protocol.store_directory import GREETING, StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
 # -- any stores, any lives ------------------------------------------------------------------------
@@ -112,7 +109,7 @@ class Cluster:
 
     def do(self, step: Step) -> None:
         what, which, mask = step
-        self.now += SETTLE_S + ASK_AGAIN_S
+        self.now += timing.SETTLE_S + timing.TAKEOVER_RETRY_S
         match what:
             case "up" | "down":
                 self.stores[which % len(self.stores)].is_up = what == "up"

@@ -20,11 +20,10 @@ from dafka_core.model.records import (
     StagedTransaction,
     Transaction,
 )
-from dafka_core.protocol import store_requests
+from dafka_core.protocol import store_requests, timing
 from dafka_core.protocol.messages import EpochAck, GetHeads, Head
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import StoreLimits
-from dafka_core.protocol.store_partition import HEAD_INTERVAL_S
 from dafka_core.protocol.store_requests import (
     MAX_PUBLISHED_TRANSACTIONS,
     AnnounceHeads,
@@ -87,7 +86,7 @@ def test_what_is_staged_is_not_announced() -> None:
     assert store(role, None) == []
     assert role.next_offset(TP) == 10
     head(role, 10)
-    assert role.on_tick(HEAD_INTERVAL_S) == [ack(10)]
+    assert role.on_tick(timing.HOSTED_HEAD_INTERVAL_S) == [ack(10)]
     assert role.requests.take() is None
 
 
