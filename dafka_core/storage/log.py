@@ -313,7 +313,7 @@ class Log(ProcessBound):
             return tables.transaction_state(tp)
 
     def staged(self) -> list[StagedPartition]:
-        """Return the staged records of every partition with some; LMDB touches each of their pages."""
+        """Return the staged records of all partitions; LMDB touches each of their pages."""
         with self._env.reading() as tables:
             return tables.staged()
 

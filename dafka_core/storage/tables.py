@@ -273,7 +273,7 @@ class Tables:
         return None if found is None else self._parsed(key, found)
 
     def visible_row(self, tp: TopicPartition) -> PartitionRow | None:
-        """Return a partition's row for readers; None if it is unknown, or only has staged records."""
+        """Return a partition's row for readers; None if unknown, or with only staged records."""
         row = self.row(tp)
         return row if row is not None and row.end else None
 
@@ -468,7 +468,7 @@ class Tables:
                 yield (*BLOCK_KEY.unpack(key), size_of(packed))
 
     def candidates(self, partition_id: int, start: int, end: int) -> list[MergeCandidate]:
-        """Return a partition's blocks from ``start`` to ``end``, as if the append area were empty."""
+        """Return a partition's blocks from ``start`` to ``end``, with an empty append area."""
         sizes = self.block_sizes(partition_id, start)
         blocks = list(takewhile(lambda block: block[:2] < (partition_id, end), sizes))
         ends = [*(first for _, first, _ in blocks[1:]), end]
