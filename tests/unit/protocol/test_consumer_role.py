@@ -183,7 +183,7 @@ def test_begins_at_given_offsets() -> None:
 
 
 def follow(role: ConsumerRole, network: Network, total: int, *, rate: int) -> list[int]:
-    """A producer that publishes and announces, and who answers FETCHes; what was delivered."""
+    """Run a producer, and nodes that answer FETCHes; return the delivered records."""
     published, tenth, delivered = 0, 0, list[int]()
     # After the faults: the longest wait for a retry, a head, and a round trip for each gap.
     message_count = total / rate
@@ -298,7 +298,7 @@ def test_records_sent_to_another_node_are_not_taken() -> None:
 
 
 def test_heads_are_asked_for_now_and_then() -> None:
-    # The last records may be dropped on their way, and all heads after them: no message says so.
+    # The last records may be dropped on their way, and all heads after them, without any message.
     role = ConsumerRole(ME, "earliest")
     assert role.on_tick(0.0) == []
     for topic in ("a", "b"):

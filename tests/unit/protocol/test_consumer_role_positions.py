@@ -1,4 +1,4 @@
-"""Where the consumer goes on: room, seek, unsubscribe; and the limits of what it keeps."""
+"""The consumer's positions: room, seek, unsubscribe; and its limits."""
 
 from __future__ import annotations
 

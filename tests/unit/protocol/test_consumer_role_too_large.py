@@ -1,4 +1,4 @@
-"""A consumer goes on behind a record that is larger than it takes, and says which one."""
+"""A consumer reports a record above its limit, and continues after it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_only_the_next_record_is_passed_over_and_only_for_its_size() -> None:
     role = consumer()
     role.on_message(0.0, Head(*TP, 5), "")
     refuse(role, 1)  # the ones before it were lost on the way
-    refuse(role, 0, LIMIT)  # it takes such a record: somebody errs
+    refuse(role, 0, LIMIT)  # within its limit: the report is wrong
     refuse(role, 0, to="another")
     assert role.delivered == []
     assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
@@ -71,7 +71,7 @@ def test_only_the_next_record_is_passed_over_and_only_for_its_size() -> None:
 
 
 def test_a_life_that_began_with_what_was_passed_over_has_changed_nothing() -> None:
-    """Else it goes back to what nobody gives it, passes over it, and goes back, for ever."""
+    """Otherwise it would return to records that no node sends, skip them, and return, for ever."""
     role, old = consumer(), Epoch(1, 7, 1, 0, 0)
     role.on_batch(0.0, "", dataclasses.replace(batch_of(0, 2), epoch=old))
     role.on_message(0.0, Head(*TP, 2), "")

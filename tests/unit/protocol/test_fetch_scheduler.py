@@ -19,7 +19,7 @@ ME, STORE = "21962C91115348329557DE71C90C3718", "A" * 32
 
 
 def told_of(count: int) -> ConsumerRole:
-    """A consumer that has heard of so many partitions of one record, by one message."""
+    """Return a consumer that knows ``count`` partitions of one record, by one message."""
     role = ConsumerRole(ME, "earliest")
     role.subscribe(TOPIC)
     infos = tuple(PartitionInfo(TOPIC, f"P{i}", 0, 1) for i in range(count))
@@ -30,7 +30,7 @@ def told_of(count: int) -> ConsumerRole:
 
 
 def asked_of_store(messages: list[Outgoing]) -> list[str]:
-    """The partitions that are asked for, all of them of the store that has them."""
+    """Return the requested partitions, all of them from the store that has them."""
     assert fetches_in(messages) == []
     batches = [message for message in messages if isinstance(message, FetchBatch)]
     assert {batch.store for batch in batches} <= {STORE}
@@ -148,7 +148,7 @@ def test_owners_take_turns_and_each_has_its_own_order() -> None:
     assert len(waiting) == 1_002
     assert waiting.first(5) == [many[0], few[0], many[1], few[1], many[2]]
     assert waiting.first(0) == waiting.first(-1) == []
-    # One place at a time: every other one is for who has little to ask for.
+    # One place at a time: every second one is for owners with few partitions.
     turns = []
     for _ in range(4):
         (each,) = waiting.first(1)

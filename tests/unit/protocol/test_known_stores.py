@@ -1,4 +1,4 @@
-"""What a store keeps of the others, and what it tells of them."""
+"""A store's list of the others, and its messages about them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kept:
         self.known.on_tick(timing.KNOWN_STORE_GRACE_S)
 
     def told(self) -> tuple[KnownStore, ...] | None:
-        """What a reader is told now; None if that is nothing new."""
+        """Return the list sent to a reader now; None if it has not changed."""
         news = self.known.news(READER)
         return None if news is None else news.entries
 
@@ -58,7 +58,7 @@ def test_now_and_then_it_is_written_down_who_is_there() -> None:
 def test_a_requestor_is_told_when_it_subscribes_and_of_changes_before_it_asks() -> None:
     kept = Kept(Met(OTHER, AT, 7))
     kept.settle()
-    assert kept.known.news(READER) is None  # it has not said that it understands that
+    assert kept.known.news(READER) is None  # it has not announced that it understands them
     greeting = kept.known.greeting(StoresKnown, READER)
     assert greeting == StoresKnown(READER, ME, (KnownStore(OTHER, AT, 7),))
     assert kept.told() is None

@@ -1,4 +1,4 @@
-"""Records that nobody has: found out, told from those that are late, and what the consumer does."""
+"""Lost records: detected, told from late ones, and the consumer's reaction."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Cluster:
         self.role.on_message(0.0, Head(TOPIC, PARTITION, head - 1), "")
 
     def pass_time(self, seconds: float) -> list[Loss]:
-        """What is found to be lost meanwhile."""
+        """Return the losses detected meanwhile."""
         until = self.now + seconds
         while self.now < until:
             self.now += STEP_S
@@ -125,7 +125,7 @@ def test_a_store_that_was_there_may_have_them_for_a_while() -> None:
 
 
 def test_a_store_that_never_answers_is_not_waited_for_for_ever() -> None:
-    # Without a tower nobody says that it is gone.
+    # Without a tower its loss is not announced.
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     assert cluster.pass_time(timing.ABSENT_STORE_S) == []
     assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0][:4] == (TP, 0, 50, 50)
@@ -267,7 +267,7 @@ def test_wait_says_so_once_and_goes_on_when_they_come() -> None:
     assert cluster.queries == asked
     cluster.role.on_batch(cluster.now, ME, batch_of(0, 20))
     assert offsets_of(cluster.role.delivered) == list(range(20))
-    # What is missing now is another gap.
+    # The next gap is another one.
     assert cluster.pass_time(LATER_S)[0][:4] == (TP, 20, 50, 50)
 
 
@@ -284,7 +284,7 @@ def test_without_room_nothing_is_lost() -> None:
     cluster = Cluster(FAIL, {A: (50, 100)})
     cluster.role.room = False
     assert cluster.pass_time(LATER_S) == []
-    # What came was left to the stores: whoever sent it has it.
+    # It was left to the stores: its sender has it.
     cluster.role.on_batch(cluster.now, ME, batch_of(0, 10))
     cluster.role.room = True
     assert cluster.pass_time(timing.LOSS_CHECK_S - 1) == []

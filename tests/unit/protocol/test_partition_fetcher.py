@@ -1,4 +1,4 @@
-"""What one reader of one partition does about what it misses."""
+"""The missing records of one partition for one reader."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_blocks_grow_and_the_next_one_is_asked_for_before_the_last_has_come() ->
         else:
             fetcher.take(0.0, batch_of(middle, end))
             under_way.pop(0)
-            # While there is more, the next block is under way when one has come.
+            # While more is missing, the next block is in flight when one has arrived.
             assert under_way or fetcher.next_offset == 1_000_000 or fetcher.next_offset <= 60_000
     assert counts[0] <= 2 * FETCH_FIRST_COUNT
     assert max(counts) == FETCH_BLOCK_COUNT
@@ -160,7 +160,7 @@ def test_records_that_were_lost_for_want_of_room_are_asked_for_at_once() -> None
     fetcher.lose(batch_of(30, 60))
     fetcher.lose(batch_of(60, 120))
     assert asked(fetcher, 0.1) == (30, 120)
-    # What came before it, if not lost as well, is waited for.
+    # Earlier records, unless lost as well, are awaited.
     fetcher.lose(batch_of(80, 100))
     assert asked(fetcher, 0.1) == (80, 120)
     assert asked(fetcher, 0.1) is None
@@ -213,7 +213,7 @@ def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> No
             fetcher.take(0.0, batch_of(start, start + 30_000, partition=fetcher.tp.partition))
     assert MAX_REORDER_RECORDS - 30_000 < budget.records <= MAX_REORDER_RECORDS
     for fetcher in fetchers:
-        # Who found no room has forgotten nothing: it is known to be there.
+        # Without room nothing is forgotten: the record is known to exist.
         assert fetcher.head > MAX_REORDER_RECORDS - 40_000
         fetcher.close()
     assert budget.records == budget.size_bytes == 0
@@ -247,7 +247,7 @@ def test_the_worst_order_of_arrival_costs_no_time() -> None:
         fetcher.take(0.0, RecordBatch(TP, offset, values))
     taken = fetcher.take(0.0, RecordBatch(TP, 0, values))
     assert [batch.offset for batch in taken] == list(range(100_001))
-    # Looking through all that is kept, for each record, would take half an hour.
+    # A search of everything kept, for each record, would take half an hour.
     assert time.process_time() - started < 20
 
 

@@ -54,7 +54,7 @@ def test_the_page_shows_the_tables() -> None:
 
 
 def check(table: Table, seen: Seen) -> None:
-    """What was seen is what the table says: all of it, and nothing else."""
+    """Compare observed transitions with the table, exactly."""
     labels = {state.label: state for state in table}
     expected: Seen = {
         (state, event): {labels[name] for name in reaction.then.split(", ")}
@@ -97,7 +97,7 @@ class StoreWalk:
         return self.role.partitions[TP].state
 
     def step(self) -> str:
-        """Has something happen; says what."""
+        """Apply a random event, and return it."""
         event = self.chance.choice([HEAD, RECORDS, RECORDS, PUT, STAGE, COMMIT, OUTCOME])
         next_offset = self.role.next_offset(TP)
         start = max(next_offset + self.chance.choice([-1, 0, 0, 0, 1, 3]), 0)
@@ -124,7 +124,7 @@ class StoreWalk:
         return event
 
     def perhaps_of_transaction(self, batch: RecordBatch) -> RecordBatch:
-        """Most often of one that goes on for some records, before or behind the batch."""
+        """Mostly of a transaction that extends before or after the batch."""
         before, behind = self.chance.choice([(0, 0), (0, 3), (2, 3), (2, 0)])
         start = max(batch.offset - before, 0)
         if self.chance.random() < 0.3:
@@ -139,7 +139,7 @@ class StoreWalk:
         self.role.on_stored(entries, outcomes)
 
     def written(self, entry: LogEntry) -> DafkaError | None:
-        """What comes of an entry, as ``log_entries`` says; a batch may fail for other reasons."""
+        """Return the outcome of an entry by ``log_entries``; a batch may fail for other reasons."""
         match entry:
             case RecordBatch():
                 if entry.offset not in (self.held, self.part_end) or self.chance.random() < 0.2:
@@ -183,7 +183,7 @@ class FetchWalk:
         return self.fetcher.state(self.now, self.room)
 
     def step(self) -> str:
-        """Has something happen; says what."""
+        """Apply a random event, and return it."""
         event = self.chance.choice([HEAD, RECORDS, RECORDS, TURN, TURN, TIME, PEER, ROOM, LOSS])
         action = FETCH_TABLE[self.state].get(event, (None, ""))[1]
         start = max(self.fetcher.next_offset + self.chance.choice([-5, 0, 0, 1, 300, 3_000]), 0)
@@ -211,7 +211,8 @@ class FetchWalk:
             case states.ROOM:
                 self.room = not self.room
             case states.LOSS:
-                # Only who asks for them finds out, and goes on at the latest where some are kept.
+                # Only a partition that fetches detects a loss, and continues at kept records at the
+                # latest.
                 if action:
                     start, end = self.fetcher.next_offset, self.fetcher.gap_end()
                     self.fetcher.advance(self.chance.choice([start, (start + end) // 2, end]))

@@ -52,7 +52,7 @@ def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Out
 
 
 def taken(read: RangeRead) -> list[int]:
-    """What was delivered, which the node takes away."""
+    """Return delivered records, and remove them as the node does."""
     batches, read.delivered = read.delivered, []
     return offsets_of(batches)
 
@@ -171,7 +171,7 @@ def test_without_room_nothing_more_is_asked_for() -> None:
     read = role.read(TP, 0, 100_000)
     [first] = fetches_in(role.on_tick(0.0))
     read.room = False
-    # What was asked for is taken all the same.
+    # Requested records are accepted nevertheless.
     assert direct(role, 0, first.end) == []
     assert taken(read) == list(range(first.end))
     assert role.on_tick(50.0) == []

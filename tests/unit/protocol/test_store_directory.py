@@ -52,7 +52,7 @@ def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
 
 
 def greet_c_store(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
-    """The same for a C store, which knows no queries."""
+    """Greet as a C store, which knows no queries."""
     messages = of.on_message(now, StoreHello(ME, store))
     return messages + of.on_subscribed(now, ConsumerHello, store)
 
@@ -95,7 +95,7 @@ def test_our_stores_greeting() -> None:
     # A greeting alone is enough, whatever was lost before it.
     stores.on_message(0.0, HeadsReply(ME, GREETING, "S2", 0, 1, ()))
     assert stores.stores == ["S1", "S2"]
-    # Who subscribed to our hello may not be heard yet.
+    # A store that subscribed to our hello may not reach us yet.
     stores.on_subscribed(0.0, ConsumerHello, "S3")
     assert stores.stores == ["S1", "S2"]
 
@@ -167,7 +167,7 @@ def test_a_store_that_came_to_hear_us_is_asked_what_is_open() -> None:
     greet(stores, "S1", 1.0)
     reply(stores, question, "S1", now=1.0)
     assert answered(stores, question, 1.0)
-    # What is answered is not asked again.
+    # Answered questions are not repeated.
     assert greet(stores, "S2", 2.0) == []
     assert stores.on_tick(LONG_S) == []
 
@@ -370,7 +370,7 @@ def test_subscriptions() -> None:
     hellos = (StoreHello, DirectHead, StoreEndpoints, StoresKnown)
     kinds = (*hellos, HeadsReply, TimesReply, HistoryReply)
     assert set(StoreDirectory(ME).subscriptions()) == {subscription(kind, ME) for kind in kinds}
-    # Stores greet a node that subscribes to the last of them, so the others are there by then.
+    # Stores greet a node that subscribes to the last of them, after the others.
     assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
 
 

@@ -1,4 +1,4 @@
-"""Questions to C stores, whose answers have no end but silence."""
+"""Questions to C stores, whose answers end with silence."""
 
 from __future__ import annotations
 

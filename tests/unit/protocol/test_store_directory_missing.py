@@ -69,7 +69,7 @@ def test_stores_of_before_say_nothing_of_others() -> None:
     assert stores.missing == [KnownStore("S2")]
     greet(stores, "S2")
     assert stores.missing == []
-    # One that does decides: whom it has not met, nobody misses.
+    # A store with a list decides: stores outside of it are not missing.
     tell(stores, "S1")
     stores.on_peer_lost("S2")
     assert stores.missing == []
@@ -79,7 +79,7 @@ def test_only_those_that_have_not_greeted_are_waited_for_beyond_a_time_out() -> 
     stores = directory()
     stores.on_peer(0.0, PeerNews("N", "tcp://h:9"))
     question = ask(stores, now=1.0)
-    assert not stores.waits_for_others(question)  # no store is there
+    assert not stores.waits_for_others(question)  # without any store
     greet(stores, "S1", 1.0)
     assert not stores.waits_for_others(question)
     reply(stores, question, "S1", now=1.0)

@@ -156,7 +156,7 @@ def test_records_that_came_ahead_follow_a_put() -> None:
 
 def test_a_head_above_the_end_does_not_hold_a_put_up() -> None:
     role = store(Disk())
-    head(role, 50)  # forged, or of an earlier life whose records are lost
+    head(role, 50)  # forged, or of an earlier life with lost records
     assert role.host(0.0, batch_of(0, 10))
 
 
@@ -178,7 +178,7 @@ def test_tells_who_asks_stores_where_it_can_be_read_in_bulk() -> None:
     told = [StoreEndpoints(OTHER, ME, ("grpc://h:1",))]
     assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == told
     assert role.on_subscribed(0.0, StoreEndpoints, ME) == []
-    # Subscriptions come in the order of their octets: the greeting is the last that is said.
+    # Subscriptions arrive in the order of their bytes: the greeting is the last message.
     assert role.on_subscribed(0.0, TimesReply, OTHER) != []
 
 

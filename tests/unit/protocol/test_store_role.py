@@ -56,7 +56,7 @@ SYNC_S = 30.0
 
 
 class Disk:
-    """The node's part: a log of which the role is told what was synced."""
+    """The node's part: a log that reports synced entries to the role."""
 
     def __init__(self, **held: int) -> None:
         self.batches: dict[TopicPartition, list[RecordBatch]] = {}
@@ -255,7 +255,7 @@ def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
         published = acknowledged = tenth = 0
         while acknowledged < total:
             now = tenth / 10
-            # A round trip for each gap, of which there are fewer than messages.
+            # A round trip for each gap; there are fewer gaps than messages.
             assert now < faults_end_s + timing.MAX_FETCH_RETRY_S + 1 + 0.2 * 60
             sent: list[Outgoing] = []
             if published < total:
@@ -293,7 +293,7 @@ def test_catches_up_with_another_store() -> None:
     assert messages == [fetch(3, 9)]
     role.on_batch(0.0, ME, batch_of(3, 9))
     assert disk.store(role) == [ack(9)]
-    # It is kept that the other one was there: a producer that resumes counts on it.
+    # The other store is noted on disk: a resuming producer relies on it.
     assert disk.met == [OTHER]
     role.on_message(0.0, StoreHello(ME, OTHER), "")
     assert role.take_pending() == []

@@ -1,4 +1,4 @@
-"""When a store goes on without records that nobody has any more, and when it does not yet."""
+"""When a store continues without lost records, and when it waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = timing.STORE_LOSS_S + timing.STORE_LOSS_CHECK_S
 
 
 class Waiting:
-    """A store that has records up to 30 and asks for the next since second 0; ONE is there."""
+    """A store with records up to 30 that requests the next from second 0 on; ONE is present."""
 
     def __init__(self) -> None:
         self.known = KnownStores(OWN, [Met(ONE)], lambda: 0, lambda entry: None)
@@ -78,7 +78,7 @@ def test_it_goes_on_where_the_others_begin_with_the_history_before_that(store: W
 
 @pytest.mark.parametrize("end", [59, 60, 61, 100])
 def test_of_what_nobody_has_it_learns_the_last_transaction(store: Waiting, end: int) -> None:
-    """Who writes that again is told that it is there; of later records their sender says it."""
+    """A repeated write of it is recognised; later records come with theirs."""
     store.hears(60)
     last = Transaction(7, 40, end)
     known = GoOn(TP, 60, (OLD, NEW), last if end <= 60 else None)
