@@ -11,28 +11,28 @@ from typing import ClassVar, Final
 from dafka_core.model.names import printable, shown_partition
 
 HIDDEN: Final = "(not shown)"
-"""In place of a value that may be a secret."""
+"""Replaces a value that may be a secret."""
 
 _SECRET: Final = re.compile(
     r"pas+w|pwd|passphrase|secret|jaas|token|credential|sasl|\bssl|\btls"
     r"|(access|account|api|private|shared)[._-]?key|(^|(?<!_per)[._])key$",
     re.IGNORECASE,
 )
-"""In the names of options whose values go into no log, misspelt ones and other programs' too."""
+"""Options whose values are never logged, also misspelt ones and other programs'."""
 
 
 def is_secret(option: str) -> bool:
-    """Whether the value of an option is perhaps a secret, by the option's name."""
+    """Return True if an option's name suggests a secret value."""
     return _SECRET.search(option) is not None
 
 
 class DafkaError(Exception):
-    """Base of all errors of this package: fields are facts, which ``sentence`` is made with."""
+    """Base of all errors of this package: fields are facts, formatted by ``sentence``."""
 
     sentence: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        self.args = (printable(self._sentence()),)  # some of it may come from the network
+        self.args = (printable(self._sentence()),)  # some facts may come from the network
 
     def _sentence(self, **facts: object) -> str:
         return self.sentence.format(**vars(self) | facts)
@@ -51,9 +51,9 @@ def _unpickled(kind: type[DafkaError], args: tuple[object, ...]) -> DafkaError:
 
 @dataclass(eq=False)
 class ConfigError(DafkaError, ValueError):
-    """An option, or another ``kind`` of setting, that cannot be used: unknown or out of bounds.
+    """An invalid option, or another ``kind`` of setting: unknown or out of bounds.
 
-    The value of one whose name is a secret's is not kept.
+    The value of an option with a secret's name is not kept.
     """
 
     sentence = "{kind} {option!r} = {shown}: {why}"
@@ -68,14 +68,14 @@ class ConfigError(DafkaError, ValueError):
         super().__post_init__()
 
     def _sentence(self, **facts: object) -> str:
-        # A text as users write it: names in it are escaped already.
+        # A text as users write it, with escaped names.
         shown = f"'{self.value}'" if isinstance(self.value, str) else repr(self.value)
         return super()._sentence(shown=shown if len(shown) <= 300 else f"{shown[:300]}...")
 
 
 @dataclass(eq=False)
 class InvalidRequestError(DafkaError, ValueError):
-    """A request over Arrow Flight that a store refuses, or an answer that is none."""
+    """A request over Arrow Flight that a store refuses, or an invalid answer."""
 
     sentence = "member {member!r} = {value!r}: {why}"
     member: str
@@ -85,7 +85,7 @@ class InvalidRequestError(DafkaError, ValueError):
 
 @dataclass(eq=False)
 class NotAllowedError(DafkaError):
-    """What the owner of key ``name`` asked for and may not: ``may`` says what he may."""
+    """A request that key ``name`` does not permit: ``may`` lists its permissions."""
 
     sentence = "key {name} may {may}, and not {asked} (docs/security.md)"
     name: str
@@ -103,7 +103,7 @@ class ProtocolError(DafkaError):
 
 @dataclass(eq=False)
 class ClosedError(DafkaError):
-    """A call on something that has been closed."""
+    """A call on a closed object."""
 
     sentence = "the {what} is closed"
     what: str
@@ -111,7 +111,7 @@ class ClosedError(DafkaError):
 
 @dataclass(eq=False)
 class ForkedError(DafkaError):
-    """A use of what the parent of this forked process has made, process ``owner``."""
+    """A use of an object of this forked process's parent, process ``owner``."""
 
     sentence = (
         "this {what} is process {owner}'s, which has forked this one: its threads are not here; "
@@ -135,10 +135,10 @@ class _TowersError(DafkaError):
     towers: Sequence[str]
     waited_s: float
     diagnosis: str = field(default="", kw_only=True)
-    """What is wrong, if that is known; in place of what may be."""
+    """The known reason; replaces the possible ones."""
 
     nobody: ClassVar[str] = ""
-    """How the sentence begins."""
+    """The beginning of the sentence."""
 
     def __post_init__(self) -> None:
         self.towers = tuple(self.towers)
@@ -171,8 +171,9 @@ class TowerNotFoundError(_TowersError):
 class NoStoreError(_TowersError):
     """No store has answered in time.
 
-    ``unmet`` are stores that are there and that have not connected to this node at ``endpoint``:
-    they do not hear what it asks.
+    ``unmet`` are discovered stores that have not connected to this node at ``endpoint``: they
+    receive
+    none of its requests.
     """
 
     nobody = "no store was heard of through"
@@ -205,7 +206,7 @@ class PartitionError(DafkaError):
 
 @dataclass(eq=False)
 class BackPressureError(PartitionError):
-    """A publish that found no room: too many records wait for their acknowledgement."""
+    """A publish without room: too many records wait for their acknowledgement."""
 
     sentence = (
         "{unacknowledged} records wait for a store's acknowledgement and none came for "
@@ -219,7 +220,7 @@ class BackPressureError(PartitionError):
 class NotAcknowledgedError(PartitionError):
     """Records that stores have not acknowledged in time; they may or may not be stored.
 
-    ``asked_for`` is a record that was acknowledged and that a store asks for, if one does.
+    ``asked_for`` is an acknowledged record that a store requests, if any.
     """
 
     sentence = (
@@ -282,7 +283,7 @@ class MissingStoresError(PartitionError):
 
 @dataclass(eq=False)
 class PartitionFullError(PartitionError):
-    """Records beyond the last offset that there is."""
+    """Records beyond the last possible offset."""
 
     sentence = (
         "{count} records were to be written from offset {offset} on, and there is none from {end} "
@@ -295,7 +296,7 @@ class PartitionFullError(PartitionError):
 
 @dataclass(eq=False)
 class RecordTooLargeError(PartitionError, ValueError):
-    """A record, published at ``offset`` or to be, above the limit of ``node``."""
+    """A record, published at ``offset`` or about to be, above the limit of ``node``."""
 
     sentence = (
         "the record at offset {offset} has {size_bytes} bytes, and {node} takes at most "
@@ -322,7 +323,7 @@ class StoreError(DafkaError):
 
 @dataclass(eq=False)
 class LeaseEndedError(PartitionError):
-    """A store has ended a reader's lease of its file; what was read by then is good."""
+    """A store has ended a reader's lease of its file; records read before are valid."""
 
     sentence = (
         "store {store} ended the lease of its file before offset {offset} was read, as it does "
@@ -337,8 +338,8 @@ class LeaseEndedError(PartitionError):
 class DataLossError(PartitionError):
     """Records that no store and no producer has any more.
 
-    ``wanted`` is the first offset that is missing, ``available`` the first one after it that
-    there is, None where there is none.
+    ``wanted`` is the first missing offset, ``available`` the first later one that is available, if
+    any.
     """
 
     sentence = "offset {wanted} was asked for, {first} is available: {why}"
@@ -356,9 +357,9 @@ CHANGED: Final = "a newer producer of the partition has gone on from there"
 
 @dataclass(eq=False)
 class HistoryChangedError(DataLossError):
-    """Records that were read, up to ``position`` (exclusive), and are not the partition's any more.
+    """Records that were read, up to ``position`` (exclusive), and are replaced in the partition.
 
-    From ``wanted`` on it has others: a newer producer has taken over without the older one's.  The
+    From ``wanted`` on it has others: a newer producer has continued without the older one's.  The
     stores that had them have set them aside.
     """
 
@@ -372,7 +373,7 @@ class HistoryChangedError(DataLossError):
 
 @dataclass(eq=False)
 class FetchTimeoutError(PartitionError):
-    """Nobody sent the records asked for in time."""
+    """No node sent the requested records in time."""
 
     sentence = (
         "offsets {offset} to {end} (exclusive) did not arrive: no progress for {waited_s:g} s. Is "
@@ -397,7 +398,7 @@ class StoreUnreachableError(DafkaError):
 
 @dataclass(eq=False)
 class StoreBusyError(StoreUnreachableError):
-    """A store that serves as many as it may; others have had a turn in ``waited_s`` if it moves."""
+    """A store at its limits; others have had a turn in ``waited_s`` if it moves."""
 
     waited_s: float = 0.0
     moves: bool = False
@@ -417,7 +418,7 @@ class OffsetConflictError(PartitionError):
 
 @dataclass(eq=False)
 class FencedError(PartitionError):
-    """A step of an attempt that another one has taken the place of; nothing of it is visible."""
+    """A step of an attempt that another one has replaced; nothing of it is visible."""
 
     sentence = (
         "attempt {attempt} has nothing staged here: another attempt has taken over, or what it "

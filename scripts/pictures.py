@@ -14,6 +14,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
+from dafka_core.protocol import timing
+
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 LETTER_WIDTH = 7.3
@@ -255,7 +257,29 @@ def rooms() -> str:
     return picture.drawn()
 
 
+def discovery() -> str:
+    """The time until a requestor knows all stores, with the constants of ``protocol/timing.py``."""
+    picture = Picture(760, 190, "The time until a requestor knows all stores")
+    picture.line((24, 82), (736, 82))
+    limits = (
+        (150, f"{timing.INTRODUCTION_S:g} s", ("C nodes without", "a hello: no stores")),
+        (290, f"{timing.SETTLE_S:g} s", ("complete, if all", "have answered")),
+        (460, f"{timing.SLOW_STORE_S:g} s", ("slow stores are", "named in the log")),
+        (640, f"{timing.STORE_TIMEOUT_S:g} s", ("silent nodes are", "given up by name")),
+    )
+    picture.text(24, 40, "beacons, connections, kinds,", "s")
+    picture.text(24, 58, "subscriptions, greetings, lists of stores", "s")
+    for x, time, words in limits:
+        picture.line((x, 74), (x, 90), kind="l")
+        picture.text(x, 110, time, "m b")
+        for row, line in enumerate(words):
+            picture.text(x, 130 + 17 * row, line, "m s")
+    picture.text(380, 178, "a sign of life of a silent node extends its time", "m s")
+    return picture.drawn()
+
+
 PICTURES = {
+    "discovery": discovery,
     "exactly_once": exactly_once,
     "machines": machines,
     "partitions": partitions,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dafka_core.protocol.discovery import DISCOVERY_TABLE
 from dafka_core.protocol.partition_states import FETCH_TABLE, STORE_TABLE
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.groups.group import GROUP_TABLE
@@ -19,6 +20,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {
     "store states": STORE_TABLE,
     "consumer states": FETCH_TABLE,
+    "discovery states": DISCOVERY_TABLE,
     "group states": GROUP_TABLE,
 }
 

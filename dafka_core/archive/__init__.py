@@ -1,1 +1,1 @@
-"""The archive: records that stores give up, or may, as Parquet files that anybody can read."""
+"""The archive: records of stores as Parquet files for any program."""

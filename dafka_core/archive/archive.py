@@ -1,4 +1,4 @@
-"""Reads an archive: which records its files have, and the records."""
+"""Reads an archive: the list of archived records, and the records."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from dafka_core.errors import DataLossError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 
 Held = dict[TopicPartition, tuple[ArchivedFile, ...]]
-"""The files that are there, of each partition in the order of their offsets."""
+"""The existing files of each partition, in the order of their offsets."""
 
 
 class Archive:
-    """The archive in a directory, which nothing is written to.
+    """The archive in a directory, for reading.
 
-    Files that the manifest names and that are gone have *expired*: somebody has removed them, which
-    is how an archive is made smaller.
+    Missing files of the manifest have *expired*: they were removed to make the archive smaller.
 
     Raises:
-        ArchiveError: there is none in the directory, or it cannot be read.
+        ArchiveError: the directory has none, or it cannot be read.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -38,14 +37,14 @@ class Archive:
                 raise ArchiveError(self.directory, why)
 
     def topics(self) -> list[str]:
-        """Those that something was archived of, in order."""
+        """Return the archived topics, in order."""
         return sorted(manifest.topic for manifest in manifests(self.directory))
 
     def held(self, topics: Collection[str] | None = None) -> Held:
-        """The files that are there now, of these topics or of all.
+        """Return the existing files of these topics or of all.
 
         Raises:
-            ArchiveError: the disk fails, or the manifest is not what was written.
+            ArchiveError: the disk fails, or the manifest is damaged.
         """
         found: Held = {}
         there = self.topics()
@@ -60,7 +59,7 @@ class Archive:
 
 
 def info_of(tp: TopicPartition, files: Sequence[ArchivedFile]) -> PartitionInfo:
-    """What there is of a partition, from the first of these files to the last one."""
+    """Return the archived offsets of a partition, from the first of these files to the last one."""
     return PartitionInfo(*tp, files[0].start, files[-1].end, files[-1].life)
 
 
@@ -71,11 +70,11 @@ def read(
     start: int,
     end: int,
 ) -> Iterator[RecordBatch]:
-    """Records ``start`` to ``end`` (exclusive) of a partition, in order and complete.
+    """Yield records ``start`` to ``end`` (exclusive) of a partition, in order and complete.
 
     Raises:
-        DataLossError: no file has some of them, or the one that had them is gone.
-        ArchiveError: a file is not what was written, or the disk fails.
+        DataLossError: no file has some of them, or it has expired.
+        ArchiveError: a file is damaged, or the disk fails.
     """
     manifest, at = Manifest(Path(directory), tp.topic), start
     for number, file in enumerate(files):
@@ -99,9 +98,9 @@ def read(
 def offset_of_time(
     directory: Path | str, tp: TopicPartition, files: Sequence[ArchivedFile], time_us: int
 ) -> int | None:
-    """The first offset in these files of a time (microseconds since 1970 UTC) or later, if any.
+    """Return the first offset in these files of a time (microseconds since 1970 UTC) or later.
 
-    Raises as ``read``.
+    None if there is none.  Raises as ``read``.
     """
     manifest = Manifest(Path(directory), tp.topic)
     for file in files:
@@ -116,11 +115,11 @@ def offset_of_time(
 
 
 def _find(manifest: Manifest, file: ArchivedFile) -> Path:
-    """Where a file is; raises FileNotFoundError if it is gone."""
+    """Return the path of a file; raise FileNotFoundError if it has expired."""
     published = path_of(manifest, file)
     staged = staged_path(manifest, file)
     with translated(manifest.directory):
-        # The last one: it may have been given its name in between.
+        # The last one: it may have been published in between.
         for path in (published, staged, published):
             if path.exists():
                 return path
@@ -128,9 +127,9 @@ def _find(manifest: Manifest, file: ArchivedFile) -> Path:
 
 
 def _there(manifest: Manifest) -> set[tuple[str, str]]:
-    """The days and names of files that are there; of what is staged, perhaps of others, too."""
+    """Return the days and names of existing files; of staged ones, perhaps too many."""
     with translated(manifest.directory):
-        # Staged ones first: what is published in between is found twice, and not never.
+        # Staged ones first: files published in between are found twice instead of never.
         writers = manifest.commits / layout.STAGED
         staged = {name for each in _names(writers) for name in _names(writers / each)}
         found = {

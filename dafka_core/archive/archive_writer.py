@@ -1,8 +1,8 @@
-"""Writes records to the archive of a topic, each offset once, whoever else writes to it.
+"""Writes records to the archive of a topic, each offset once, beside any other writers.
 
-What is missing in the manifest is written to staged files, a commit names them, and then they get
-their names.  A kill before the commit leaves nothing that anybody reads, and one after it leaves
-files that the archive's readers find where they are, and that its next writer publishes.
+Records missing in the manifest are written to staged files, a commit names them, and then they are
+renamed.  A kill before the commit leaves only files that no reader sees, and one after it leaves
+files that readers find in their staging place, and that the next writer publishes.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ FILE_BYTES: Final = 256 << 20
 """Values in one file: few enough for one Spark task, and many enough that files are few."""
 
 COMMIT_BYTES: Final = 1 << 30
-"""Values that are staged before they are named in the manifest: what a kill may cost."""
+"""Values staged before they are named in the manifest: the cost of a kill."""
 
 LOOK_AGAIN_S: Final = 0.1
 
 GROUP_RECORDS: Final = 1 << 18
 GROUP_BYTES: Final = 32 << 20
-"""A row group: what its writer, and who reads one record of it, has in memory."""
+"""A row group: its writer, and a reader of one record, have it in memory."""
 
 
 class Wanted(NamedTuple):
-    """Offsets ``start`` to ``end`` (exclusive) of a partition that are to be archived.
+    """Offsets ``start`` to ``end`` (exclusive) of a partition to archive.
 
-    ``life`` is the newest of the partition's producer that is known; ``after`` the newest that was
-    when what is before ``start`` was archived.
+    ``life`` is the partition's newest known producer; ``after`` the newest when the records before
+    ``start`` were archived.
     """
 
     tp: TopicPartition
@@ -52,7 +52,7 @@ Read = Callable[[Wanted], Iterable[RecordBatch]]
 
 
 class Added(NamedTuple):
-    """What a writer has added, and what it could not, with the reasons."""
+    """The files that a writer has added, and the failed partitions with their reasons."""
 
     files: int = 0
     records: int = 0
@@ -60,7 +60,7 @@ class Added(NamedTuple):
     failed: tuple[tuple[TopicPartition, DafkaError], ...] = ()
 
     def with_all_of(self, other: Added) -> Added:
-        """The same with what was added then; what failed is the other's."""
+        """Return the files of both, and the failures of the other."""
         return Added(
             self.files + other.files,
             self.records + other.records,
@@ -69,7 +69,7 @@ class Added(NamedTuple):
         )
 
     def and_then(self, files: Sequence[ArchivedFile]) -> Added:
-        """The same with more files."""
+        """Return it with more files."""
         records = sum(file.end - file.start for file in files)
         size_bytes = sum(file.size_bytes for file in files)
         return self._replace(
@@ -83,8 +83,8 @@ class ArchiveWriter:
     """Writes to the archive of one topic.  For one thread; there may be any number of writers.
 
     Raises:
-        ArchiveError: the directory cannot be read or written, is not an archive, or holds what was
-            not written to it.
+        ArchiveError: the directory cannot be read or written, is not an archive, or has damaged
+            files.
     """
 
     def __init__(self, directory: Path | str, topic: str) -> None:
@@ -94,12 +94,12 @@ class ArchiveWriter:
         self.manifest.refresh()
 
     def archive(self, wanted: Sequence[Wanted], read: Read) -> Added:
-        """Adds what of these ranges is not in the archive; it is on the disk when this returns.
+        """Add those of these records that the archive lacks; they are on disk when this returns.
 
-        A partition of which ``read`` fails is left as it is, and told of.
+        A partition of which ``read`` fails is unchanged, and reported.
 
         Raises:
-            ArchiveError: the archive cannot be written to.  What was added before remains.
+            ArchiveError: the archive cannot be written to.  Files added before remain.
         """
         self.manifest.refresh()
         added = Added()
@@ -118,7 +118,7 @@ class ArchiveWriter:
                 yield each._replace(start=start, end=end, after=after)
 
     def _commit(self, files: Sequence[ArchivedFile]) -> Sequence[ArchivedFile]:
-        """Names files in the manifest, but those of which another writer has come first."""
+        """Name files in the manifest, except those that another writer has added first."""
         manifest = self.manifest
         while files and not manifest.commit(files):
             if not manifest.refresh():
@@ -128,7 +128,7 @@ class ArchiveWriter:
 
 
 class _Stage:
-    """Files that are written for one commit."""
+    """The staged files of one commit."""
 
     def __init__(self, manifest: Manifest, staging: Staging, read: Read) -> None:
         self._manifest = manifest
@@ -140,7 +140,7 @@ class _Stage:
     def written(
         self, parts: Sequence[Wanted], failed: dict[TopicPartition, DafkaError]
     ) -> list[tuple[Path, ArchivedFile]]:
-        """The files of the first of these ranges, perhaps not all; adds to ``failed``."""
+        """Write the files of the first of these ranges, perhaps not all; add to ``failed``."""
         for part in parts:
             if self._is_full:
                 break
@@ -194,7 +194,7 @@ class _Stage:
 
 
 class _OpenFile:
-    """A file that takes the records of one partition and day."""
+    """A file for the records of one partition and day."""
 
     def __init__(
         self,

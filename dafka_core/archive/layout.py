@@ -4,10 +4,10 @@
 
     topic=flights/day=2026-01-31/PARTITION-START-END.parquet    records of one partition and day
     _dafka/topic=flights/00000000000000000001.json              the manifest (``manifest.py``)
-    _dafka/topic=flights/staged/ID/                             files that are being written
+    _dafka/topic=flights/staged/ID/                             unpublished files
 
-Spark, Arrow and DuckDB read the first of these as one table (Hive's partition columns), and pass
-over what begins with an underscore.
+Spark, Arrow and DuckDB read the first of these as one table (Hive's partition columns), and ignore
+names that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ArchiveError(DafkaError):
 
 
 def damaged(directory: Path | str, what: Path | str, why: str) -> ArchiveError:
-    """The error for a file whose content is not what was written."""
+    """Return the error for a damaged file."""
     return ArchiveError(
         directory,
         f"{what}: {why}. It is not what was written: put it back from a copy, or remove the "
@@ -56,7 +56,7 @@ def damaged(directory: Path | str, what: Path | str, why: str) -> ArchiveError:
 
 @contextlib.contextmanager
 def translated(directory: Path | str) -> Iterator[None]:
-    """Errors of the disk leave as ``ArchiveError``."""
+    """Convert errors of the disk to ``ArchiveError``."""
     try:
         yield
     except OSError as error:
@@ -65,7 +65,7 @@ def translated(directory: Path | str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(directory: Path | str, what: Path | str) -> Iterator[None]:
-    """Errors of reading a Parquet file leave as ``ArchiveError``; that there is none as it is."""
+    """Convert errors of reading a Parquet file to ``ArchiveError``, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -89,14 +89,14 @@ def _reason(error: OSError) -> str:
 MANIFEST: Final = "_dafka"
 STAGED: Final = "staged"
 NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
-"""Hive's null: of records whose time is not known."""
+"""Hive's null: of records without a time."""
 
 MAX_NAME_BYTES: Final = 255
-"""Of one file or directory, as Linux's file systems have it."""
+"""Of one file or directory, in Linux's file systems."""
 
 _TOPIC: Final = "topic="
 _SPECIAL: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
-"""What Spark (``ExternalCatalogUtils``) and Hive escape in the names of such directories."""
+"""Characters escaped in such names by Spark (``ExternalCatalogUtils``) and Hive."""
 
 _PERCENT: Final = re.compile("%([0-9A-Fa-f]{2})")
 _PLAIN: Final = re.compile("[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -104,12 +104,13 @@ DAY_US: Final = 86_400_000_000
 
 
 def make_archive(directory: Path) -> None:
-    """Makes an empty archive of a directory, if it is none yet.
+    """Create an empty archive in a directory, if it has none.
 
-    Not the directories above it: of a disk that is not mounted one would be made that is.
+    Not the directories above it: that would create an archive below an unmounted disk's mount
+    point.
 
     Raises:
-        ArchiveError: it cannot be made.
+        ArchiveError: it cannot be created.
     """
     if directory.is_file():
         why = "it is a file: name a directory, which is made if it is not there"
@@ -119,7 +120,7 @@ def make_archive(directory: Path) -> None:
 
 
 def topic_name(directory: Path | str, topic: str) -> str:
-    """The name of a topic's directory.
+    """Return the name of a topic's directory.
 
     Raises:
         ArchiveError: no directory can have such a name.
@@ -132,7 +133,7 @@ def topic_name(directory: Path | str, topic: str) -> str:
 
 
 def topic_of(name: str) -> str | None:
-    """The topic whose directory has this name; None if no topic's has."""
+    """Return the topic of a directory's name; None for other directories."""
     if not name.startswith(_TOPIC):
         return None
     shown = _PERCENT.sub(lambda found: chr(int(found[1], 16)), name.removeprefix(_TOPIC))
@@ -144,12 +145,12 @@ def topic_of(name: str) -> str | None:
 
 
 def day_name(day: str | None) -> str:
-    """The name of a day's directory."""
+    """Return the name of a day's directory."""
     return f"day={day or NO_DAY}"
 
 
 def day_of(time_us: int) -> str | None:
-    """The day of a time in UTC, like ``2026-01-31``; None of one that no calendar has."""
+    """Return the day of a time in UTC, like ``2026-01-31``; None outside of the calendar."""
     try:
         return (dt.date(1970, 1, 1) + dt.timedelta(days=time_us // DAY_US)).isoformat()
     except OverflowError:
@@ -157,7 +158,7 @@ def day_of(time_us: int) -> str | None:
 
 
 def file_name(partition: str, start: int, end: int) -> str:
-    """The name of the file with a partition's records from ``start`` up to ``end`` (exclusive)."""
+    """Return the name of the file with records ``start`` to ``end`` (exclusive)."""
     name = partition
     if not _PLAIN.fullmatch(partition):
         name = xxhash.xxh3_128_hexdigest(octets_of(partition))

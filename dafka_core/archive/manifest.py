@@ -1,12 +1,11 @@
-"""The manifest of a topic's archive: which records are in which files, and the only truth of it.
+"""The manifest of a topic's archive: the authoritative list of archived records and their files.
 
 It is a list of commits, each a file with the next number: the files that one writer has added at
-once.  A commit appears whole or not at all, and two writers cannot have the same number (link(2)
-fails where there is a file already): who comes second reads what the first one has added, and adds
-only what is not in it.  So each offset is in one file, however many stores archive a partition.
+once.  A commit appears as a whole or not at all, and two writers cannot have the same number
+(link(2) fails if the file exists): the later one reads the earlier one's commit, and adds only
+files that are not in it.  So each offset is in one file, however many stores archive a partition.
 
-What is read here may come from anywhere.  It names no paths: they follow from what it says
-(``layout.py``).
+Its contents may come from anywhere.  It has no paths: they follow from its fields (``layout.py``).
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ from dafka_core.system.files import NO_LINKS, make_directory, move, replace_file
 VERSION: Final = 1
 
 FOLD: Final = 1_000
-"""After so many commits their files are in one more file together, for who reads them all.  The
-commits remain: a number that is free again could be taken by a writer that has not looked since."""
+"""After this number of commits, one more file has all of their files, for readers of everything.
+The commits remain: a number that is free again could be taken by a writer that has not looked
+since."""
 
 MAX_COMMIT_BYTES: Final = 16 << 20
 MAX_COMMIT_FILES: Final = 10_000
 MAX_FILES: Final = 2_000_000
-"""Of a topic: what a reader of the manifest keeps in memory."""
+"""Files of a topic: a reader of the manifest keeps them in memory."""
 
 Natural = Annotated[int, Meta(ge=0, le=2**62)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -56,7 +56,7 @@ _END: Final = attrgetter("end")
 
 
 class LaterVersionError(ValueError):
-    """A commit that a later version has written, and that has nothing wrong with it."""
+    """A valid commit of a later version."""
 
     def __init__(self, version: int) -> None:
         super().__init__(
@@ -66,14 +66,14 @@ class LaterVersionError(ValueError):
 
 
 class ArchivedFile(msgspec.Struct, frozen=True):
-    """One file: a partition's records from ``start`` up to ``end`` (exclusive), all of one day.
+    """One file: a partition's records from ``start`` to ``end`` (exclusive), all of one day.
 
     Attributes:
-        day: in UTC; None of records whose time is not known.
+        day: in UTC; None for records without a time.
         size_bytes: of the file.
         first_us, last_us: the records' first and last time, in microseconds since 1970 UTC.
-        life: the newest of the partition's producer that was known when it was written.
-        staged: where it was written before it got its name.
+        life: the partition's newest known producer when it was written.
+        staged: its place before it was published.
     """
 
     partition: Name
@@ -88,27 +88,27 @@ class ArchivedFile(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its name in its directory."""
+        """Return its name in its directory."""
         return layout.file_name(self.partition, self.start, self.end)
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Files that were added at once."""
+    """Files added at once."""
 
     topic: Name
     files: Annotated[tuple[ArchivedFile, ...], Meta(min_length=1, max_length=MAX_COMMIT_FILES)]
 
     def packed(self) -> bytes:
-        """As it lies on disk: Python's JSON, as a name may have lone surrogates."""
+        """Encode for disk: Python's JSON, as a name may have lone surrogates."""
         return json.dumps({"v": VERSION, **msgspec.to_builtins(self)}).encode("ascii")
 
     @classmethod
     def parse(cls, packed: bytes) -> Self:
-        """A commit from what lies on disk.
+        """Decode a commit.
 
         Raises:
             LaterVersionError: a later version has written it.
-            ValueError: it is none.
+            ValueError: it is invalid.
         """
         try:
             found = json.loads(packed)
@@ -127,7 +127,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Manifest:
-    """What is in the archive of one topic, as far as it has been read.
+    """The archived files of one topic, as far as read.
 
     Attributes:
         files: of each partition, in the order of their offsets.
@@ -145,11 +145,7 @@ class Manifest:
         self._count = 0
 
     def refresh(self) -> bool:
-        """Reads what was added since; whether there was something.
-
-        Raises:
-            ArchiveError: the disk fails, or a commit is missing or is not what was written.
-        """
+        """Read new commits; return True if there were some."""
         before = self.version
         with translated(self.directory):
             try:
@@ -182,18 +178,18 @@ class Manifest:
             yield start, end
 
     def between(self, partition: str, start: int, end: int) -> Sequence[ArchivedFile]:
-        """The files with some of these offsets."""
+        """Return the files with some of these offsets."""
         files = self.files.get(partition, [])
         return files[bisect_right(files, start, key=_END) : bisect_left(files, end, key=_START)]
 
     def life_before(self, partition: str, offset: int) -> EpochId:
-        """The newest life that was known when the records before an offset were archived."""
+        """Return the newest life known when the records before an offset were archived."""
         files = self.files.get(partition, [])
         index = bisect_right(files, offset, key=_END)
         return files[index - 1].life if index else NO_LIFE
 
     def other_records(self, tp: TopicPartition, offset: int) -> ArchiveError:
-        """The error for a partition of which stores may have others than the archive."""
+        """Return the error for a partition of which stores may have other records."""
         why = (
             f"{tp}: from offset {offset} on it may have records that the stores have set aside "
             "since, as a newer producer has gone on without them: nothing is added. Move the "
@@ -202,7 +198,7 @@ class Manifest:
         return ArchiveError(self.directory, why)
 
     def commit(self, files: Sequence[ArchivedFile]) -> bool:
-        """Adds files, all of them, synced; False: another writer's commit has the number.
+        """Add files, all of them, synced; return False if another writer's commit has the number.
 
         Raises:
             ArchiveError: the disk fails, or cannot tell two writers apart.
@@ -219,7 +215,7 @@ class Manifest:
             self._add(made)
             self.version += 1
             if self.version % FOLD == 0:
-                # The commit is made: without it readers only have more to read.
+                # The commit is complete: without this file readers only have more to read.
                 with contextlib.suppress(OSError, ArchiveError):
                     self._write_fold(written.with_name("fold"))
         return is_ours
@@ -238,7 +234,8 @@ class Manifest:
         try:
             os.link(written, target)
         except FileExistsError:
-            # NFS may say so of a link that it has made: its answer was lost, and it asked again.
+            # NFS may report that for its own link, if its answer was lost, and it repeated the
+            # request.
             return written.stat().st_nlink > 1
         except OSError as error:
             if error.errno not in NO_LINKS:
@@ -288,7 +285,7 @@ class Manifest:
 
 
 def manifests(directory: Path) -> Iterator[Manifest]:
-    """Those of all topics, not read yet.
+    """Yield those of all topics, unread.
 
     Raises:
         ArchiveError: the directory cannot be read.
@@ -303,11 +300,11 @@ def manifests(directory: Path) -> Iterator[Manifest]:
             yield Manifest(directory, topic)
 
 
-# Files on their way into the archive: written, then named in the manifest, then given their names.
+# Staged files: written, then named in the manifest, then renamed.
 #
 # A writer has a directory of its own for them, which it holds a lock on.  The lock ends with the
-# process, however that ends, so another writer can tell what a dead one has left: files that the
-# manifest names get their names, others are removed.
+# process, so another writer can recognise a dead one's files: those in the manifest are published,
+# others are removed.
 
 
 _ID: Final = re.compile("[0-9a-f]{32}")
@@ -316,7 +313,7 @@ _ID: Final = re.compile("[0-9a-f]{32}")
 class Staging:
     """A directory for one writer's files of one topic; ``id`` is its name.
 
-    At the end, also after an error, what the manifest names is published, and nothing else remains.
+    At the end, also after an error, files in the manifest are published, and the others removed.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -332,7 +329,7 @@ class Staging:
                 try:
                     self._lock = _locked(self.directory)
                 except (FileNotFoundError, BlockingIOError):
-                    # Another writer has taken it for a dead one's, as it was not locked yet.
+                    # Another writer has removed it as a dead one's, as it was not locked yet.
                     self.id = uuid.uuid4().hex
                     self.directory = staged_directory(self._manifest, self.id)
         return self
@@ -342,7 +339,7 @@ class Staging:
             if kind is None:
                 self._settle()
             else:
-                # What failed is what is to be told: who writes next settles this, too.
+                # The original error must be raised; the next writer finishes this, too.
                 with contextlib.suppress(Exception):
                     self._settle()
         finally:
@@ -354,31 +351,31 @@ class Staging:
             move(*((path, staged_path(self._manifest, file)) for path, file in made))
 
     def _settle(self) -> None:
-        # A commit of which the disk said no may be there all the same.
+        # A commit that failed by the disk's report may exist nevertheless.
         self._manifest.refresh()
         _settle(self._manifest, self.id)
 
 
 def staged_directory(manifest: Manifest, staged: str) -> Path:
-    """Where files of one writer are until they are published."""
+    """Return the directory of one writer's unpublished files."""
     return manifest.commits / layout.STAGED / staged
 
 
 def staged_path(manifest: Manifest, file: ArchivedFile) -> Path:
-    """Where a file is before it is published: under a name that no reader of Parquet looks for."""
+    """Return the path of an unpublished file, under a name that readers ignore."""
     return staged_directory(manifest, file.staged) / f"{file.name}.staged"
 
 
 def path_of(manifest: Manifest, file: ArchivedFile) -> Path:
-    """Where a file is once it is published."""
+    """Return the path of a published file."""
     return manifest.records / layout.day_name(file.day) / file.name
 
 
 def publish(manifest: Manifest, files: Sequence[ArchivedFile]) -> None:
-    """Gives files that the manifest names their names, synced; those that have them keep them.
+    """Publish files of the manifest, synced; published ones are unchanged.
 
     Raises:
-        ArchiveError: the disk fails; who writes next to the archive does the rest.
+        ArchiveError: the disk fails; the next writer finishes.
     """
     with translated(manifest.directory):
         moves = [(staged_path(manifest, file), path_of(manifest, file)) for file in files]
@@ -388,7 +385,7 @@ def publish(manifest: Manifest, files: Sequence[ArchivedFile]) -> None:
 
 
 def recover(manifest: Manifest) -> None:
-    """Finishes, or removes, what writers have left that were killed.
+    """Publish or remove the files of killed writers.
 
     Raises:
         ArchiveError: the disk fails.
@@ -422,16 +419,16 @@ def _settle(manifest: Manifest, staged: str) -> None:
 
 
 def _locked(directory: Path) -> int:
-    """A descriptor with the lock on a directory, which is there then.
+    """Return a descriptor with the lock on an existing directory.
 
     Raises:
-        FileNotFoundError, BlockingIOError: it is gone, or another one's.
-        OSError: the file system has no locks, so that nobody takes over what is left there.
+        FileNotFoundError, BlockingIOError: it is gone, or locked.
+        OSError: the file system has no locks, so that its files are never taken over.
     """
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        directory.stat()  # who had it before may have removed it
+        directory.stat()  # its previous owner may have removed it
     except BaseException:
         os.close(opened)
         raise

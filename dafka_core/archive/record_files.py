@@ -1,4 +1,4 @@
-"""Parquet files of records: the columns that Spark gives of a topic, of one partition and day."""
+"""Parquet files of records: Spark's columns of a topic, of one partition and day."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ SCHEMA: Final = pa.schema(
 
 COMPRESSION: Final = "zstd"
 _REPEATING: Final = ["key", "partition", "timestamp", "headers.list.element.key"]
-"""Columns in which values come again; of others a dictionary is made in vain."""
+"""Columns with repeating values; for others a dictionary is useless."""
 
 
 class RecordFile:
-    """A file that is being written, at ``path``."""
+    """An unfinished file at ``path``."""
 
     def __init__(self, directory: Path, path: Path) -> None:
         self._directory = directory
@@ -57,10 +57,10 @@ class RecordFile:
             opened.pop_all()
 
     def write(self, batch: RecordBatch) -> None:
-        """Adds records, as a row group.
+        """Add records, as a row group.
 
         Raises:
-            ArchiveError: the disk does not take them.
+            ArchiveError: the disk does not accept them.
         """
         with translated(self._directory):
             self._writer.write_batch(columns_of(batch))
@@ -73,8 +73,8 @@ class RecordFile:
             return self._path.stat().st_size
 
     def drop(self) -> None:
-        """Removes what is not to be finished."""
-        self._writer.is_open = False  # or its end would be written, and the disk may be full
+        """Remove an unfinished file."""
+        self._writer.is_open = False  # otherwise its end would be written, and the disk may be full
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def _new_file(path: Path) -> IO[bytes]:
 
 
 def columns_of(batch: RecordBatch) -> pa.RecordBatch:
-    """Records as columns: keys, headers and null values out of their envelopes."""
+    """Return records as columns: keys, headers and null values from their envelopes."""
     count = batch.count
     columns = opened_columns(batch.values) or {"value": batch.values.to_arrow()}
     times = pa.nulls(count, SCHEMA.field("timestamp").type)
@@ -108,7 +108,7 @@ def columns_of(batch: RecordBatch) -> pa.RecordBatch:
 
 
 def by_day(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
-    """The records, cut where a day ends (UTC), each part with its day."""
+    """Split the records by day (UTC)."""
     if batch.times is None or not len(batch.times):
         yield None, batch
         return
@@ -124,7 +124,7 @@ def by_day(batch: RecordBatch) -> Iterator[tuple[str | None, RecordBatch]]:
 
 
 def first_and_last_us(batch: RecordBatch) -> tuple[int | None, int | None]:
-    """The first and the last time of records."""
+    """Return the first and the last time of records."""
     if batch.times is None or not len(batch.times):
         return None, None
     first, last = (None if us == UNKNOWN_US else us for us in batch.times[[0, -1], 1].tolist())
@@ -134,11 +134,11 @@ def first_and_last_us(batch: RecordBatch) -> tuple[int | None, int | None]:
 def read_records(
     directory: Path, path: Path, tp: TopicPartition, file: ArchivedFile, start: int, end: int
 ) -> Iterator[RecordBatch]:
-    """Records ``start`` to ``end`` (exclusive), which are in the file, as they are in a log.
+    """Yield records ``start`` to ``end`` (exclusive) of a file, as in a log.
 
     Raises:
-        ArchiveError: it is not the file that was written, or the disk fails.
-        FileNotFoundError: there is none.
+        ArchiveError: the file is damaged, or the disk fails.
+        FileNotFoundError: it does not exist.
     """
     with reading(directory, path):
         parquet = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
@@ -153,7 +153,7 @@ def read_records(
 
 
 def first_from(directory: Path, path: Path, file: ArchivedFile, time_us: int) -> int | None:
-    """The first offset of the file of this time or later; None if all are of before.
+    """Return the first offset of the file with this time or later; None if all are earlier.
 
     Raises as ``read_records``.
     """

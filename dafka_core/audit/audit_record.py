@@ -1,16 +1,17 @@
-"""What the sink notes of a micro-batch that it has written, for whoever audits the query later.
+"""The sink's record of a written micro-batch, for later verification.
 
 A query with option ``audit`` has a partition of topic ``__dafka.audit``, named for its id, with a
-record for each micro-batch, in order, written before Spark notes that the batch is done::
+record for each micro-batch, in order, written before Spark notes the batch as done::
 
     {"v": 1, "query": "7090e364-...", "batch": 17, "rows": 1000,
      "ranges": [["out", "EB0A...", 16000, 17000, "1000:9F0C..."]],
      "source": "5e884898...", "previous": "c2a1f0..."}
 
-``ranges`` say where the rows are in the sink's partitions, and their row digest.  ``source`` is the
-digest of the source offsets where the batch begins and ends, as the checkpoint has them
-(``Checkpoint.source_digest``); empty where the sink was not told where that is.  ``previous`` is
-the SHA-256 of the record before, as it lies in the partition; empty in the first one.
+``ranges`` are the offsets of the rows in the sink's partitions, and their row digest.  ``source``
+is
+the digest of the source offsets where the batch begins and ends, from the checkpoint
+(``Checkpoint.source_digest``); empty if the sink does not know the checkpoint.  ``previous`` is the
+SHA-256 of the previous record in the partition; empty in the first one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class AuditedRange(NamedTuple):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -55,18 +56,18 @@ class AuditRecord(JsonMessage, frozen=True):
 
 
 def partition_of(query_id: str) -> TopicPartition:
-    """Where the records of a query are."""
+    """Return the partition of a query's records."""
     name = hashlib.sha256(query_id.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return TopicPartition(AUDIT_TOPIC, name.upper())
 
 
 def chained(content: bytes) -> str:
-    """What the record that follows says of the one before it."""
+    """Return the ``previous`` of the record after this one."""
     return hashlib.sha256(content).hexdigest() if content else ""
 
 
 def parsed(content: bytes) -> AuditRecord | None:
-    """A record; None of what is none: anybody may write to the topic."""
+    """Parse a record; None if it is invalid: any producer may write to the topic."""
     try:
         return AuditRecord.parse(content)
     except ValueError:
@@ -74,9 +75,9 @@ def parsed(content: bytes) -> AuditRecord | None:
 
 
 def split(contents: Sequence[bytes], batch: int) -> tuple[bytes, AuditRecord | None]:
-    """Of the last records: that before a batch (empty: there is none), and the batch's own.
+    """Return the last record before a batch (empty: none), and the batch's own.
 
-    What is no record counts for one: the chain goes through all that is in the partition.
+    Invalid contents count as records: the chain includes everything in the partition.
     """
     own = [record for record in map(parsed, contents) if record and record.batch == batch]
     before = [content for content in contents if parsed(content) not in own]
@@ -86,7 +87,7 @@ def split(contents: Sequence[bytes], batch: int) -> tuple[bytes, AuditRecord | N
 def read_contents(
     client: StoreClient, tp: TopicPartition, start: int, end: int, *, timeout_s: float
 ) -> Iterator[bytes]:
-    """The contents of a partition's records, one by one; raises as ``StoreClient.read``."""
+    """Yield the contents of a partition's records; raise as ``StoreClient.read``."""
     batches = client.read(
         tp,
         start,

@@ -166,7 +166,7 @@ class _Stores:
         return max((info.end for _, info in self._held(tp)), default=0)
 
     def digest(self, tp: TopicPartition, start: int, end: int) -> RowDigest:
-        """Return the digest of some rows, which is the same at each store that has them all."""
+        """Return the digest of some rows, which is equal at all stores that have them."""
         if self.end(tp) < end:
             self._heads.pop(tp.topic)
         held = self._held(tp)

@@ -1,6 +1,6 @@
-"""Stores that are known and away: what only they have is in no result, and nobody else can say so.
+"""Known stores that are away: results lack their records, and only this shows it.
 
-Who lists or reads says their names, or fails where it was asked for more stores than there are.
+Lists and queries name them, or fail if the user requires more stores than are present.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dafka_core.model.timestamps import shown_time
 
 ALL: Final = "all"
 EVERY_STORE: Final = 0
-"""For ``minStores``: every store that is known."""
+"""For ``minStores``: every known store."""
 
 MOST_NAMES: Final = 10
-"""That an error lists."""
+"""Names listed in an error."""
 
 
 def parse_min_stores(value: Any) -> int:
-    """A number of stores, or ``all`` as ``EVERY_STORE``.
+    """Parse a number of stores, or ``all`` as ``EVERY_STORE``.
 
     Raises:
         ValueError: it is neither.
@@ -40,7 +40,7 @@ def parse_min_stores(value: Any) -> int:
 
 
 def described(store: KnownStore) -> str:
-    """A store as people look for it: its address, where it was and when."""
+    """Describe a store by its address, endpoint and last sign of life."""
     heard = "it is not known when it was heard last"
     if store.heard_us:
         heard = f"last heard {shown_time(store.heard_us)}"
@@ -49,12 +49,12 @@ def described(store: KnownStore) -> str:
 
 
 def if_gone(store: KnownStore) -> str:
-    """What is to be done about a store that does not come back."""
+    """Return the remedy for a store that does not return."""
     return f"if it is gone for ever, 'dafka store forget {escape(store.store)}'"
 
 
 def warning(store: KnownStore) -> str:
-    """What is said of a result without it."""
+    """Return the warning for a result without the store."""
     away = f"{described(store)} is away: what only it has is not in this result"
     return f"{away}; {if_gone(store)}"
 
@@ -62,13 +62,13 @@ def warning(store: KnownStore) -> str:
 def check_min_stores(
     option: str, least: int | None, there: int, missing: Sequence[KnownStore]
 ) -> None:
-    """Sees whether there are as many stores as an option asks for.
+    """Check that the required number of stores is present.
 
     Args:
         option: its name, for the error.
-        least: as many at least; ``EVERY_STORE``; or None: as many as there are.
-        there: how many have answered.
-        missing: those that are known and have not.
+        least: the required number; ``EVERY_STORE``; None requires none.
+        there: the number of stores that have answered.
+        missing: known stores that have not.
 
     Raises:
         ConfigError: there are too few; it names those that are missing.

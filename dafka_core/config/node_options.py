@@ -436,7 +436,7 @@ class ProducerOptions(NodeOptions):
     )
     allow_control_characters: bool = option(
         False,
-        "publish to a topic whose name has control characters, or octets that are not UTF-8 "
+        "publish to a topic whose name has control characters, or bytes that are not UTF-8 "
         "(reading never needs it)",
     )
     envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)

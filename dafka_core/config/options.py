@@ -1,7 +1,7 @@
 """Options: declared once, as fields of a frozen dataclass, with default, unit and meaning.
 
-Parsing, validation ("did you mean ..."), the tables in the documentation and ``--help`` are made
-from these declarations.  ``dafka_spark`` declares its own options with the same function.
+Parsing, validation ("did you mean ..."), the tables in the documentation and ``--help`` come from
+these declarations.  ``dafka_spark`` declares its own options with the same function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_SUB_PORT = 5556
 DEFAULT_PUB_PORT = 5557
 
 MOST: Final[Mapping[str, float]] = {"s": 10**9, "ms": 2 * 10**9, "h": 10**6, "messages": 2**31 - 1}
-"""By unit: larger numbers overflow where the system takes them.  A time is as good as for ever."""
+"""By unit: larger numbers overflow in the system.  A time is practically endless."""
 
 T = TypeVar("T")
 
@@ -56,10 +56,10 @@ def option(
     maximum: float | None = None,
     choices: Sequence[str] = (),
 ) -> T:
-    """Declares one option as a dataclass field.
+    """Declare one option as a dataclass field.
 
     ``parse`` takes the value as given (often a string) and raises ``ValueError`` with a sentence
-    that says what would be right; without it the default's type decides.
+    about valid values; without it the default's type decides.
     """
     kind = " or ".join(choices) or kind or type(default).__name__
     info = OptionInfo("", kind, default, unit, meaning)
@@ -73,14 +73,14 @@ class Options:
     """Base of every set of options: a frozen dataclass whose fields are made by ``option``."""
 
     RENAME: ClassVar[Callable[[str], str]] = staticmethod(lambda name: name)
-    """How a field is called by users (Spark writes ``fetchTimeoutMs`` for ``fetch_timeout_ms``)."""
+    """Converts a field's name to the users' name (Spark writes ``fetchTimeoutMs``)."""
 
     MAIN: ClassVar[frozenset[str]] = frozenset()
     """Options that ``--help`` lists first, beside those of ``cli.flags.MAIN_OPTIONS``."""
 
     @classmethod
     def build(cls, given: Mapping[str, Any]) -> Self:
-        """The options from what a user gave, by the users' names.
+        """Parse a user's options, by the users' names.
 
         Raises:
             ConfigError: an unknown name (with the nearest known one), or a value of the wrong
@@ -96,7 +96,7 @@ class Options:
 
     @classmethod
     def parsed(cls, name: str, value: Any) -> Any:
-        """The value of one option, by its users' name, which there must be.
+        """Parse the value of one existing option, by its users' name.
 
         Raises:
             ConfigError: a value of the wrong type or out of bounds.
@@ -106,7 +106,7 @@ class Options:
 
     @classmethod
     def table(cls) -> list[OptionInfo]:
-        """The options as rows, in the order of their declaration."""
+        """Return the options as rows, in the order of their declaration."""
         return [
             field.metadata["option"].info._replace(name=cls.RENAME(field.name))
             for field in _option_fields(cls)
@@ -114,7 +114,7 @@ class Options:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """The sentence for an unknown option: the nearest known one, or all of them."""
+    """Return the sentence for an unknown option: the nearest known one, or all of them."""
     names = sorted(known)
     if near := nearest_name(name, names):
         return f"there is no such option; did you mean {near!r}?"
@@ -122,7 +122,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 
 def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
-    """Raises ConfigError, naming the argument, if ``check`` finds that no message can carry it."""
+    """Raise ConfigError with the argument's name if ``check`` refuses its value."""
     shown = escape(value) if isinstance(value, str) else value
     why = f"must not be of type {type(value).__name__}"
     if isinstance(value, bool | float):
@@ -142,7 +142,7 @@ def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:
 def _checked(name: str, value: Any, declared: _Declaration) -> Any:
     try:
         parsed = declared.parse(value)
-    except ConfigError:  # of the environment's variable that stands in for the option
+    except ConfigError:  # from the environment variable that replaces the option
         raise
     except (ValueError, TypeError) as error:
         raise ConfigError(name, value, str(error)) from None
@@ -162,7 +162,7 @@ def _parser_of(kind: type) -> Callable[[Any], Any]:
 
 
 def parse_bool(value: Any) -> bool:
-    """``true`` or ``false``, in any case, or a bool."""
+    """Parse ``true`` or ``false``, in any case, or a bool."""
     if isinstance(value, bool):
         return value
     word = str(value).strip().lower()
@@ -172,7 +172,7 @@ def parse_bool(value: Any) -> bool:
 
 
 def parse_int(value: Any) -> int:
-    """A whole number, or a string of one."""
+    """Parse a whole number."""
     if not isinstance(value, (bool, float)):
         with contextlib.suppress(ValueError, TypeError):
             return int(value)
@@ -180,7 +180,7 @@ def parse_int(value: Any) -> int:
 
 
 def parse_float(value: Any) -> float:
-    """A finite number, or a string of one."""
+    """Parse a finite number."""
     if isinstance(value, bool):
         raise ValueError("must be a number")
     try:
@@ -193,7 +193,7 @@ def parse_float(value: Any) -> float:
 
 
 def parse_str(value: Any) -> str:
-    """A string that is not empty."""
+    """Parse a string that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError("must be a string that is not empty")
     return value

@@ -1,12 +1,12 @@
-"""Rules for topics, by pattern: which records a store keeps, and how it compresses cold blocks.
+"""Rules for topics, by pattern: retention of records, and compression of cold blocks.
 
 A rule is ``PATTERN=LIMITS``: a shell pattern of topics' names, and an age, a size, or both::
 
     flights*=7d,10GiB       a week, unless that is more than 10 GiB
-    audit=forever           nothing goes
+    audit=forever           unlimited
 
-The first rule whose pattern fits a topic counts; what no rule fits is kept for ever.  Internal
-topics are only fitted by a rule that names them in full.
+The first rule whose pattern matches a topic applies; a topic without a rule is kept for ever.
+Internal topics match only a rule with their full name.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _WILD: Final = frozenset("*?[")
 
 
 class Rule(Protocol):
-    """A rule for the topics that a shell pattern fits."""
+    """A rule for the topics that match a shell pattern."""
 
     @property
     def pattern(self) -> str:
-        """The pattern."""
+        """Return the pattern."""
 
     def fits(self, topic: str) -> bool:
-        """Whether the rule is about a topic."""
+        """Return True if the rule applies to a topic."""
 
 
 def check_each_counts(rules: Sequence[Rule]) -> None:
-    """Sees that no rule is behind one that fits all of its topics.
+    """Check that no rule follows one that matches all of its topics.
 
     Raises:
-        ValueError: one never counts.
+        ValueError: a rule never applies.
     """
     for number, later in enumerate(rules):
         if earlier := next((each for each in rules[:number] if _covers(each, later)), None):
@@ -46,7 +46,7 @@ def check_each_counts(rules: Sequence[Rule]) -> None:
 
 
 def _covers(earlier: Rule, later: Rule) -> bool:
-    """Whether one fits all topics that the other fits; False, too, where it is not plain to see."""
+    """Return True if one pattern certainly matches all topics of the other."""
     if _WILD.isdisjoint(later.pattern):
         return earlier.fits(later.pattern)
     is_plain = _WILD.isdisjoint(earlier.pattern.replace("*", "")) and "[" not in later.pattern
@@ -54,7 +54,7 @@ def _covers(earlier: Rule, later: Rule) -> bool:
 
 
 RULES: Final = "PATTERN=AGE|SIZE|AGE,SIZE"
-"""How users write rules."""
+"""Syntax of rules, for users."""
 
 FOREVER: Final = "forever"
 
@@ -71,14 +71,14 @@ _MAX_BYTES: Final = 2**63 - 1
 
 
 class RetentionRule(NamedTuple):
-    """How long, and how much, is kept of the topics that a pattern fits; None: no limit."""
+    """Age and size limits of the topics that match a pattern; None: no limit."""
 
     pattern: str
     age_s: float | None = None
     size_bytes: int | None = None
 
     def fits(self, topic: str) -> bool:
-        """Whether the rule is about a topic."""
+        """Return True if the rule applies to a topic."""
         if topic.startswith(INTERNAL):
             return topic == self.pattern
         return fnmatchcase(topic, self.pattern)
@@ -90,10 +90,10 @@ class RetentionRule(NamedTuple):
 
 
 def parse_rules(value: Any) -> tuple[RetentionRule, ...]:
-    """Rules from their text, several by spaces or semicolons or in a list.
+    """Parse rules, separated by spaces or semicolons or in a list.
 
     Raises:
-        ValueError: one is none.
+        ValueError: a rule is invalid.
     """
     if isinstance(value, RetentionRule):
         return (value,)
@@ -105,10 +105,10 @@ def parse_rules(value: Any) -> tuple[RetentionRule, ...]:
 
 
 def checked_rules(value: Any) -> tuple[RetentionRule, ...]:
-    """As ``parse_rules``, for what users write; rules that are kept already are taken as they are.
+    """Parse a user's rules; rules already in force are not checked again.
 
     Raises:
-        ValueError: one is none, or never counts.
+        ValueError: a rule is invalid, or never applies.
     """
     rules = parse_rules(value)
     check_each_counts(rules)
@@ -116,10 +116,10 @@ def checked_rules(value: Any) -> tuple[RetentionRule, ...]:
 
 
 def parse_rule(text: str) -> RetentionRule:
-    """A rule from its text.
+    """Parse a rule.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     pattern, equals, limits = text.rpartition("=")
     if not equals or not pattern:
@@ -135,7 +135,7 @@ def parse_rule(text: str) -> RetentionRule:
 
 
 def rule_of(topic: str, rules: Iterable[RetentionRule]) -> RetentionRule | None:
-    """The first rule that is about a topic; None when nothing of it goes."""
+    """Return the first rule for a topic; None if its records are kept for ever."""
     return next((rule for rule in rules if rule.fits(topic)), None)
 
 
@@ -163,28 +163,28 @@ def _shown(number: float, units: Mapping[str, int]) -> str:
     return f"{number / units[unit]:.15g}{unit}"
 
 
-# Compression rules: with which codec a store compresses the cold blocks of which topics.
+# Compression rules: the codec of the cold blocks of topics, by pattern.
 #
 # A rule is ``PATTERN=CODEC``: a shell pattern of topics' names, and ``zstd``, ``lz4`` or ``none``.
-# The first rule whose pattern fits a topic counts; what no rule fits is not compressed.
+# The first rule whose pattern matches a topic applies; a topic without a rule is not compressed.
 
 
 NONE: Final = "none"
 CODECS: Final = ("zstd", "lz4", NONE)
-"""zstd makes about half as much of a text as lz4, and takes about three times its time."""
+"""zstd reduces texts to about half of lz4's size, in about three times its time."""
 
 COMPRESSION: Final = f"PATTERN={'|'.join(CODECS)}"
-"""How users write rules."""
+"""Syntax of rules, for users."""
 
 
 class CompressionRule(NamedTuple):
-    """How the topics that a pattern fits are compressed."""
+    """The codec of the topics that match a pattern."""
 
     pattern: str
     codec: str
 
     def fits(self, topic: str) -> bool:
-        """Whether the rule is about a topic."""
+        """Return True if the rule applies to a topic."""
         return fnmatchcase(topic, self.pattern)
 
     def __str__(self) -> str:
@@ -192,10 +192,10 @@ class CompressionRule(NamedTuple):
 
 
 def parse_compression(value: Any) -> tuple[CompressionRule, ...]:
-    """Rules from their text, several by spaces or semicolons or in a list.
+    """Parse rules, separated by spaces or semicolons or in a list.
 
     Raises:
-        ValueError: one is none.
+        ValueError: a rule is invalid.
     """
     if isinstance(value, CompressionRule):
         return (value,)
@@ -207,10 +207,10 @@ def parse_compression(value: Any) -> tuple[CompressionRule, ...]:
 
 
 def checked_compression(value: Any) -> tuple[CompressionRule, ...]:
-    """As ``parse_compression``.
+    """Parse a user's rules, as ``parse_compression``.
 
     Raises:
-        ValueError: one is none, or never counts.
+        ValueError: a rule is invalid, or never applies.
     """
     rules = parse_compression(value)
     check_each_counts(rules)
@@ -218,7 +218,7 @@ def checked_compression(value: Any) -> tuple[CompressionRule, ...]:
 
 
 def codec_of(topic: str, rules: Iterable[CompressionRule]) -> str:
-    """The codec for a topic, or ``none``."""
+    """Return the codec for a topic, or ``none``."""
     return next((rule.codec for rule in rules if rule.fits(topic)), NONE)
 
 

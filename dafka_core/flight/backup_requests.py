@@ -1,7 +1,7 @@
-"""Backups and checks over Flight: what is asked, and how entries of a log travel.
+"""Backups and checks over Flight: the requests, and the encoding of a log's entries.
 
 The batches of a backup have three columns: the number of the entry's table, its key, its value
-(``storage/backup.py`` says which entries, in which order).
+(``storage/backup.py`` has the entries and their order).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA: Final = pa.schema(
 
 BATCH_BYTES: Final = 8 << 20
 BATCH_ENTRIES: Final = 10_000
-"""Of one batch, unless it is a single larger entry."""
+"""Entries of one batch, unless it is a single larger entry."""
 
 
 class BackupRequest(Request, frozen=True):
@@ -50,12 +50,12 @@ class BackupRequest(Request, frozen=True):
 
 
 class CheckRequest(ActionRequest, frozen=True):
-    """Read all records of these partitions, or all that is beside records, and compare checksums.
+    """Read all records of these partitions, or all data beside records, and compare checksums.
 
     {v, partitions: [[topic, partition], ...], saved?} -> {v, partitions, records, blocks, bytes,
-    found: [[kind, topic, partition, offset, why], ...], format, linked}: how much was checked, what
-    is damaged, the log's format, which is 0 with partitions, and of how many records there are
-    links. With saved, which are rows as dafka.links.v1 gives them, only these are compared
+    found: [[kind, topic, partition, offset, why], ...], format, linked}: the amount of checked
+    data, the damage, the log's format, which is 0 with partitions, and the number of records with
+    links. With saved, rows of dafka.links.v1, only these are compared
     """
 
     action: ClassVar[str] = "dafka.check.v1"
@@ -66,10 +66,10 @@ class CheckRequest(ActionRequest, frozen=True):
 
 
 class LinksRequest(ActionRequest, frozen=True):
-    """The links of these partitions' records: a chain of digests (docs/backup.md).
+    """Return the links of these partitions' records: a chain of digests (docs/backup.md).
 
     {v, partitions: [[topic, partition], ...], newest?} -> {v, links: [[topic, partition, start,
-    end, life, digest of the records, digest of all up to here], ...]}: the last ones alone with
+    end, life, digest of the records, digest of all up to here], ...]}: only the last ones with
     newest. In several results if they are many
     """
 
@@ -87,7 +87,7 @@ class FoundLinks(JsonMessage, frozen=True):
 
 
 class LogChecked(JsonMessage, frozen=True):
-    """What was checked, and what was found damaged."""
+    """The result of a check."""
 
     partitions: Natural
     records: Natural
@@ -99,17 +99,17 @@ class LogChecked(JsonMessage, frozen=True):
 
     @classmethod
     def of(cls, checked: Checked) -> LogChecked:
-        """The message that says it."""
+        """Return the message."""
         return cls(*checked)
 
     @property
     def checked(self) -> Checked:
-        """What the message says."""
+        """Return its contents."""
         return Checked(*(getattr(self, name) for name in self.__struct_fields__))
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
-    """Entries as batches; each is copied before the next one is asked for."""
+    """Encode entries as batches; each is copied before the next one is read."""
     pending: list[tuple[int, bytes, bytes]] = []
     size_bytes = 0
     for table, key, value in entries:
@@ -126,7 +126,7 @@ def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:
 
 
 def entries_of(received: Chunks) -> Generator[Entry]:
-    """The entries of batches that came.
+    """Decode the entries of batches.
 
     Raises:
         ValueError: the batches are not those of a backup.
@@ -142,10 +142,10 @@ def entries_of(received: Chunks) -> Generator[Entry]:
 
 
 def request_of(known: Iterable[Known], store: str) -> BackupRequest:
-    """The ticket for what an earlier backup lacks; for all without one.
+    """Return the ticket for the entries that an earlier backup lacks; for all without one.
 
     Raises:
-        InvalidRequestError: it knows too many partitions.
+        InvalidRequestError: it has too many partitions.
     """
     return BackupRequest(known=tuple((*each,) for each in known), store=store).checked()
 

@@ -1,8 +1,8 @@
-"""Records as columns: what is made of the log's blocks, and what a batch's metadata says.
+"""Records as columns of Arrow batches, and the batches' metadata.
 
 The metadata of a batch are signed 64-bit numbers in little endian order: 1 (the version), the
-offset of the batch's first record, and, where times were asked for, pairs (record count,
-microseconds since the epoch UTC): when so many records of the batch were published, in order.
+offset of the batch's first record, and, if times were requested, pairs (record count, microseconds
+since the epoch UTC): the timestamps of the records, in order.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ TYPES: Final = {
 COLUMNS: Final = tuple(TYPES)
 
 VALUES_SCHEMA: Final = pa.schema([pa.field(VALUE, TYPES[VALUE], nullable=False)])
-"""Of what is put, and of what our own client asks for."""
+"""Of puts, and of our own client's requests."""
 
 _VERSION: Final = 1
 _LONG: Final = np.dtype("<i8")
 
 
 def schema_of(names: Sequence[str]) -> pa.Schema:
-    """The schema of batches with these columns, in this order."""
+    """Return the schema of batches with these columns, in this order."""
     return pa.schema([pa.field(name, TYPES[name], nullable=False) for name in names])
 
 
 def batch_of(batches: Sequence[Records], schema: pa.Schema) -> pa.RecordBatch:
-    """The columns that ``schema`` names, of batches of any partitions, one after the other.
+    """Return the columns of ``schema`` for batches of any partitions, concatenated.
 
-    They must have times if they are among them.
+    If times are among the columns, the batches must have them.
     """
     arrays = [_column(name, batches) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def packed_metadata(offset: int, times: Longs | None) -> bytes:
-    """The metadata of a batch; see the module."""
+    """Encode the metadata of a batch."""
     head = np.array((_VERSION, offset), _LONG).tobytes()
     return head if times is None else head + times.astype(_LONG).tobytes()
 
@@ -59,10 +59,10 @@ def packed_metadata(offset: int, times: Longs | None) -> bytes:
 def parse_metadata(
     metadata: pa.Buffer | None, count: int, *, times: bool
 ) -> tuple[int, Longs | None]:
-    """Offset and times of a batch of ``count`` records from its metadata.
+    """Decode offset and times of a batch of ``count`` records.
 
     Raises:
-        ValueError: with a sentence that says what is wrong with them.
+        ValueError: with a sentence about the mistake.
     """
     size = 0 if metadata is None else len(metadata)
     if metadata is None or size < 2 * _LONG.itemsize or size % (2 * _LONG.itemsize):

@@ -47,7 +47,7 @@ BEHIND, BUSY, CLOSING, IDLE, OTHER_STORE = "behind", "busy", "closing", "idle", 
 REFUSED = "refused"
 
 FLIGHT_ERRORS: Final = (flight.FlightError, pa.ArrowException, OSError)
-"""What a call of pyarrow's client may raise that is not a mistake of its caller."""
+"""Errors of pyarrow's client that are not mistakes of its caller."""
 
 _TLS_SAYS: Final = {
     "certificate has expired": "its certificate has expired: 'dafka keys renew NAME' where its "
@@ -60,14 +60,14 @@ _TLS_SAYS: Final = {
     "Socket closed": "it ended the connection; if it has keys, set secret_key_file and "
     "allowed_keys here, too",
 }
-"""What handshakes of TLS that fail mean, by gRPC's words."""
+"""Meanings of failed TLS handshakes, by gRPC's words."""
 
 _log = logging.getLogger("dafka.store")
 
 
 @dataclass(eq=False)
 class UnavailableError(DafkaError):
-    """There is nothing wrong with the request, and this store does not serve it now.
+    """The request is valid, and this store does not serve it now.
 
     ``waited_s`` and ``moves`` are those of ``StoreBusyError``.
     """
@@ -81,7 +81,7 @@ class UnavailableError(DafkaError):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Errors leave as Flight's, with a code and facts; those of the store itself are logged."""
+    """Convert errors to Flight's, with a code and facts; log those of the store itself."""
     try:
         yield
     except flight.FlightError:
@@ -91,7 +91,7 @@ def refusing() -> Iterator[None]:
 
 
 def refusal(error: BaseException) -> flight.FlightError:
-    """An error as Flight carries it."""
+    """Convert an error to Flight's."""
     kind, code, sentence = flight.FlightServerError, "failed", str(error)
     facts: dict[str, Any] = {}
     if isinstance(error, UnavailableError):
@@ -115,7 +115,7 @@ def refusal(error: BaseException) -> flight.FlightError:
 
 
 def translated(error: BaseException, store: str) -> DafkaError:
-    """What an error of a call means to the caller of ``store``."""
+    """Convert an error of a call for the caller of ``store``."""
     facts = _facts(error)
     kind = _KINDS.get(str(facts.get("error")))
     if kind in (DataLossError, HistoryChangedError):
@@ -126,7 +126,7 @@ def translated(error: BaseException, store: str) -> DafkaError:
             "what reads and writes there"
         )
     if kind is not None:
-        with suppress(msgspec.ValidationError):  # of other facts than ours the sentence remains
+        with suppress(msgspec.ValidationError):  # with unknown facts the sentence remains
             return msgspec.convert(facts, kind)
     why = str(facts.get("message") or _TLS_SAYS.get(_tls_said(error)) or _reason(error))
     if facts.get("error") == BUSY:
@@ -137,7 +137,7 @@ def translated(error: BaseException, store: str) -> DafkaError:
 
 @contextmanager
 def translating(store: str, timeout_s: float) -> Iterator[None]:
-    """A call that ``store`` answers within ``timeout_s`` seconds, or not."""
+    """Convert errors of a call that ``store`` should answer within ``timeout_s`` seconds."""
     try:
         yield
     except flight.FlightTimedOutError as error:

@@ -1,11 +1,11 @@
-"""What gRPC, or Flight in Python, does not do by itself.
+"""Workarounds for gRPC, and for Flight in Python.
 
-- A child forked from a process that has used gRPC can only hang in it: ``use`` tells.
+- A child forked from a process that has used gRPC can only hang in it: ``use`` detects that.
 - A server shuts down only after its last stream has ended, and a put cannot be cancelled at all.
-  A socket that is shut down, though, ends everything that goes through it at once.
-- A stream has no limit on how long it may wait for its peer: a ``CallDeadline`` has one.
-- A call to a host that has vanished waits as long as it may: ``find_lost_host`` ends it before.
-  gRPC's own pings would not do: a server ends the connection of a client that pings so often.
+  Shutting a socket down, though, ends everything that uses it at once.
+- A stream has no limit on waits for its peer: a ``CallDeadline`` has one.
+- A call to a vanished host waits until its timeout: ``find_lost_host`` ends it before.
+  gRPC's own pings are unsuitable: a server ends the connection of a client that pings so often.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from dafka_core.system.hosts import plain, resolve
 _DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
 
 LOOK_S: Final = 0.05
-"""How often a watchdog looks: so much later than asked for a wait may end.  Its thread lasts so
-long after the last call, as calls follow each other closely or not at all."""
+"""Interval of the watchdog: a wait may end this much late.  Its thread lasts this long after the
+last call, as calls follow each other closely or not at all."""
 
 STALLED_S: Final = 1.0
-"""When a call has waited for so long, the system looks whether the peer's host is there."""
+"""After this wait the system checks whether the peer's host exists."""
 
 LOST_MS: Final = 8_000
-"""A host of which nothing comes for so long, though TCP asks, is gone.  Longer than the mesh needs
-to notice it, so that who looks for stores then does not find those of this host any more."""
+"""A host that sends nothing for this time, though TCP probes it, is gone.  Longer than the mesh
+needs to notice it, so that a search for stores afterwards does not find those of this host any
+more."""
 
 _ASK_S: Final = 2
-"""How often TCP asks a host of which nothing comes."""
+"""Interval of TCP's probes."""
 
 _KEEPALIVE: Final = {
     "TCP_KEEPIDLE": _ASK_S,
@@ -50,17 +51,17 @@ _KEEPALIVE: Final = {
 }
 
 Address = str | tuple[str, int]
-"""As systems have it: a socket's path, or a numeric host and a port."""
+"""A socket's path, or a numeric host and a port."""
 
 _users: list[int] = []
 
 
 def use() -> str | None:
-    """Notes that this process uses gRPC from now on; says why it cannot, if it cannot."""
+    """Note that this process uses gRPC from now on; return the reason if it cannot."""
     if not _users:
         _users.append(os.getpid())
-        # Of each handshake that fails it writes a line to stderr, on either side of it; and who
-        # waits for an answer is told anyway.
+        # It writes a line to stderr for each failed handshake, on both sides; the caller gets an
+        # error anyway.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if _users[0] == os.getpid():
         return None
@@ -71,7 +72,7 @@ def use() -> str | None:
 
 
 def addresses_of(location: str) -> set[Address]:
-    """What a Flight URI may mean to a socket."""
+    """Return the socket addresses that a Flight URI may mean."""
     path, host = path_of(location), host_of(location)
     if path is not None:
         return {path}
@@ -84,7 +85,7 @@ def addresses_of(location: str) -> set[Address]:
 
 
 def accepts(location: str) -> bool:
-    """Whether a process listens at a location's socket."""
+    """Return True if a process listens at a location's socket."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         probe.connect(str(path_of(location)))
         return True
@@ -94,17 +95,17 @@ def accepts(location: str) -> bool:
 def break_connections(
     addresses: set[Address], address_of: Callable[[socket.socket], object]
 ) -> None:
-    """Breaks this process's connections whose ``address_of`` is one of these.
+    """Break this process's connections whose ``address_of`` is one of these.
 
-    ``getsockname`` finds those that were accepted there, ``getpeername`` those that lead there.
+    ``getsockname`` finds accepted connections, ``getpeername`` outgoing ones.
     """
     _each_connection(addresses, address_of, lambda each: each.shutdown(socket.SHUT_RDWR))
 
 
 def find_lost_host(addresses: set[Address]) -> None:
-    """Has the system break this process's connections that lead there when the host is gone.
+    """Let the system break this process's connections to these addresses if the host is gone.
 
-    A store that is busy, or stands still, keeps them: its host's system answers for it.
+    A busy or stopped store keeps them: its host's system answers the probes.
     """
     _each_connection(addresses, socket.socket.getpeername, _keep_alive)
 
@@ -112,7 +113,7 @@ def find_lost_host(addresses: set[Address]) -> None:
 def _keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):  # no system must have them
+        if hasattr(socket, name):  # optional in a system
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
@@ -140,12 +141,12 @@ def normal(address: object) -> Address:
 
 
 class CallDeadline(Closing):
-    """One call, in which its thread waits for the peer now and then.
+    """One call, in which its thread sometimes waits for the peer.
 
     Attributes:
-        timeout_s: how long one wait may last.
-        expired: whether a wait has lasted longer: then the watchdog's thread has called
-            ``give_up``, which must make the wait end.
+        timeout_s: the longest wait.
+        expired: true if a wait has lasted longer: then the watchdog's thread has called
+            ``give_up``, which must end the wait.
 
     Args:
         on_stalled: called, once, in a wait that lasts longer than ``STALLED_S``.
@@ -166,21 +167,22 @@ class CallDeadline(Closing):
         self._watchdog = watchdog
 
     def start(self) -> Self:
-        """Has the watchdog watch the call, until ``close``."""
+        """Watch the call until ``close``."""
         self._watchdog.add(self)
         return self
 
     def wait(self) -> None:
-        """From now on the call waits for the peer."""
-        # Without a lock, as a call does so for each batch; the watchdog sees it when it looks next.
+        """Note the start of a wait for the peer."""
+        # Without a lock, as a call does this for each batch; the watchdog sees it at its next
+        # check.
         self._waits_since = time.monotonic()
 
     def go_on(self) -> None:
-        """The peer has answered."""
+        """Note the peer's answer."""
         self._waits_since = None
 
     def check(self, now: float) -> None:
-        """Gives the call up if it waits for too long (watchdog's thread)."""
+        """Give the call up if it waits for too long (watchdog's thread)."""
         since = self._waits_since
         if since is None:
             return
@@ -189,23 +191,23 @@ class CallDeadline(Closing):
             on_stalled()
         if since + self.timeout_s <= now:
             self.expired = True
-            self.wait()  # gRPC may connect again and wait on
+            self.wait()  # gRPC may connect again and continue to wait
             self.give_up()
 
     def close(self) -> None:
-        """Ends the call."""
+        """End the call."""
         self.go_on()
         self._watchdog.remove(self)
 
     def translated(self, error: BaseException, store: str) -> DafkaError:
-        """What an error that has ended the call means to the caller of ``store``."""
+        """Convert the error that has ended the call for the caller of ``store``."""
         if self.expired:
             return StoreUnreachableError(store, f"no progress for {self.timeout_s:g} s")
         return translated(error, store)
 
 
 class Watchdog:
-    """Gives up calls whose deadline is past.  It has a thread as long as there are calls."""
+    """Gives up calls after their deadline, in a thread that lasts as long as there are calls."""
 
     def __init__(self) -> None:
         # Reentrant: the garbage collection may close a call in a thread that has the lock.
@@ -214,7 +216,7 @@ class Watchdog:
         self._is_running = False
 
     def add(self, call: CallDeadline) -> None:
-        """Watches the call."""
+        """Watch the call."""
         with self._lock:
             self._calls.add(call)
             if not self._is_running:
@@ -222,12 +224,12 @@ class Watchdog:
                 threading.Thread(target=self._run, name="dafka-flight-watch", daemon=True).start()
 
     def remove(self, call: CallDeadline) -> None:
-        """Lets go of the call."""
+        """Stop watching the call."""
         with self._lock:
             self._calls.discard(call)
 
     def close(self) -> None:
-        """Gives up all calls there are."""
+        """Give up all calls."""
         with self._lock:
             calls = list(self._calls)
         for call in calls:

@@ -33,12 +33,12 @@ from dafka_core.storage.storage_errors import DATA_FILE, damaged
 from dafka_core.system.closing import ProcessBound
 
 LEASE_TIMEOUT_S: Final = 10.0
-"""How long the store may take to give a lease: it answers in milliseconds if what it leases is in
-memory, and at its disk's pace if not; or it is stopped."""
+"""Time for the store to grant a lease: it answers in milliseconds if the blocks are in memory, and
+at its disk's pace otherwise; or it is stopped."""
 
 CACHE_LINE_BYTES: Final = 64
-"""A block begins in one of these in memory where it does in the file, 16 octets after a page there
-as LMDB has it: the system takes a tenth longer to copy what is out of step."""
+"""A block begins in one of these in memory where it does in the file, 16 bytes after a page there
+as in LMDB: the system takes a tenth longer for a copy with another alignment."""
 
 MAX_SESSION_BYTES: Final = 256
 """Of the file ``session``; a longer one is not a store's."""
@@ -55,10 +55,10 @@ class LocalLogs(ProcessBound):
         self._closed = False
 
     def open(self, location: StoreLocation) -> LocalLog | None:
-        """A store's log; None unless it is on this machine, can be read, and is the one meant.
+        """Return a store's log, if it is on this machine, readable, and the right one.
 
-        The one meant has the location's session in its directory: a directory on another machine,
-        or in another container, may have the same name.  A network's file system is not opened.
+        The right one has the location's session in its directory: a directory on another machine,
+        or in another container, may have the same name.  A network file system is not opened.
 
         Raises:
             ClosedError: after ``close``.
@@ -73,7 +73,7 @@ class LocalLogs(ProcessBound):
                 return None
             known = self._files.get(directory)
             if known is None or known[1] != _file_id(directory):
-                # Reads of the earlier log go on; it is closed when nothing refers to it.
+                # Reads of the earlier log continue; it is closed when nothing refers to it.
                 self._files.pop(directory, None)
                 try:
                     known = _Files(directory), _file_id(directory)
@@ -83,7 +83,7 @@ class LocalLogs(ProcessBound):
             return LocalLog(known[0], location.store)
 
     def close(self) -> None:
-        """Closes all logs; what was handed out stays valid.  May be repeated."""
+        """Close all logs; results stay valid.  Idempotent."""
         with self._lock:
             self._closed = True
             for files, _ in self._files.values():
@@ -103,7 +103,7 @@ class _Files:
         weakref.finalize(self, os.close, self._leases)
 
     def holds(self, granted: LeaseGranted) -> bool:
-        """Whether what has been read until now was read during the lease.
+        """Return True if everything read so far was read during the lease.
 
         Raises:
             StoreError: the disk fails.
@@ -115,7 +115,7 @@ class _Files:
         return found.hex() == granted.lease
 
     def block(self, position: int, size_bytes: int) -> Block:
-        """A block that lies there, in memory of its own.
+        """Copy the block at a position.
 
         Raises:
             ValueError: there is none.
@@ -127,7 +127,7 @@ class _Files:
                 raise ValueError("the file ends within it")
 
         start = position % CACHE_LINE_BYTES // ALIGNMENT * ALIGNMENT
-        # Arrow keeps freed memory for the next block; numpy would ask the system for it again.
+        # Arrow keeps freed memory for the next block; numpy would request it from the system again.
         buffer = memoryview(pa.allocate_buffer(start + size_bytes))[start:]
         return Block.read(buffer, read_into)
 
@@ -135,9 +135,9 @@ class _Files:
 class LocalLog:
     """A store's log, read from its file beside the process that writes it.
 
-    The store says where blocks lie and gives a lease of them (``storage/leases.py``).  Each block
-    is copied, checked, and handed on only if the lease held until then.  So it stays valid however
-    long it is kept, and whoever keeps it costs the store nothing.
+    The store returns the positions of blocks with a lease of them (``storage/leases.py``).  Each
+    block is copied, checked, and yielded only if the lease lasted until then.  So it stays valid
+    for ever, and costs the store nothing.
     """
 
     def __init__(self, files: _Files, store: str) -> None:
@@ -156,18 +156,18 @@ class LocalLog:
         max_records: int,
         max_bytes: int,
     ) -> Generator[RecordBatch]:
-        """The records from ``start`` up to ``end`` (exclusive), in order and complete.
+        """Yield the records from ``start`` to ``end`` (exclusive), in order and complete.
 
         ``client`` is one of the store.  Sizes and lives are as those of ``StoreClient.read``.
 
         Raises:
-            InvalidRequestError: an argument cannot be used; at once.
+            InvalidRequestError: an argument is invalid; at once.
             DataLossError: the log does not hold all of the range.
-            HistoryChangedError: a newer producer has taken over from ``life`` or ``after``.
+            HistoryChangedError: a newer producer has replaced ``life`` or ``after``.
             LeaseEndedError: the store has ended a lease before anything was read of it.
-            StoreUnreachableError: the store gives no lease, or has no records of ``life`` yet.
+            StoreUnreachableError: the store grants no lease, or has no records of ``life`` yet.
             StoreError: a block is damaged, or the disk fails.
-            ClosedError: the ``LocalLogs`` it is of is closed.
+            ClosedError: its ``LocalLogs`` is closed.
         """
         request = GetRequest(
             *tp, start, end, max_records=max_records, max_bytes=max_bytes, life=life, after=after
@@ -182,10 +182,10 @@ class LocalLog:
         max_records: int,
         max_bytes: int,
     ) -> Generator[list[Part]]:
-        """The records of up to 1,000 ranges, one after the other, with few leases.
+        """Yield the records of up to 1,000 ranges, in order, with few leases.
 
-        See ``StoreClient.read_many``: those of some ranges may be too few, or none, also where a
-        lease has ended.  Raises what ``read`` raises.
+        See ``StoreClient.read_many``: those of some ranges may be incomplete or missing, also after
+        the end of a lease.  Raises the errors of ``read``.
         """
         if self._files.closed:
             raise ClosedError("local logs")
@@ -233,12 +233,12 @@ class LocalLog:
             for batch in coalesce(blocks, request.max_records, request.max_bytes):
                 yield from batch.split(request.max_records, request.max_bytes)
                 at = batch.end
-            # Where the lease has ended meanwhile, because the caller was slow, the next one is
-            # for the rest; a store that ends each at once needs its space.
+            # If the lease has ended meanwhile, because the caller was slow, the next one is for the
+            # rest; a store that ends each at once needs its space.
             if at == begun:
                 raise LeaseEndedError(*tp, self._store, at, LEASE_S)
         if done:
-            # The store ends it by itself, too: later.
+            # The store ends it by itself, too, later.
             with contextlib.suppress(DafkaError):
                 client.lease(tp, at, at, done=done, timeout_s=timeout_s)
 
@@ -251,7 +251,7 @@ class LocalLog:
                     why = f"it holds offsets {first} to {first + block.count} (exclusive)"
             except (ValueError, OSError) as error:
                 why = str(error)
-            # After reading, before anything is done with what was read.
+            # After reading, before the records are used.
             if not self._files.holds(granted):
                 return
             if why:

@@ -1,8 +1,8 @@
 """Requests of Flight clients (docs/flight.md), and the answers of stores.
 
-A field's type says what msgspec takes.  A member that is its default is left out, and is the
-default when it is left out.  An unknown member of a request is refused, so that a misspelt one is
-not passed over; clients pass over members of an answer that they do not know.
+A field's type is validated by msgspec.  Members equal to their default are omitted.  An unknown
+member of a request is refused, so that misspellings are detected; clients ignore unknown members of
+an answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.storage.leases import MAX_LEASES
 
 MAX_OFFSET: Final = MAX_SEQUENCE + 1
-"""The highest ``end`` there can be."""
+"""The highest ``end``."""
 
 Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
@@ -53,12 +53,12 @@ MaxBytes = Annotated[int, Meta(ge=1, le=limits.MAX_BATCH_BYTES)]
 class Request(
     JsonMessage, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """What all requests share: ``store`` is the one meant, if another one must not answer."""
+    """The base of all requests: ``store`` is the intended one, if no other may answer."""
 
     what: ClassVar[str] = "command"
     largest_bytes: ClassVar[int] = limits.MAX_REQUEST_BYTES
     may_be_empty: ClassVar[bool] = False
-    """Whether no octets at all are the request with all defaults."""
+    """True if an empty body is the request with all defaults."""
     rows: ClassVar[tuple[str, ...]] = ()
     """The members whose rows begin with a topic and a partition."""
 
@@ -77,7 +77,7 @@ class Request(
         return request
 
     def checked(self) -> Self:
-        """The request as the store will have it.
+        """Return the request, validated as by the store.
 
         Raises:
             InvalidRequestError: the store would refuse it.
@@ -85,13 +85,13 @@ class Request(
         return self.parse(self.packed())
 
     def fitted(self) -> Self:
-        """The same of a get whose caller may want larger batches than there are."""
+        """Return a get, with batch sizes cut to the limits."""
         most = {"max_records": limits.MAX_BATCH_RECORDS, "max_bytes": limits.MAX_BATCH_BYTES}
         sizes = {name: _at_most(most[name], getattr(self, name)) for name in most}
         return replace(self, **sizes).checked()
 
     def check(self) -> None:
-        """Raises InvalidRequestError for what the fields' types do not say."""
+        """Raise InvalidRequestError for mistakes beyond the fields' types."""
         _check_name("topic", getattr(self, "topic", None))
         _check_name("partition", getattr(self, "partition", None), check_address)
         _check_columns(getattr(self, "columns", DEFAULT_COLUMNS))
@@ -126,11 +126,12 @@ class _Range(_PartitionRequest, frozen=True):
 
 
 class RangeRequest(_Range, frozen=True, kw_only=True):
-    """The records from ``start`` up to ``end`` (exclusive) of one partition.
+    """The records from ``start`` to ``end`` (exclusive) of one partition.
 
-    ``life`` (number, id, acks) is the partition's newest producer that the caller has heard of:
-    the records must be of a history that goes on from its.  ``after`` is the one it had heard of
-    when it read the records before ``start``: they must be those before ``start`` still.
+    ``life`` (number, id, acks) is the partition's newest producer known to the caller: the records
+    must
+    be of a history that includes it.  ``after`` is the newest one when the caller read the records
+    before ``start``: these must be unchanged.
     """
 
     life: Life | None = None
@@ -138,11 +139,12 @@ class RangeRequest(_Range, frozen=True, kw_only=True):
 
 
 class GetRequest(RangeRequest, frozen=True):
-    """A ticket: the records from ``start`` up to ``end`` (exclusive) of one partition.
+    """A ticket: the records from ``start`` to ``end`` (exclusive) of one partition.
 
-    ``columns`` says which columns the batches have, ``times`` whether each batch's metadata says
-    when its records were stored.  A batch has at most ``max_records``, and at most ``max_bytes``
-    of values unless it is one record.
+    ``columns`` are the columns of the batches; with ``times`` each batch's metadata has the
+    timestamps of
+    its records.  A batch has at most ``max_records``, and at most ``max_bytes`` of values unless it
+    is one record.
     """
 
     what: ClassVar[str] = "ticket"
@@ -157,7 +159,8 @@ class PutRequest(_PartitionRequest, frozen=True):
     """The descriptor of a put: its first record becomes offset ``start`` of the partition.
 
     With an ``attempt`` the records are staged, for the transaction of that ``version`` if it has
-    one.  Who was told before that the store is busy says how long it has waited.
+    one.
+    ``waited_s`` is how long the client has waited for a busy store before.
     """
 
     start: Offset
@@ -166,7 +169,7 @@ class PutRequest(_PartitionRequest, frozen=True):
     waited_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)] = 0.0
 
     def check(self) -> None:
-        """A transaction is what an attempt stages."""
+        """Check that only an attempt stages a transaction."""
         super().check()
         if self.version != NO_VERSION and not self.attempt:
             raise InvalidRequestError("version", self.version, "is staged: name the 'attempt', too")
@@ -175,7 +178,7 @@ class PutRequest(_PartitionRequest, frozen=True):
 class InfoRequest(Request, frozen=True):
     """The descriptor of a topic, or of one of its partitions.
 
-    The other members become those of the tickets that the answer contains.
+    The other members become those of the tickets in the answer.
     """
 
     topic: str
@@ -186,7 +189,7 @@ class InfoRequest(Request, frozen=True):
 
 
 class Criteria(Request, frozen=True):
-    """Which partitions to list: all, or those of one topic."""
+    """The partitions to list: all, or those of one topic."""
 
     what: ClassVar[str] = "criteria"
     may_be_empty: ClassVar[bool] = True
@@ -195,7 +198,7 @@ class Criteria(Request, frozen=True):
 
 
 class ActionRequest(Request, frozen=True):
-    """The body of an action; a subclass's docstring is what ListActions says of it."""
+    """The body of an action; a subclass's docstring is its description in ListActions."""
 
     what: ClassVar[str] = "body"
     largest_bytes: ClassVar[int] = limits.MAX_ACTION_BYTES
@@ -203,7 +206,7 @@ class ActionRequest(Request, frozen=True):
 
 
 class HeadsRequest(ActionRequest, frozen=True):
-    """What the store holds of these topics, or of all.
+    """Return the store's partitions of these topics, or all.
 
     {v, topics?} -> {v, heads: [[topic, partition, earliest, end, [number, id, acks]], ...]}: with
     the newest life. In several results if they are many
@@ -215,10 +218,10 @@ class HeadsRequest(ActionRequest, frozen=True):
 
 
 class OffsetsRequest(ActionRequest, frozen=True):
-    """The first offsets that were stored at a time (since the epoch UTC) or later.
+    """Return the first offsets with a time (since the epoch UTC) or a later one.
 
     {v, times: [[topic, partition, microseconds], ...]} -> {v, offsets: [offset or null, ...],
-    now_us: the store's clock, clock_doubt: why the store does not go by it, or empty}
+    now_us: the store's clock, clock_doubt: why the store does not trust it, or empty}
     """
 
     action: ClassVar[str] = "dafka.offsets.v1"
@@ -231,7 +234,7 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
     """Wait until records are on disk, and a transaction or a newer one is the partition's last.
 
     {v, topic, partition, end, timeout_s, transaction: [version, start, end]?} -> {v, end}, which is
-    lower when the time has passed
+    lower after the timeout
     """
 
     action: ClassVar[str] = "dafka.wait.v1"
@@ -241,7 +244,7 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
     transaction: tuple[Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)], Offset, Offset] | None = None
 
     def check(self) -> None:
-        """The transaction's records are among those that are waited for."""
+        """Check that the transaction's records are among the awaited ones."""
         super().check()
         if self.transaction is not None and not (
             self.transaction[1] < self.transaction[2] <= self.end
@@ -251,10 +254,10 @@ class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
 
 
 class WatchRequest(ActionRequest, frozen=True):
-    """What of these topics, or of all, has changed since an answer; wait until something has.
+    """Return changes of these topics, or of all, since an answer; wait until there are some.
 
     {v, topics?, cursor?, timeout_s} -> {v, cursor, complete, heads}, in several results if they are
-    many: with complete, and always without a cursor, all that the store holds of them
+    many: with complete, and always without a cursor, all of the store's partitions of them
     """
 
     action: ClassVar[str] = "dafka.watch.v1"
@@ -265,7 +268,7 @@ class WatchRequest(ActionRequest, frozen=True):
 
 
 class TransactionsRequest(ActionRequest, frozen=True):
-    """How far the transactions of partitions are.
+    """Return the progress of partitions' transactions.
 
     {v, partitions: [[topic, partition], ...]} -> {v, transactions: [[end, staged end, attempt,
     [version, start, end] or null], ...]}
@@ -279,7 +282,7 @@ class TransactionsRequest(ActionRequest, frozen=True):
 
 
 class CommitRequest(ActionRequest, frozen=True):
-    """Make what was staged visible, all of it or nothing.
+    """Make staged records visible, all or none.
 
     {v, transactions: [[topic, partition, attempt, start, end, version], ...]} -> {v}
     """
@@ -294,7 +297,7 @@ class CommitRequest(ActionRequest, frozen=True):
     ]
 
     def check(self) -> None:
-        """Each transaction has records, and is the only one of its partition."""
+        """Check that each transaction has records, and is the only one of its partition."""
         super().check()
         seen: set[tuple[str, str]] = set()
         for row in self.transactions:
@@ -309,10 +312,10 @@ class CommitRequest(ActionRequest, frozen=True):
 
 
 class DigestsRequest(ActionRequest, frozen=True):
-    """Digests of rows, in any order: their number and the sum of their hashes.
+    """Return digests of rows, in any order: their number and the sum of their hashes.
 
     {v, ranges: [[topic, partition, attempt, start, end], ...]} -> {v, digests: ["rows:sum", ...]}:
-    rows that the attempt has staged or committed; those that readers see if the attempt is empty
+    rows that the attempt has staged or committed; visible rows if the attempt is empty
     """
 
     action: ClassVar[str] = "dafka.digests.v1"
@@ -325,7 +328,7 @@ class DigestsRequest(ActionRequest, frozen=True):
     ]
 
     def check(self) -> None:
-        """No range ends before it starts."""
+        """Check that no range ends before it starts."""
         super().check()
         for *_, start, end in self.ranges:
             if start > end:
@@ -333,11 +336,11 @@ class DigestsRequest(ActionRequest, frozen=True):
 
 
 class StagedRequest(ActionRequest, frozen=True):
-    """What is staged, which no reader sees and nothing else lists.
+    """Return staged records, which are invisible to readers and in no other list.
 
     {v}? -> {v, staged: [[topic, partition, attempt, start, end, bytes, microseconds], ...]}, in
-    several results if they are many: the attempt is empty for what comes from another store, the
-    time is when the last records came
+    several results if they are many: the attempt is empty for records from another store, the time
+    is when the last records arrived
     """
 
     action: ClassVar[str] = "dafka.staged.v1"
@@ -345,7 +348,7 @@ class StagedRequest(ActionRequest, frozen=True):
 
 
 class DiscardRequest(ActionRequest, frozen=True):
-    """Give up what attempts have staged: {v, stages: [[topic, partition, attempt], ...]} -> {v}."""
+    """Discard attempts' staged records: {v, stages: [[topic, partition, attempt], ...]} -> {v}."""
 
     action: ClassVar[str] = "dafka.discard.v1"
     rows: ClassVar[tuple[str, ...]] = ("stages",)
@@ -357,24 +360,24 @@ class DiscardRequest(ActionRequest, frozen=True):
 
 
 class ForgetRequest(ActionRequest, frozen=True):
-    """Forget another store, which is gone for ever, until it comes again: {v, address} -> {v}."""
+    """Forget another store until it appears again: {v, address} -> {v}."""
 
     action: ClassVar[str] = "dafka.forget.v1"
 
     address: str
 
     def check(self) -> None:
-        """The address is one."""
+        """Check the address."""
         super().check()
         _check_name("address", self.address, check_address)
 
 
 class LeaseRequest(ActionRequest, RangeRequest, frozen=True):
-    """Where in the store's file the blocks with records lie, which do not change during a lease.
+    """Return the positions in the store's file of blocks, which do not change during a lease.
 
     {v, topic, partition, start, end, life?, after?, done?} -> {v, lease, slot, blocks: [[first
-    offset, position, size], ...]}; ``done`` is a lease to be ended, and with start = end nothing
-    else is asked for
+    offset, position, size], ...]}; ``done`` is a lease to end, and with start = end no new one is
+    requested
     """
 
     action: ClassVar[str] = "dafka.lease.v1"
@@ -383,7 +386,7 @@ class LeaseRequest(ActionRequest, RangeRequest, frozen=True):
 
 
 class SpaceRequest(ActionRequest, frozen=True):
-    """What the store's file takes, and what readers keep of it.
+    """Return the size of the store's file, and the space that readers pin.
 
     {v}? -> {v, file_bytes, free_bytes, leases, oldest_lease_s}
     """
@@ -393,14 +396,14 @@ class SpaceRequest(ActionRequest, frozen=True):
 
 
 class StoresRequest(ActionRequest, frozen=True):
-    """Where the stores are that this store knows of, itself included: {v}? -> a location each."""
+    """Return the locations of all known stores, this one included: {v}? -> a location each."""
 
     action: ClassVar[str] = "dafka.stores.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class DescribeRequest(ActionRequest, frozen=True):
-    """Where this store is: {v}? -> {v, store, locations, directory, machine, session}."""
+    """Return this store's location: {v}? -> {v, store, locations, directory, machine, session}."""
 
     action: ClassVar[str] = "dafka.describe.v1"
     may_be_empty: ClassVar[bool] = True
@@ -425,17 +428,17 @@ def _check_columns(names: Sequence[str]) -> None:
 
 
 def _at_most(most: int, size: int) -> int:
-    # What is no number is refused with the member's name.
+    # Other types are refused with the member's name.
     return min(most, size) if type(size) is int else size
 
 
-# Requests for many ranges at once, and what the batches of such a get say of themselves.
+# Requests for many ranges at once, and the metadata of their batches.
 #
 # A batch has records of one range or of several. Its metadata are signed 64-bit numbers in little
-# endian order: 2 (the version); how many parts the batch has; of each part the number of its
-# range in the ticket, from 0 on, the offset of its first record, how many records it has, and how
-# many pairs of times; then those pairs, (record count, microseconds since the epoch UTC), where
-# they were asked for.
+# endian order: 2 (the version); the number of the batch's parts; of each part the number of its
+# range in the ticket, from 0 on, the offset of its first record, its number of records, and its
+# number of pairs of times; then those pairs, (record count, microseconds since the epoch UTC), if
+# requested.
 
 
 _LONG: Final = np.dtype("<i8")
@@ -443,7 +446,7 @@ _HEAD, _PART, _RUN = 2, 4, 2  # numbers of each
 
 
 class AskedRange(NamedTuple):
-    """The records from ``start`` up to ``end`` (exclusive) of one partition.
+    """The records from ``start`` to ``end`` (exclusive) of one partition.
 
     Lives are as those of ``RangeRequest``.
     """
@@ -457,7 +460,7 @@ class AskedRange(NamedTuple):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -467,8 +470,8 @@ Ranges = Annotated[tuple[AskedRange, ...], Meta(min_length=1, max_length=limits.
 class GetManyRequest(Request, frozen=True):
     """A ticket: the records of many ranges, one range after the other.
 
-    Of a range that the store does not hold, or not of the history that is meant, there are no
-    records, or no more; the next range follows.  The other members are those of ``GetRequest``.
+    For a range that the store does not hold, or of another history, it sends no records, or no
+    more, and continues with the next range.  The other members are those of ``GetRequest``.
     """
 
     what: ClassVar[str] = "ticket"
@@ -483,16 +486,16 @@ class GetManyRequest(Request, frozen=True):
     max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
 
     def check(self) -> None:
-        """The ranges are some."""
+        """Check that there are ranges."""
         super().check()
         _check_ranges(self.ranges)
 
 
 class LeaseManyRequest(ActionRequest, frozen=True):
-    """Where in the store's file the blocks of many ranges lie, which one lease covers.
+    """Return the positions in the store's file of many ranges' blocks, under one lease.
 
     {v, ranges: [[topic, partition, start, end, life?, after?], ...], done?} -> {v, lease, slot,
-    ranges, blocks: [[number of the range, first offset, position, size], ...]}: of so many of the
+    ranges, blocks: [[number of the range, first offset, position, size], ...]}: for the first
     ranges, without those that are not held
     """
 
@@ -504,16 +507,16 @@ class LeaseManyRequest(ActionRequest, frozen=True):
     done: LeaseId = ""
 
     def check(self) -> None:
-        """The ranges are some."""
+        """Check that there are ranges."""
         super().check()
         _check_ranges(self.ranges)
 
 
 class SizesRequest(ActionRequest, frozen=True):
-    """About how many bytes the records of ranges take, by samples of the log's blocks.
+    """Return approximate sizes of the records of ranges, by samples of the log's blocks.
 
     {v, ranges: [[topic, partition, start, end], ...]} -> {v, sizes: [[bytes of a record, in each
-    quarter of the range], or null where nothing is held, ...]}
+    quarter of the range], or null without records, ...]}
     """
 
     action: ClassVar[str] = "dafka.sizes.v1"
@@ -523,14 +526,14 @@ class SizesRequest(ActionRequest, frozen=True):
     ranges: Ranges
 
     def check(self) -> None:
-        """The ranges are some."""
+        """Check that there are ranges."""
         super().check()
         _check_ranges(self.ranges)
 
 
 def ticket_version(ticket: bytes) -> object:
-    """The version of a ticket; None if it is none."""
-    if len(ticket) > limits.MAX_WHERE_BYTES:  # too long to be read twice
+    """Return the version of a ticket; None if it is invalid."""
+    if len(ticket) > limits.MAX_WHERE_BYTES:  # too long to parse twice
         found = re.match(rb'\{"v": ?(\d)\b', ticket)
         return int(found[1]) if found else None
     try:
@@ -548,7 +551,7 @@ class Part(NamedTuple):
 
 
 def packed_parts(parts: Sequence[Part], *, times: bool) -> bytes:
-    """The metadata of a batch with these parts; see the module."""
+    """Encode the metadata of a batch with these parts."""
     runs = [part.batch.times for part in parts if times and part.batch.times is not None]
     counts = [len(each) for each in runs] or [0] * len(parts)
     rows = [
@@ -562,12 +565,12 @@ def packed_parts(parts: Sequence[Part], *, times: bool) -> bytes:
 def parse_parts(
     metadata: pa.Buffer | None, count: int, *, times: bool
 ) -> tuple[Longs, list[Longs] | None]:
-    """Parts of a batch of ``count`` records from its metadata, and the times of each.
+    """Decode the parts of a batch of ``count`` records, and the times of each.
 
     Parts are rows of (number of the range, offset, records, pairs of times).
 
     Raises:
-        ValueError: with a sentence that says what is wrong with them.
+        ValueError: with a sentence about the mistake.
     """
     size = 0 if metadata is None else len(metadata)
     if metadata is None or size < _HEAD * _LONG.itemsize or size % (2 * _LONG.itemsize):
@@ -581,7 +584,7 @@ def parse_parts(
         raise ValueError(f"a batch's metadata have no room for {length} parts")
     parts = numbers[_HEAD:stop].reshape(-1, _PART)
     runs = numbers[stop:].reshape(-1, _RUN)
-    # A sum of numbers that are too large could come out right.
+    # A sum of huge numbers could overflow to the right one.
     if parts[:, 2].min() < 1 or parts[:, 2].max() > count or int(parts[:, 2].sum()) != count:
         raise ValueError("a batch's parts are not its records")
     most = count if times else 0
@@ -604,36 +607,36 @@ def _check_ranges(ranges: Sequence[AskedRange]) -> None:
 
 
 class PeersRequest(ActionRequest, frozen=True):
-    """The nodes that this store hears of, and who is connected to it: {v}? -> {v, peers}."""
+    """Return the nodes discovered by this store, and its connections: {v}? -> {v, peers}."""
 
     action: ClassVar[str] = "dafka.peers.v1"
     may_be_empty: ClassVar[bool] = True
 
 
 class Peers(JsonMessage, frozen=True):
-    """The nodes that a store hears of."""
+    """The nodes discovered by a store."""
 
     peers: tuple[Neighbour, ...]
 
 
 # A store's answers over Arrow Flight.
 #
-# Clients pass over members of an answer that they do not know.
+# Clients ignore unknown members of an answer.
 
 
 Slot = Annotated[int, Meta(ge=0, lt=MAX_LEASES)]
 BlockBytes = Annotated[int, Meta(ge=1, le=2**31)]
-"""A reader makes room for a block; one may be little more than the largest record."""
+"""A reader allocates memory for a block, which may be slightly larger than the largest record."""
 
 
 class Heads(JsonMessage, frozen=True):
-    """What the store holds of some partitions."""
+    """The store's offsets of some partitions."""
 
     heads: tuple[PartitionInfo, ...]
 
 
 class HeadsSince(JsonMessage, frozen=True):
-    """What of some topics has changed; all that the store holds of them if ``complete``.
+    """Changes of some topics; all of their partitions if ``complete``.
 
     ``cursor`` stands for this moment in the next request.
     """
@@ -644,45 +647,45 @@ class HeadsSince(JsonMessage, frozen=True):
 
 
 class Staged(JsonMessage, frozen=True):
-    """What is staged in some partitions."""
+    """The staged records of some partitions."""
 
     staged: tuple[StagedPartition, ...]
 
 
 class Offsets(JsonMessage, frozen=True):
-    """The offset for each time that was asked for; None where nothing was stored then or later."""
+    """The offset for each requested time; None if nothing is as new."""
 
     offsets: tuple[int | None, ...]
     now_us: int
     """The store's clock."""
     clock_doubt: str = ""
-    """Why the store does not go by it, if it does not."""
+    """Why the store does not trust it, or empty."""
 
 
 Sizes = tuple[Annotated[int, Meta(ge=0)], ...]
-"""About how many bytes a record takes in each part of a range; the parts are of one size."""
+"""Approximate sizes of a record in equal parts of a range."""
 
 
 class RecordSizes(JsonMessage, frozen=True):
-    """Those of each range that was asked for; None of one of which the store holds nothing."""
+    """The sizes for each requested range; None without records."""
 
     sizes: tuple[Sizes | None, ...]
 
 
 class TransactionStates(JsonMessage, frozen=True):
-    """How far the partitions that were asked for are."""
+    """The progress of the requested partitions."""
 
     transactions: tuple[TransactionState, ...]
 
 
 class Digests(JsonMessage, frozen=True):
-    """The row digest of each range that was asked for."""
+    """The row digest of each requested range."""
 
     digests: tuple[str, ...]
 
 
 class LeaseGranted(JsonMessage, frozen=True, omit_defaults=True):
-    """Blocks to be read from the store's file: first offset, position and size of each.
+    """Blocks to read from the store's file: first offset, position and size of each.
 
     ``lease`` is in the slot of that number of file ``leases`` until the store ends it.
     """
@@ -706,7 +709,7 @@ class LeasesGranted(JsonMessage, frozen=True):
 
 
 class SpaceUsed(JsonMessage, frozen=True):
-    """What a store's file takes, how much of that is free, and the leases that readers have."""
+    """The size of a store's file, its free part, and the readers' leases."""
 
     file_bytes: int
     free_bytes: int
@@ -719,7 +722,7 @@ class Done(JsonMessage, frozen=True):
 
 
 class PartitionFacts(JsonMessage, frozen=True):
-    """What a partition takes and when it was written: the metadata of its FlightInfo."""
+    """The size and times of a partition: the metadata of its FlightInfo."""
 
     topic: str
     partition: str
@@ -732,20 +735,20 @@ class PartitionFacts(JsonMessage, frozen=True):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 def furthest_facts(
     facts: Iterable[PartitionFacts],
 ) -> dict[TopicPartition, PartitionFacts]:
-    """Of each partition what that store says which has it furthest, and most of it."""
+    """Return the facts of each partition from the store with its last and most records."""
     ranked = sorted(facts, key=lambda each: (each.end, each.records))
     return {each.tp: each for each in ranked}
 
 
 class DurableEnd(JsonMessage, frozen=True, omit_defaults=True):
-    """Up to where a partition is on disk; with ``failed`` the store takes no more of the put."""
+    """The durable end of a partition; with ``failed`` the store accepts no more of the put."""
 
     end: int
     failed: bool = False

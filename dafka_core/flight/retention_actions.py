@@ -1,4 +1,4 @@
-"""Requests to a store that have it keep less: its rules of retention, trims and deletions."""
+"""Requests for a store to delete records: retention rules, trims and deletions."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from dafka_core.model.names import INTERNAL
 
 
 class RetentionControl(Protocol):
-    """A store's retention, as others see it and change it."""
+    """A store's retention, for reading and changing."""
 
     @property
     def rules(self) -> tuple[RetentionRule, ...]:
-        """Those that it goes by."""
+        """Return the rules in force."""
 
     @property
     def is_set(self) -> bool:
-        """Whether they were set while it ran, and are not those that it was started with."""
+        """Return True if they were set while it ran, instead of its option."""
 
     @property
     def given_up(self) -> int:
-        """How many records it has given up by rules since it was started."""
+        """Return the number of records deleted by rules since its start."""
 
     def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
-        """Has it go by other rules, also when it is started again; None: by its option."""
+        """Replace the rules, also for later starts; None restores its option."""
 
 
 class DeletionControl(Protocol):
     """A store's deletions."""
 
     def delete(self, topic: str) -> tuple[int, int]:
-        """Deletes a topic: of how many partitions, and how many records, the store has given up."""
+        """Delete a topic; return the number of its partitions and records at the store."""
 
 
 class RetentionRequest(ActionRequest, frozen=True):
-    """The store's rules of retention, which are replaced first, if the request has some.
+    """Return the store's retention rules, after replacing them if the request has some.
 
-    {v, rules?: [rule, ...], reset?} -> {v, rules: [rule, ...], is_set, given_up}: with ``reset``
-    those of its option count again; ``given_up`` are records since the store was started
+    {v, rules?: [rule, ...], reset?} -> {v, rules: [rule, ...], is_set, given_up}: ``reset``
+    restores those of its option; ``given_up`` is the number of records deleted since the store's
+    start
     """
 
     action: ClassVar[str] = "dafka.retention.v1"
@@ -53,15 +54,15 @@ class RetentionRequest(ActionRequest, frozen=True):
     reset: bool = False
 
     def check(self) -> None:
-        """Rules are rules."""
+        """Check the rules."""
         super().check()
         self.parsed()
 
     def parsed(self) -> tuple[RetentionRule, ...] | None:
-        """The rules.
+        """Parse the rules.
 
         Raises:
-            InvalidRequestError: one is none.
+            InvalidRequestError: one is invalid.
         """
         try:
             return None if self.rules is None else parse_rules(self.rules)
@@ -70,7 +71,7 @@ class RetentionRequest(ActionRequest, frozen=True):
 
 
 class RetentionRules(JsonMessage, frozen=True):
-    """What a store goes by."""
+    """A store's rules in force."""
 
     rules: tuple[str, ...]
     is_set: bool
@@ -78,7 +79,7 @@ class RetentionRules(JsonMessage, frozen=True):
 
 
 class TrimRequest(ActionRequest, frozen=True):
-    """Give up records below offsets, of partitions that the store has; at most to their ends.
+    """Delete records below offsets, of partitions that the store has; at most to their ends.
 
     {v, trims: [[topic, partition, before], ...]} -> {v, earliest: [offset, ...]}, on disk
     """
@@ -90,15 +91,15 @@ class TrimRequest(ActionRequest, frozen=True):
 
 
 class Trimmed(JsonMessage, frozen=True):
-    """Where partitions begin from now on."""
+    """The earliest offsets after a trim."""
 
     earliest: tuple[int, ...]
 
 
 class DeleteRequest(ActionRequest, frozen=True):
-    """Delete what the store has of a topic, and note that, for stores that hear of it later.
+    """Delete a topic, and note that for stores that are away.
 
-    {v, topic} -> {v, partitions, records}, on disk: how many it has given up
+    {v, topic} -> {v, partitions, records}, on disk: the numbers deleted here
     """
 
     action: ClassVar[str] = "dafka.delete.v1"
@@ -106,14 +107,14 @@ class DeleteRequest(ActionRequest, frozen=True):
     topic: str
 
     def check(self) -> None:
-        """The topic is one that users may delete."""
+        """Check that users may delete the topic."""
         super().check()
         if self.topic.startswith(INTERNAL):
             raise InvalidRequestError("topic", self.topic, "is internal, and cannot be deleted")
 
 
 class Deleted(JsonMessage, frozen=True):
-    """What a store has given up."""
+    """The numbers of deleted partitions and records."""
 
     partitions: int
     records: int

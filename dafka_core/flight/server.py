@@ -50,11 +50,11 @@ from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import HostPort, listen
 
 LOOK_S: Final = 0.5
-"""How often a put that waits for the disk looks whether the service ends."""
+"""Interval at which a put that waits for the disk checks for the service's end."""
 
 PATIENCE_S: Final = 1.0
-"""How long a failed put waits for its acknowledgements to leave.  A client may read none before it
-has sent everything: then what it sends is passed over, so that it comes to read the error."""
+"""Time for a failed put's acknowledgements to leave.  A client may read none before it has sent
+everything: then its data is discarded, so that it gets to read the error."""
 
 
 def put(
@@ -64,16 +64,16 @@ def put(
     writer: flight.FlightMetadataWriter,
     caller: Caller,
 ) -> None:
-    """Takes the batches of a client until all of them are on disk or one cannot be taken.
+    """Process the batches of a client until all are on disk or one is refused.
 
     Raises:
-        InvalidRequestError: the descriptor, or a batch, is none of a put.
-        OffsetConflictError: the put does not begin, or go on, at the partition's end.
+        InvalidRequestError: the descriptor, or a batch, is invalid.
+        OffsetConflictError: the put does not begin, or continue, at the partition's end.
         FencedError: another attempt stages there.
         TransactionExistsError: the transaction to be staged, or a newer one, is committed.
-        UnavailableError: there are as many puts as there may be, and none ended in time; or the
-            client sends nothing any more.
-        DafkaError: the store cannot take it.
+        UnavailableError: there are too many puts, and none ended in time; or the client sends
+            nothing any more.
+        DafkaError: the store cannot accept it.
     """
     if descriptor.descriptor_type != flight.DescriptorType.CMD:
         why = "a put's must be a command (docs/flight.md)"
@@ -85,12 +85,12 @@ def put(
         _check_schema(reader.schema)
         end = _Put(context, request).run(reader, writer, stream)
         stream.wait()
-        with contextlib.suppress(*FLIGHT_ERRORS):  # a client that is gone has no use for it
+        with contextlib.suppress(*FLIGHT_ERRORS):  # the client is gone
             writer.write(DurableEnd(end).packed())
 
 
 def _check_start(log: Log, request: PutRequest) -> None:
-    """Raises what ``put`` does unless the put may begin, as far as the log can say."""
+    """Raise the errors of ``put`` that the log can detect before it begins."""
     state = log.transaction_state(request.tp)
     start = request.start
     if not request.attempt:
@@ -109,7 +109,7 @@ def _check_start(log: Log, request: PutRequest) -> None:
 
 
 class _Put:
-    """One put: what the backend has been given, and how far that is on disk."""
+    """One put: the batches passed to the backend, and their durable part."""
 
     def __init__(self, context: ServerContext, request: PutRequest) -> None:
         self._context = context
@@ -126,7 +126,7 @@ class _Put:
         writer: flight.FlightMetadataWriter,
         stream: WatchedStream,
     ) -> int:
-        """Submits all batches and waits until they are on disk; gives the end of them."""
+        """Submit all batches and wait until they are on disk; return their end."""
         acknowledging = threading.Thread(
             target=self._acknowledge, args=(writer,), name="dafka-flight-acks", daemon=True
         )
@@ -172,7 +172,7 @@ class _Put:
             self._count -= 1
             self._size_bytes -= size_bytes
             if failure is not None:
-                # The first one: those after it only tell that something is missing before them.
+                # The first one: later ones only report that something before them is missing.
                 self._failure = self._failure or failure
             else:
                 self._durable = max(self._durable, future.result())
@@ -187,11 +187,12 @@ class _Put:
                 raise self._failure
 
     def _acknowledge(self, writer: flight.FlightMetadataWriter) -> None:
-        """Tells the client up to where its records are on disk, each time that is further.
+        """Send the client the durable end whenever it has grown.
 
-        It has a thread of its own: neither a client that does not read nor one that does not send
-        holds up anything else.  A failure ends the stream at the client's next batch.  A client
-        that sends nothing more would not hear of it, so it is told, and ends the stream itself.
+        In a thread of its own: neither a client that does not read nor one that does not send
+        delays anything else.  A failure ends the stream at the client's next batch.  A client that
+        sends nothing more would not notice it, so it receives a message, and ends the stream
+        itself.
         """
         failed = False
         while not failed:
@@ -203,7 +204,7 @@ class _Put:
             try:
                 writer.write(DurableEnd(self._acknowledged, failed).packed())
             except FLIGHT_ERRORS:
-                return  # the client is gone, as reading from it will tell
+                return  # the client is gone, as reading from it will show
 
     def _has_news(self) -> bool:
         news = self._durable != self._acknowledged or self._failure is not None
@@ -228,7 +229,7 @@ def _batches(reader: flight.MetadataRecordBatchReader, stream: WatchedStream) ->
             if batch is None or not len(batch):
                 continue
             values = batch.column(0)
-            # The client may send any offsets; they must not lead outside of the buffers.
+            # The client may send any offsets; they must not point outside of the buffers.
             values.validate(full=True)
         except StopIteration:
             return
@@ -264,22 +265,21 @@ def _skipped(reader: flight.MetadataRecordBatchReader) -> bool:
     return True
 
 
-# What the service says of topics and partitions: FlightInfos, with tickets to get the records.
+# FlightInfos of topics and partitions, with tickets for their records.
 #
-# Each function raises InvalidRequestError for a request that is none, or is about what is not
-# there.
+# Each function raises InvalidRequestError for an invalid request, or a missing topic or partition.
 
 
 def list_partitions(
     context: ServerContext, criteria: bytes, caller: Caller
 ) -> Iterator[flight.FlightInfo]:
-    """A FlightInfo for each partition."""
+    """Yield a FlightInfo for each partition."""
     found = context.log.partitions(context.parse(Criteria, criteria, caller).topic)
     for held in caller.known(found):
         request = InfoRequest(held.topic, held.partition)
         try:
             descriptor = flight.FlightDescriptor.for_path(*held.tp)
-        except UnicodeEncodeError:  # a path has texts only; JSON escapes octets that are none
+        except UnicodeEncodeError:  # a path must be text; JSON escapes other bytes
             descriptor = flight.FlightDescriptor.for_command(request.packed())
         yield _info(context, request, descriptor, [held.tp], caller.peer)
 
@@ -287,7 +287,7 @@ def list_partitions(
 def info(
     context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
 ) -> flight.FlightInfo:
-    """The FlightInfo of a topic, with an endpoint for each partition, or of a partition."""
+    """Return the FlightInfo of a topic, with an endpoint for each partition, or of a partition."""
     request = _parse(context, descriptor, caller)
     return _info(context, request, descriptor, _partitions(context, request), caller.peer)
 
@@ -295,7 +295,7 @@ def info(
 def schema(
     context: ServerContext, descriptor: flight.FlightDescriptor, caller: Caller
 ) -> flight.SchemaResult:
-    """The schema of the batches that ``info``'s tickets get."""
+    """Return the schema of the batches for ``info``'s tickets."""
     request = _parse(context, descriptor, caller)
     _partitions(context, request)
     return flight.SchemaResult(schema_of(request.columns))
@@ -320,7 +320,7 @@ def _parse(
 
 
 def _partitions(context: ServerContext, request: InfoRequest) -> list[TopicPartition]:
-    """The partitions that are meant; at least one."""
+    """Return the requested partitions; at least one."""
     if request.partition is None:
         member, name = "topic", request.topic
         found = [held.tp for held in context.log.partitions(name)]
@@ -384,10 +384,10 @@ def _ticket(request: InfoRequest, held: PartitionStatistics) -> bytes:
 
 
 CLOSE_GRACE_S: Final = 0.2
-"""How long streams may go on when the service closes; then their connections are broken."""
+"""Time for streams to end when the service closes; then their connections are broken."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""How long closing takes at most, whatever the store or the disk below it waits for."""
+"""The longest duration of closing, even if the store or its disk hangs."""
 
 _log = logging.getLogger("dafka.store")
 
@@ -396,18 +396,18 @@ class FlightService(ProcessBound):
     """Serves a store from construction until ``close``, over TCP and, for its machine, a socket.
 
     Args:
-        context: the store, as the requests' handlers see it.
+        context: the store, for the requests' handlers.
         bind_host: address to listen at, and to be reached at.
         port: 0 lets the system choose.
-        socket_path: where to listen for this machine; None for nowhere.
+        socket_path: the socket for clients on this machine; None for none.
 
     Attributes:
-        context: as it was given.
-        port: the one listened at.
-        location: where the store is.
+        context: as given.
+        port: the chosen port.
+        location: the store's location.
 
     Raises:
-        ConfigError: host, port or path cannot be listened at.
+        ConfigError: host, port or path cannot be used.
         StoreError: the log's directory cannot be written.
     """
 
@@ -448,7 +448,7 @@ class FlightService(ProcessBound):
             raise
 
     def close(self) -> None:
-        """Ends all streams, also those of clients that hold still.  May be repeated."""
+        """End all streams, also those of stalled clients.  Idempotent."""
         with self._close_lock:
             self.context.closing.set()
             servers, self._servers = self._servers, []
@@ -468,7 +468,7 @@ class FlightService(ProcessBound):
                 _remove_socket(self._socket_path)
 
     def on_forked(self) -> None:
-        """Takes from the child's end the calls by which pyarrow would end the parent's servers."""
+        """Remove pyarrow's exit handlers from a child, which would end the parent's servers."""
         references = [*map(weakref.getweakrefs, vars(self).get("_servers", ()))]
         for reference in itertools.chain(*references):
             if isinstance(finalizer := reference.__callback__, weakref.finalize):
@@ -486,7 +486,7 @@ class FlightService(ProcessBound):
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Listens at one location, and has the handlers answer in gRPC's threads."""
+    """Listens at one location; the handlers answer in gRPC's threads."""
 
     def __init__(self, location: str, served: ServerContext) -> None:
         self._served = served
@@ -520,7 +520,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             return server_get.get(self._served, ticket.ticket, caller)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        # Its stream is counted by itself: a put that stands still does not keep its connection.
+        # Its stream is counted by itself: a stalled put does not keep its connection.
         with refusing():
             put(self._served, descriptor, reader, writer, self._caller(context))
 
@@ -536,7 +536,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         caller, body = self._caller(context), action.body.to_pybytes()
         answers = server_actions.act(self._served, action.type, body, caller)
         with self._serving(context):
-            # Some wait for long; nobody needs to watch them meanwhile.
+            # Some wait for long, and need no watching meanwhile.
             first = list(itertools.islice(answers, 1))
         what = f"action {action.type[:100]}"
         stream = WatchedStream(self._served.watch, None, caller.peer, what, caller.check)
@@ -557,7 +557,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
 
 def _check_port(host: str, port: int) -> None:
-    """Raise ConfigError if it cannot be bound; gRPC would write to stderr."""
+    """Raise ConfigError if the port cannot be used; gRPC would write to stderr."""
     if "%" in host:
         why = f"Arrow Flight cannot listen at the link-local address {host}: set host to another "
         raise ConfigError("flight_port", port, why + f"address, or flight_port to {FLIGHT_OFF}")
@@ -569,7 +569,7 @@ def _check_port(host: str, port: int) -> None:
 
 
 def _remove_socket(path: str) -> None:
-    """Removes the socket that an earlier store has left; nothing else."""
+    """Remove the socket of an earlier store, and nothing else."""
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(Path(path).lstat().st_mode):
             Path(path).unlink()

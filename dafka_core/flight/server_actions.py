@@ -65,25 +65,25 @@ from dafka_core.storage.head_changes import Topics
 from dafka_core.storage.leases import MAX_LEASES
 
 WATCH_STEP_S: Final = 0.5
-"""How often a watch looks whether its client is there, and the service open."""
+"""Interval at which a watch checks its client, and the service."""
 
 TURN_S: Final = 0.1
-"""How long a watch waits where there are as many as may be.  A client that is refused asks again
-and again, as often as it likes, so it is told soon."""
+"""Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
+so it is refused soon."""
 
 
 def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iterator[HeadsSince]:
-    """What has changed since the request's cursor; at the latest when its time has passed.
+    """Yield the changes since the request's cursor, at the latest after its timeout.
 
     Raises:
-        UnavailableError: as many watch as may at one time.
+        UnavailableError: there are too many watches.
     """
     topics = None if request.topics is None else frozenset(request.topics)
     session = context.location.session
     known = _number(request.cursor, session)
     if known is not None and request.timeout_s:
         _wait_for_changes(context, known, topics, request.timeout_s, caller)
-    # The cursor first: what changes meanwhile is told twice and not never.
+    # The cursor first: changes in between are reported twice instead of never.
     cursor = f"{session}:{context.log.changes.number}"
     found = None if known is None else _changed(context, known, topics)
     complete = found is None
@@ -93,7 +93,7 @@ def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iter
 
 
 def _number(cursor: str, session: str) -> int | None:
-    """The change that a cursor stands for; None if it is of another start of the store, or none."""
+    """Return the change of a cursor; None if it is invalid or of an earlier start of the store."""
     begin, _, number = cursor.partition(":")
     return int(number) if begin == session and number.isascii() and number.isdigit() else None
 
@@ -117,11 +117,11 @@ def _wait_for_changes(
 
 
 def _changed(context: ServerContext, known: int, topics: Topics) -> list[PartitionInfo] | None:
-    """What is held of the partitions that have changed; None where that does not say it all."""
+    """Return the changed partitions' offsets; None if the changes are not known completely."""
     if context.log.changes.since(known, topics) == []:
-        return []  # no look at the tables
+        return []  # without reading the tables
     with context.log.snapshot() as snapshot:
-        # Not before: all that has changed together with what the snapshot shows must be among it.
+        # Not before: all changes made together with those in the snapshot must be included.
         changed = context.log.changes.since(known, topics)
         if changed is None:
             return None
@@ -131,7 +131,7 @@ def _changed(context: ServerContext, known: int, topics: Topics) -> list[Partiti
 
 
 WAIT_STEP_S: Final = 0.5
-"""How often an action that waits looks whether its client is there, and the service open."""
+"""Interval at which a waiting action checks its client, and the service."""
 
 _TOO_MANY_LEASES: Final = (
     f"{MAX_LEASES} leases are held, as many as may be; read over Flight, or later"
@@ -139,22 +139,22 @@ _TOO_MANY_LEASES: Final = (
 
 
 class Action(NamedTuple):
-    """The class of an action's request, which has the action's name, and what answers it."""
+    """The class of an action's request, which has the action's name, and its handler."""
 
     request: type[ActionRequest]
     answers: Callable[[ServerContext, Any, Caller], Iterable[JsonMessage]]
 
 
 def descriptions() -> list[tuple[str, str]]:
-    """What a client is told of each action: its name, and its request's docstring."""
+    """Return the name and description of each action, for clients."""
     return [(name, cleandoc(each.request.__doc__ or "")) for name, each in ACTIONS.items()]
 
 
 def act(context: ServerContext, name: str, body: bytes, caller: Caller) -> Iterator[bytes]:
-    """The results of an action.
+    """Yield the results of an action.
 
     Raises:
-        InvalidRequestError: there is no such action, or its body is none.
+        InvalidRequestError: the action is unknown, or its body is invalid.
         DafkaError: the action failed.
     """
     action = ACTIONS.get(name)
@@ -287,7 +287,8 @@ def _lease_many(
     try:
         blocks: list[tuple[int, int, int, int]] = []
         for number, (asked, placed) in enumerate(zip(request.ranges, found, strict=False)):
-            # Who asks for many asks again for one that is not held, and is told why then.
+            # A client that asks for many asks again for one that is not held, and gets the reason
+            # then.
             with contextlib.suppress(DataLossError, UnavailableError):
                 check_held(placed.held, asked.tp, asked.start, asked.end)
                 check_history(placed.history, asked)
@@ -329,7 +330,7 @@ def _delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> I
 
 
 def _done(context: ServerContext, future: Future[None]) -> Done:
-    """Waits until it is on disk, even if the client has gone meanwhile."""
+    """Wait for the disk, even if the client has gone meanwhile."""
     while not wait([future], WAIT_STEP_S).done:
         context.check_open()
     future.result()

@@ -1,4 +1,4 @@
-"""What the handlers of requests share: the store, its limits, and the streams that it watches."""
+"""The context shared by request handlers: the store, its limits, and the watched streams."""
 
 from __future__ import annotations
 
@@ -45,34 +45,33 @@ from dafka_core.storage import Log
 from dafka_core.system.closing import Closing
 from dafka_core.system.hosts import host_port
 
-# Ends streams whose clients neither take nor send anything any more.
+# Ends streams whose clients neither receive nor send anything any more.
 #
-# A handler whose client stands still waits inside gRPC, which neither tells it nor can be told to
-# stop, so the watch gives the stream's permit back from a thread of its own. The handler's
-# thread, and the one batch that it has in hand, last until the connection ends or the client goes
-# on (and is refused). The watch therefore also breaks the connection, as soon as nothing else
-# goes through it.
+# A handler whose client is stalled waits inside gRPC, which neither reports it nor can be
+# interrupted, so the watch returns the stream's permit from a thread of its own. The handler's
+# thread, and its one batch, last until the connection ends or the client continues (and is
+# refused). The watch therefore also breaks the connection, as soon as no other call uses it.
 
 
 AGAIN_S: Final = 1.0
-"""How often the watch looks again whether it may break an idle stream's connection: none on which
-a client may still be taking the end of another stream."""
+"""Interval of checks for an idle stream's connection that can be broken: none on which a client may
+still be receiving the end of another stream."""
 
 _log = logging.getLogger("dafka.store")
 
 
 class WatchedStream(CallDeadline):
-    """One stream; a context.  ``wait`` and ``go_on`` surround what the client is waited for.
+    """One stream; a context.  ``wait`` and ``go_on`` enclose waits for the client.
 
     Args:
-        permit: given back when the stream is idle, if it has one.
+        permit: returned when the stream is idle, if it has one.
         peer: the client, as gRPC names it.
-        what: the stream, for people.
-        check: raises when the client may have no more of it.
+        what: the stream, for messages.
+        check: raises when the client may receive no more of it.
 
     Attributes:
-        is_ended: whether the permit was taken from it.
-        idle_s: how long the client may take nothing.
+        is_ended: true after the permit was taken from it.
+        idle_s: the client's timeout.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class WatchedStream(CallDeadline):
         what: str,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        # Not in a cycle: a stream that gRPC drops before it began gives its permit back at once.
+        # No cycle: a stream that gRPC drops before it began returns its permit at once.
         own = weakref.proxy(self)
         super().__init__(watch.watchdog, limits.IDLE_S, lambda: watch.on_idle(own))
         self.peer = peer
@@ -99,17 +98,17 @@ class WatchedStream(CallDeadline):
         return self.start()
 
     def wait(self, size_bytes: int = 0) -> None:
-        """From now on the client is waited for, to take so many bytes or to send some."""
+        """Note the start of a wait for the client to receive this many bytes, or to send some."""
         patience_s = self.idle_s + size_bytes / limits.SLOWEST_BYTES_S
         self.timeout_s = AGAIN_S if self.expired else patience_s
         super().wait()
 
     def go_on(self) -> None:
-        """The client has taken them, or sent some.
+        """Note that the client has received them, or sent some.
 
         Raises:
-            UnavailableError: it has taken so long that the stream was ended.
-            DafkaError: it may have no more, or send no more.
+            UnavailableError: the stream was ended by the timeout.
+            DafkaError: it may receive or send no more.
         """
         super().go_on()
         if self.expired:
@@ -117,7 +116,7 @@ class WatchedStream(CallDeadline):
         self._check()
 
     def close(self) -> None:
-        """Ends the stream; may be repeated."""
+        """End the stream.  Idempotent."""
         self._deadline = None
         self._watch.streams.discard(self)
         if not self.expired:
@@ -126,27 +125,27 @@ class WatchedStream(CallDeadline):
         self.end()
 
     def end(self) -> None:
-        """Gives the permit back."""
+        """Return the permit."""
         self.is_ended = True
         for each in self._held:
             each.close()
 
     def hold(self, held: Closing) -> None:
-        """Has something be given back with the permit, in the watch's thread if need be."""
+        """Close an object with the permit, in the watch's thread if necessary."""
         self._held.append(held)
 
     @property
     def why(self) -> str:
-        """Why it is ended."""
+        """Return the reason of the end."""
         return f"its client took nothing and sent nothing for {self.idle_s:g} s"
 
 
 class StreamWatch:
-    """The streams and calls that a service has under way, and the end of those that are idle.
+    """The streams and calls of a service, and the end of idle ones.
 
     Attributes:
         addresses: of the socket for clients on this machine.
-        streams: those under way, idle ones included.
+        streams: the current ones, with idle ones.
     """
 
     def __init__(self) -> None:
@@ -159,7 +158,7 @@ class StreamWatch:
 
     @contextlib.contextmanager
     def calling(self, peer: str) -> Iterator[None]:
-        """Notes that a client's call is under way: its connection is not to be broken."""
+        """Note that a client's call is running: its connection must not be broken."""
         with self._lock:
             self._calls[peer] += 1
         try:
@@ -172,7 +171,7 @@ class StreamWatch:
             self.note_end(peer)
 
     def note_end(self, peer: str) -> None:
-        """A call or stream of a client has ended here; what it was sent may be on its way."""
+        """Note that a call or stream has ended here; its last data may still be on the way."""
         now = time.monotonic()
         with self._lock:
             self._ended_at = {
@@ -182,13 +181,13 @@ class StreamWatch:
             } | {peer: now}
 
     def on_idle(self, stream: WatchedStream) -> None:
-        """Gives the permit of an idle stream back, and ends the stream if it can (its thread)."""
+        """Return the permit of an idle stream, and end the stream if possible (its thread)."""
         if not stream.is_ended:
             stream.end()
             _log.warning("the %s by %s is ended: %s", stream.what, stream.peer, stream.why)
         streams = list(self.streams)
         idle = sum(each.expired for each in streams)
-        # Over the socket all clients have one name: nothing tells their connections apart.
+        # Over the socket all clients have one name: their connections cannot be told apart.
         is_shared = (
             self._calls[stream.peer]
             or self._ended_at.get(stream.peer, -inf) > time.monotonic() - AGAIN_S
@@ -208,54 +207,54 @@ def _accepted_at(connection: socket.socket) -> object:
 
 
 def _address(peer: str) -> Address:
-    """Of a peer like ``ipv4:127.0.0.1:5`` or ``ipv6:%5B::1%5D:5``."""
+    """Parse a peer like ``ipv4:127.0.0.1:5`` or ``ipv6:%5B::1%5D:5``."""
     return normal(host_port(urllib.parse.unquote(peer.partition(":")[2])))
 
 
 LOOK_S: Final = 0.5
-"""How often who waits for its turn looks whether its client is there, and the service open."""
+"""Interval at which a queued stream checks its client, and the service."""
 
 START_TIMEOUT_S: Final = 10.0
-"""How long a request waits for the service to know where it listens."""
+"""Time that a request waits for the service to know its port."""
 
 R = TypeVar("R", bound=Request)
 
 
 class StoreBackend(Protocol):
-    """Where the service writes: a node's ``AppendQueue``.  Each future is done on disk, synced."""
+    """The service's writer: a node's ``AppendQueue``.  Each future completes on disk, synced."""
 
     def put(self, batch: RecordBatch) -> Future[int]:
-        """Appends at the partition's end, which the future gives anew; may wait for room."""
+        """Append at the partition's end, which the future returns; may block."""
 
     def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
-        """Stages records; the future gives the end of what is staged.  May wait for room."""
+        """Stage records; the future returns the end of the staged records.  May block."""
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
-        """Makes what was staged visible, all of it or nothing."""
+        """Make staged records visible, all or none."""
 
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
-        """Gives up what attempts have staged."""
+        """Discard attempts' staged records."""
 
     def forget(self, store: str) -> Future[None]:
-        """Forgets another store, which is gone for ever."""
+        """Forget another store."""
 
     def wait(
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None
     ) -> int:
-        """Waits for records, and for the transaction; gives the partition's end on disk."""
+        """Wait for records, and for the transaction; return the partition's end on disk."""
 
 
 class ServerContext:
-    """The store behind the service, and how much it does at one time.
+    """The store behind the service, and the service's limits.
 
     Attributes:
-        log: what is read.
-        backend: what is written to.
-        location: where the store is; complete when the service has ``started``.
-        gets, puts, waits, watches, commits, backups: how many of each there are at one time.
-        peers: gives the nodes that the store hears of.
-        keys: by which clients and the store know each other; None: all may do everything.
-        watch: ends streams that are idle.
+        log: for reading.
+        backend: for writing.
+        location: the store's; complete when the service has ``started``.
+        gets, puts, waits, watches, commits, backups: limiters of each kind.
+        peers: returns the nodes discovered by the store.
+        keys: the store's and its clients'; None: all clients may do everything.
+        watch: ends idle streams.
         closing: set when the service ends.
     """
 
@@ -281,26 +280,26 @@ class ServerContext:
         self.watch = StreamWatch()
         self._other_stores = other_stores
         self.retention: RetentionControl | None = None
-        """What the store keeps; it has it before it serves."""
+        """The store's retention; set before it serves."""
         self.deletions: DeletionControl | None = None
-        """What was deleted; the same."""
+        """The store's deletions; set before it serves."""
         self.peers = peers
         self.keys = keys
         self.started = threading.Event()
         self.closing = threading.Event()
 
     def check_open(self) -> None:
-        """Raises UnavailableError when the service ends."""
-        # gRPC listens before the port is known, so the first request may come too early.
+        """Raise UnavailableError when the service ends."""
+        # gRPC listens before the port is known, so the first request may arrive too early.
         if self.closing.is_set() or not self.started.wait(START_TIMEOUT_S):
             raise UnavailableError(CLOSING, "the store is about to end; ask another one")
 
     def parse(self, kind: type[R], packed: bytes, caller: Caller) -> R:
-        """The request that a client has sent, which it may make.
+        """Parse a client's request, and check its permission.
 
         Raises:
-            InvalidRequestError: it is none.
-            NotAllowedError: it may not make it.
+            InvalidRequestError: it is invalid.
+            NotAllowedError: the client may not make it.
             UnavailableError: another store is meant, or the service ends.
         """
         self.check_open()
@@ -313,7 +312,7 @@ class ServerContext:
         return request
 
     def held(self, topics: Sequence[str] | None, caller: Caller) -> list[PartitionInfo]:
-        """What the store holds of these topics, or of all that a client may know of."""
+        """Return the store's offsets of these topics, or of all that a client may know."""
         if topics is None:
             return caller.known(self.log.partitions())
         each_once = dict.fromkeys(topics)
@@ -323,22 +322,22 @@ class ServerContext:
     def stream(
         self, limiter: StreamLimiter, caller: Caller, what: str, waited_s: float = 0.0
     ) -> WatchedStream:
-        """A stream for a client, when it is its turn; it may have waited before.
+        """Open a stream for a client, in its turn; it may have waited before.
 
         Raises:
-            UnavailableError: there are as many as there may be.
+            UnavailableError: there are too many.
         """
         with self.watch.calling(caller.peer):
             permit = limiter.take(caller.is_gone, waited_s=waited_s)
         return WatchedStream(self.watch, permit, caller.peer, what, caller.check)
 
     def locations_for(self, peer: str) -> tuple[str, ...]:
-        """The locations that a client can reach: over TCP it may be on another machine."""
+        """Return the locations that a client can reach: over TCP it may be on another machine."""
         locations = self.location.locations
         return locations if peer.startswith("unix") else locations[-1:]
 
     def store_locations(self) -> list[StoreLocation]:
-        """The stores whose locations are known, this one first."""
+        """Return the stores with known locations, this one first."""
         others = list(self._other_stores().items())  # a copy: the store's loop changes it
         return [
             self.location,
@@ -347,10 +346,10 @@ class ServerContext:
 
 
 class StreamLimiter:
-    """Permits for ``count`` streams of one kind, in the order of asking first.  Thread-safe.
+    """Permits for ``count`` streams of one kind, first come, first served.  Thread-safe.
 
     Args:
-        check: raises when there is no use in waiting any more.
+        check: raises when waiting has become useless.
     """
 
     def __init__(self, what: str, count: int, check: Callable[[], None] = lambda: None) -> None:
@@ -358,25 +357,25 @@ class StreamLimiter:
         self._what = what
         self._check = check
         # Not a semaphore: the garbage collection may close a permit in a thread that is about to
-        # take another one.  This queue can be put to even then.
+        # take another one.  This queue accepts entries even then.
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(count):
             self._free.put(None)
         self._lock = threading.Lock()
-        # Since when each waits, and what is set when it is the first.
+        # The start of each wait, and the event for the first in the queue.
         self._line: list[tuple[float, threading.Event]] = []
         self._given_at = -math.inf
         self.refused_count = self.sent_bytes = 0
-        """Streams that found no place; what those that did have sent."""
+        """Streams refused; bytes sent by the others."""
 
     @property
     def free(self) -> int:
-        """How many permits are left."""
+        """Return the number of free permits."""
         return self._free.qsize()
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Return the length of the queue."""
         return len(self._line)
 
     def take(
@@ -385,15 +384,15 @@ class StreamLimiter:
         timeout_s: float | None = None,
         waited_s: float = 0.0,
     ) -> StreamPermit:
-        """A permit; waits for one until all who came before have theirs.
+        """Return a permit, after all earlier callers have theirs.
 
         Args:
-            is_gone: says whether nobody wants it any more.
-            timeout_s: how long to wait; ``limits.QUEUE_S`` without it.
-            waited_s: how long it has waited before, in vain.
+            is_gone: returns True if the caller needs it no more.
+            timeout_s: ``limits.QUEUE_S`` by default.
+            waited_s: time waited in vain before.
 
         Raises:
-            UnavailableError: none came free in time, too many wait, or nobody wants it any more.
+            UnavailableError: none became free in time, too many wait, or the caller has gone.
         """
         waiting_s = limits.QUEUE_S if timeout_s is None else min(timeout_s, limits.QUEUE_S)
         asked_at = time.monotonic()
@@ -429,7 +428,7 @@ class StreamLimiter:
                     self._line[0][1].set()
 
     def add_sent(self, size_bytes: int) -> None:
-        """Counts what a stream sends."""
+        """Count bytes sent by a stream."""
         with self._lock:
             self.sent_bytes += size_bytes
 
@@ -445,18 +444,17 @@ class StreamLimiter:
 
 
 class StreamPermit(Closing):
-    """A permit; it is given back by ``close``, or when nothing refers to it.
+    """A permit; returned by ``close``, or when nothing refers to it.
 
-    gRPC may drop a stream that it has never asked for anything: no ``finally`` of a generator
-    runs then.
+    gRPC may drop a stream without reading from it: no ``finally`` of a generator runs then.
     """
 
     def __init__(self, free: queue.SimpleQueue[None]) -> None:
-        # A list gives its item to one thread only: the watch may close what the handler closes.
+        # A list gives its item to one thread only: the watch and the handler may both close it.
         self._held = [free]
 
     def close(self) -> None:
-        """Gives the permit back; a second call does nothing."""
+        """Return the permit.  Idempotent."""
         with contextlib.suppress(IndexError):
             self._held.pop().put(None)
 

@@ -50,7 +50,7 @@ from dafka_core.system.distribution import this_version
 
 
 def back_up(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """The entries of the log at one moment, which lasts as long as the stream."""
+    """Stream the entries of a consistent view of the log, which lasts as long as the stream."""
     request = context.parse(BackupRequest, ticket, caller)
     stream = context.stream(context.backups, caller, "backup")
     return flight.GeneratorStream(SCHEMA, _backup_batches(context, request, stream))
@@ -59,7 +59,7 @@ def back_up(context: ServerContext, ticket: bytes, caller: Caller) -> flight.Fli
 def check_log(
     context: ServerContext, request: CheckRequest, caller: Caller
 ) -> Iterator[LogChecked]:
-    """What of some partitions is damaged, or of what lies beside records."""
+    """Yield the damage of some partitions, or of data beside records."""
     look = partial(_look, context)
     done = Checked()
     with context.backups.take(caller.is_gone):
@@ -75,7 +75,7 @@ def check_log(
 
 
 def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:
-    """The links of some partitions."""
+    """Yield the links of some partitions."""
     look = partial(_look, context)
     for tp in request.partitions:
         found = links_of(look, tp, newest=request.newest)
@@ -83,7 +83,7 @@ def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iter
             if caller.is_gone():
                 return
             yield FoundLinks(part)
-    yield FoundLinks(())  # the end, also where there are none
+    yield FoundLinks(())  # the end, also without links
 
 
 @contextmanager
@@ -108,9 +108,9 @@ def _backup_batches(
 
 
 class _Moment(Closing):
-    """The log at one moment, which the watch's thread ends where a client takes nothing.
+    """A consistent view of the log, which the watch's thread ends if a client is stalled.
 
-    The handler's thread waits inside gRPC then, maybe for ever, and LMDB would use no page again.
+    The handler's thread waits inside gRPC then, perhaps for ever, and LMDB would reuse no page.
     """
 
     def __init__(self, snapshot: Snapshot, request: BackupRequest) -> None:
@@ -120,7 +120,7 @@ class _Moment(Closing):
         self._batches = batches(entries(snapshot.tables, known, {"dafka": this_version()}))
 
     def batch(self) -> pa.RecordBatch | None:
-        """The next entries; None at the end, also after ``close``."""
+        """Return the next entries; None at the end, also after ``close``."""
         with self._lock:
             return None if self._snapshot is None else next(self._batches, None)
 
@@ -132,9 +132,9 @@ class _Moment(Closing):
 
 
 def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: int) -> None:
-    """Raises DataLossError unless the records from ``start`` up to ``end`` are held.
+    """Raise DataLossError unless the records from ``start`` to ``end`` are held.
 
-    Its ``available`` is the first offset held where the range begins before it, else None; its
+    Its ``available`` is the first offset held if the range begins before it, else None; its
     ``wanted`` is the first offset of the range that is not held.
     """
     if held is None:
@@ -148,10 +148,10 @@ def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: 
 
 
 def check_history(history: History, request: RangeRequest | AskedRange) -> None:
-    """Sees that a log's records are of the history that the caller has heard of.
+    """Check that a log's records are of the history known to the caller.
 
     Raises:
-        HistoryChangedError: a newer producer has taken over from the one heard of.
+        HistoryChangedError: a newer producer has replaced the known one.
         UnavailableError: the log has no records of that one yet.
     """
     for life, end in ((request.after, request.start), (request.life, request.end)):
@@ -166,18 +166,18 @@ def check_history(history: History, request: RangeRequest | AskedRange) -> None:
 
 
 MAX_SCANNED_BYTES: Final = 64 << 20
-"""What is looked at for one batch: a client hears of the store every tenth of a second or so, also
-where nothing fits."""
+"""Bytes scanned for one batch: a client receives something every tenth of a second or so, also if
+nothing matches."""
 
 PIECE_BYTES: Final = 1 << 20
 """What is looked at between two checks that the client still waits: a second at most."""
 
 MAX_SCANNED_BLOCKS: Final = 64
-"""Each costs more than its size says where it is small."""
+"""Small blocks cost more than their size."""
 
 
 def get_where(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """The batches that a ticket with a condition asks for; see ``server_get.get``."""
+    """Stream the batches for a ticket with a condition; see ``server_get.get``."""
     request = context.parse(GetWhereRequest, ticket, caller)
     stream = context.stream(context.gets, caller, f"get of {request.tp}")
     with context.log.snapshot() as snapshot:
@@ -194,7 +194,7 @@ def _matched_batches(
     stream: WatchedStream,
     caller: Caller,
 ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Batches with their metadata; between two of them the store keeps no block."""
+    """Yield batches with their metadata; between two of them the store keeps no block."""
     at, where = request.start, Where.parse(request.where)
     with stream:
         while at < request.end:
@@ -213,7 +213,7 @@ def _matched_batches(
 def _kept_from(
     context: ServerContext, request: GetWhereRequest, where: Where, at: int, caller: Caller
 ) -> KeptRecords:
-    """What is kept of the range from there on, as much as goes into one batch.
+    """Return the matching records of the range from there on, for one batch.
 
     Raises:
         UnavailableError: the client has gone, or the service ends.
@@ -250,12 +250,12 @@ def _check_condition(snapshot: Snapshot, request: GetWhereRequest, at: int) -> N
 
 
 def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """The batches that a ticket asks for.
+    """Stream the batches for a ticket.
 
     Raises:
-        InvalidRequestError: the ticket is none.
-        DataLossError: the range is not held, or not of the history that was asked for.
-        UnavailableError: there are as many streams as there may be, and none ended in time.
+        InvalidRequestError: the ticket is invalid.
+        DataLossError: the range is not held, or of another history.
+        UnavailableError: there are too many streams, and none ended in time.
     """
     match ticket_version(ticket):
         case GetManyRequest.json_version:
@@ -276,10 +276,10 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
 def _batches(
     context: ServerContext, request: GetRequest, schema: pa.Schema, stream: WatchedStream
 ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Batches with their metadata.
+    """Yield batches with their metadata.
 
-    Between two of them the store keeps nothing but a copy of the block they are cut from: a
-    client may read slowly.  One that does not read at all is given up.
+    Between two of them the store keeps only a copy of the block they are cut from: a client may
+    read slowly.  A stalled one is given up.
     """
     at = request.start
     with stream:
@@ -306,7 +306,7 @@ def _block_at(context: ServerContext, request: GetRequest, at: int) -> RecordBat
 
 
 def get_many(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightDataStream:
-    """The batches that a ticket of many ranges asks for; see ``get``."""
+    """Stream the batches for a ticket of many ranges; see ``get``."""
     request = context.parse(GetManyRequest, ticket, caller)
     stream = context.stream(context.gets, caller, f"get of {len(request.ranges)} ranges")
     schema = schema_of(request.columns)
@@ -333,7 +333,7 @@ def _many_batches(
 
 
 class _Place(NamedTuple):
-    """Where a get of many ranges is: at an offset of the range with this number."""
+    """The progress of a get of many ranges: an offset of the range with this number."""
 
     number: int
     at: int
@@ -362,9 +362,10 @@ def _parts_at(
 
 
 def _held_blocks(snapshot: Snapshot, asked: AskedRange, at: int) -> Iterator[RecordBatch]:
-    """The blocks of a range from ``at`` on; none where it is not held as it is meant.
+    """Yield the blocks of a range from ``at`` on; none if it is not held or of another history.
 
-    Who asks for many ranges asks for such a one again, alone or elsewhere, and is told why then.
+    A client that asks for many ranges asks for such a one again, alone or elsewhere, and gets the
+    reason then.
     """
     try:
         _check(snapshot, asked, at)

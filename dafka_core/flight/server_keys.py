@@ -48,20 +48,20 @@ from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import ADMIN, EVERYBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
 
-# Who may ask a store for what over Arrow Flight: each kind of request is in one table.
+# Permissions required by each kind of request, in one table.
 #
-# One that is not in it is served to nobody where there are keys.
+# With keys, a request that is not in it is always refused.
 
 
 Need = Callable[[Permissions, Any], str]
-"""What of a request its sender may not do; empty if it may do all."""
+"""Returns the part of a request that its sender may not do; empty if it may do all."""
 
 
 def authorize(owner: Permissions, request: Request) -> None:
-    """Lets a request pass that the owner of a key may make.
+    """Check a request against the permissions of a key's owner.
 
     Raises:
-        NotAllowedError: it may not.
+        NotAllowedError: it may not make the request.
     """
     need = NEEDS.get(type(request))
     asked = f"ask for {type(request).__name__}" if need is None else need(owner, request)
@@ -80,7 +80,7 @@ def _reads(owner: Permissions, request: Request) -> str:
 
 
 def _knows(owner: Permissions, request: Request) -> str:
-    """Of those who name no topic the answer is about what they may know."""
+    """Requests without topics are answered with the topics that the owner may know."""
     topics = _topics(request)
     return next((f"know of {quoted(each)}" for each in topics if not owner.may_know(each)), "")
 
@@ -163,11 +163,11 @@ NEEDS: Final[dict[type[Request], Need]] = {
     StoresRequest: _anything,
     DescribeRequest: _anything,
 }
-"""What each kind of request needs of a key."""
+"""The required permission of each kind of request."""
 
 
 MIDDLEWARE: Final = "keys"
-"""By this name pyarrow hands over who asks."""
+"""The name under which pyarrow passes the caller."""
 
 _ANONYMOUS: Final = (
     "it lets in owners of keys only: set secret_key_file and allowed_keys (docs/security.md)"
@@ -179,11 +179,11 @@ _UNKNOWN: Final = (
 
 
 class OfTopic(Protocol):
-    """Something about a topic."""
+    """An object with a topic."""
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """Return its name."""
 
 
 T = TypeVar("T", bound=OfTopic)
@@ -192,10 +192,10 @@ _log = logging.getLogger("dafka.security")
 
 
 class ServerKeys:
-    """A store's own key, and those of its clients as they are now.  Thread-safe.
+    """A store's own key, and its clients', reread when they change.  Thread-safe.
 
     Raises:
-        ConfigError: the keys are wrong, or clients could not trust this store by them.
+        ConfigError: the keys are invalid, or clients could not trust this store by them.
     """
 
     def __init__(self, files: KeyFiles) -> None:
@@ -218,15 +218,15 @@ class ServerKeys:
             why = f"{known.name}.key {error}: {cure}"
             raise ConfigError("allowed_keys", files.allowed_keys, why) from None
         self.refusal_count = 0
-        """Requests without a key that is allowed, or beyond what the key allows."""
+        """Requests without an allowed key, or beyond its permissions."""
         self._lock = threading.Lock()
         self._said = LogThrottle()
 
     def owner(self, said: str) -> Permissions:
-        """Who says a token, and what he may do now.
+        """Return the present permissions of a token's owner.
 
         Raises:
-            UnavailableError: nobody who is let in does.
+            UnavailableError: the token is unknown.
         """
         with self._lock:
             self._allowed.look(time.monotonic())
@@ -236,7 +236,7 @@ class ServerKeys:
         return found.permissions
 
     def note_refusal(self, what: str, peer: str) -> None:
-        """Counts what was refused, and says it now and then."""
+        """Count a refusal, and log it at intervals."""
         with self._lock:
             self.refusal_count += 1
         if self._said.is_new(what):
@@ -245,14 +245,14 @@ class ServerKeys:
 
 
 class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Lets in calls with a token that is known, and no others, whatever they ask for."""
+    """Accepts calls with a known token, and no others, for any request."""
 
     def __init__(self, keys: ServerKeys) -> None:
         super().__init__()
         self._keys = keys
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Token:
-        """Pyarrow calls it before anything else of a call."""
+        """Read a call's token; pyarrow calls this first."""
         values = headers.get(HEADER, [""])
         said = str(values[0]).removeprefix(SCHEME)
         try:
@@ -264,7 +264,7 @@ class TokenReader(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 
 
 class _Token(flight.ServerMiddleware):  # type: ignore[misc]
-    """What a call has said."""
+    """The token of a call."""
 
     def __init__(self, said: str) -> None:
         super().__init__()
@@ -272,9 +272,9 @@ class _Token(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class Caller:
-    """The client of one request: its name in gRPC, and what it may do as long as that is served.
+    """The client of one request: its name in gRPC, and its permissions during the request.
 
-    Without ``keys`` everybody may do everything.
+    Without ``keys`` all clients may do everything.
     """
 
     def __init__(self, context: Any, keys: ServerKeys | None) -> None:
@@ -287,7 +287,7 @@ class Caller:
 
     @property
     def owner(self) -> Permissions:
-        """Who it is, as the keys are now.
+        """Return its present permissions.
 
         Raises:
             UnavailableError: its key is not allowed any more.
@@ -295,7 +295,7 @@ class Caller:
         return EVERYBODY if self._keys is None else self._keys.owner(self._said)
 
     def allow(self, request: Request) -> None:
-        """Lets a request pass, from now on as long as ``check`` does.
+        """Check a request, now and whenever ``check`` is called.
 
         Raises:
             NotAllowedError: its key does not allow that.
@@ -305,7 +305,7 @@ class Caller:
         self.check()
 
     def check(self) -> None:
-        """The same again: keys come and go while a stream lasts."""
+        """Check the request again: keys change during a stream."""
         if self._keys is None or self._request is None:
             return
         try:
@@ -318,7 +318,7 @@ class Caller:
             raise
 
     def known(self, held: Iterable[T]) -> list[T]:
-        """What of these it may know of."""
+        """Return those of the items that it may know."""
         owner = self.owner
         if owner.knows_all:
             return list(held)
@@ -326,6 +326,6 @@ class Caller:
         return [each for each in held if topics.setdefault(each.topic, owner.may_know(each.topic))]
 
     def is_gone(self) -> bool:
-        """Whether it waits for no answer any more; raises as ``check`` does."""
+        """Return True if it waits for no answer any more; raises as ``check``."""
         self.check()
         return self._is_cancelled()

@@ -79,13 +79,13 @@ from dafka_core.security.key_files import read_secret
 from dafka_core.security.permissions import STORE
 from dafka_core.system.closing import ProcessBound
 
-# Authentication of Flight clients: TLS, a token made from the key, and options of gRPC.
+# Authentication of Flight clients: TLS, a token derived from the key, and options of gRPC.
 #
-# Without keys it says nothing of itself, and talks in the clear.
+# Without keys they send no token, in clear text.
 
 
 CONNECT_TIMEOUT_MS: Final = 5_000
-"""How long one attempt to connect may take; a store that is there answers at once."""
+"""Timeout of one attempt to connect; a running store answers at once."""
 
 GRPC_OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),  # stores are contacted directly, as nodes of the mesh are
@@ -98,24 +98,24 @@ GRPC_OPTIONS: Final = [
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Not for its pings, the first of which is 24 days away: what was sent to a host that has
-    # vanished breaks the connection after the timeout (TCP_USER_TIMEOUT).
+    # Not for its pings, the first of which is 24 days away: data sent to a vanished host breaks the
+    # connection after the timeout (TCP_USER_TIMEOUT).
     ("grpc.keepalive_time_ms", (1 << 31) - 2),
     ("grpc.keepalive_timeout_ms", LOST_MS),
 ]
 
 
 MIN_TIMEOUT_S: Final = 0.001
-"""gRPC takes zero and less for no limit."""
+"""gRPC interprets zero and less as no limit."""
 
 _log = logging.getLogger("dafka.security")
 
 
 class ClientKeys:
-    """A client's own key, and the stores that it trusts as they are now.  Thread-safe.
+    """A client's own key, and its trusted stores, reread when they change.  Thread-safe.
 
     Raises:
-        ConfigError: the keys are wrong.
+        ConfigError: the keys are invalid.
     """
 
     def __init__(self, files: KeyFiles) -> None:
@@ -131,12 +131,12 @@ class ClientKeys:
 
     @classmethod
     def of(cls, files: KeyFiles) -> ClientKeys:
-        """Those of a process: its clients share them."""
+        """Return those of a process, shared by its clients."""
         return _opened(files)
 
     @property
     def trusted(self) -> bytes:
-        """The certificates of the stores, as they are now; empty without keys."""
+        """Return the certificates of the stores; empty without keys."""
         if self._allowed is not None:
             with self._lock:
                 if self._allowed.look(time.monotonic()):
@@ -144,24 +144,24 @@ class ClientKeys:
         return self._roots
 
     def uri_of(self, location: str) -> str:
-        """Where a service is asked that was named so: with keys by TLS only."""
+        """Return the URI to use for a location: with keys only TLS."""
         place = host_of(location)
         if self._allowed is None or place is None:
             return location
         return tcp_location(*place, is_tls=True)
 
     def may_use(self, location: str) -> bool:
-        """Whether a process listens at a socket of this machine; with keys, one of this user's."""
+        """Return True if a process listens at a local socket; with keys, one of this user's."""
         with contextlib.suppress(OSError):
             is_own = Path(str(path_of(location))).stat().st_uid == os.geteuid()
             return (is_own or self._allowed is None) and grpc_workarounds.accepts(location)
         return False
 
     def connect(self, uri: str, trusted: bytes) -> flight.FlightClient:
-        """A client of pyarrow's; ``trusted`` are certificates.
+        """Create pyarrow's client; ``trusted`` are certificates.
 
         Raises:
-            ConfigError: no store is trusted, or one with keys is asked without any.
+            ConfigError: no store is trusted, or a store with keys is asked without any.
         """
         if not uri.startswith(f"{TLS_SCHEME}:"):
             return flight.FlightClient(uri, generic_options=GRPC_OPTIONS)
@@ -182,7 +182,7 @@ class ClientKeys:
         )
 
     def call_options(self, timeout_s: float | None = None) -> Any:
-        """What pyarrow is told of a call."""
+        """Return pyarrow's options of a call."""
         timed = {} if timeout_s is None else {"timeout": max(timeout_s, MIN_TIMEOUT_S)}
         return flight.FlightCallOptions(headers=self._headers, **timed)
 
@@ -202,30 +202,30 @@ def _opened(files: KeyFiles) -> ClientKeys:
 
 
 DISCARD_S: Final = 5.0
-"""How long the end of a put that was interrupted may take."""
+"""Timeout for the end of an interrupted put."""
 
 
 class PutStream(ProcessBound):
     """Appends values to one partition, or stages them, in order; a context.  For one thread.
 
-    Nothing is certain before ``finish`` has returned, or ``durable`` says so.  A context left
-    without it ends the put: what was written may be stored, or not.  One that Ctrl-C ends, or
-    another exception that is no ``Exception``, does not wait for the store, has what was staged
-    discarded, and says in a note what has become of it.
+    Nothing is certain before ``finish`` has returned, or ``durable`` has passed it.  A context left
+    without it ends the put: written values may be stored, or not.  If Ctrl-C ends it, or another
+    exception that is no ``Exception``, it does not wait for the store, discards staged values, and
+    reports the result in a note.
 
     Args:
-        uri: where the store is, for a connection of its own.
-        keys: by which it and the store know each other.
+        uri: the store's, for a connection of its own.
+        keys: its credentials.
 
     Attributes:
         end: the offset of the next value to be written.
-        durable: the end of what is on the store's disk, as far as the store has said.
+        durable: the end of the values on the store's disk, as far as acknowledged.
 
     Raises, from each call:
         OffsetConflictError: the partition does not end where the put begins.
-        FencedError: another attempt has taken over what this one stages.
+        FencedError: another attempt has replaced this one.
         TransactionExistsError: the transaction that it stages, or a newer one, is committed.
-        StoreUnreachableError: the store is not there, or nothing went on for the timeout.
+        StoreUnreachableError: the store is unreachable, or made no progress for the timeout.
     """
 
     def __init__(
@@ -246,15 +246,15 @@ class PutStream(ProcessBound):
         self._writer: Any = None
         self._failure: DafkaError | None = None
         self._finished = False
-        # The thread that reads the store's acknowledgements sets these, and ``durable``; it has a
-        # place in the queue when there is news.  A ``Condition`` would take Ctrl-C amiss.
+        # The thread that reads the store's acknowledgements sets these, and ``durable``, and puts
+        # an item into the queue afterwards.  A ``Condition`` fails at Ctrl-C.
         self._news: SimpleQueue[None] = SimpleQueue()
-        self._is_over = False  # the store takes no more, or says no more
+        self._is_over = False  # the store accepts no more, or sends no more
         self._acks_failure: Exception | None = None
         self._acks = threading.Thread()  # started with the stream
 
     def wait_durable(self, end: int, *, timeout_s: float) -> int:
-        """Waits until the partition is on disk up to ``end``, which has been written.
+        """Wait until the partition is on disk up to ``end``, which has been written.
 
         Returns the partition's end on disk.  ``timeout_s`` is the longest wait without progress.
         """
@@ -271,10 +271,10 @@ class PutStream(ProcessBound):
         return self.durable
 
     def write(self, values: pa.BinaryArray) -> None:
-        """Sends values, an Arrow array of binary without nulls; waits while the store has enough.
+        """Send an Arrow array of binary without nulls; blocks while the store has enough.
 
         Raises:
-            ConfigError: they are something else.
+            ConfigError: the values have another type.
             ClosedError: the put is finished.
         """
         if not isinstance(values, pa.Array) or values.type != TYPES[VALUE] or values.null_count:
@@ -288,7 +288,7 @@ class PutStream(ProcessBound):
             self.end = part.end
 
     def finish(self, timeout_s: float) -> int:
-        """Waits until all is on disk, but not longer than ``timeout_s`` seconds without progress.
+        """Wait until everything is on disk, at most ``timeout_s`` seconds without progress.
 
         Returns the partition's end on disk.
 
@@ -305,10 +305,10 @@ class PutStream(ProcessBound):
         return self.durable
 
     def close(self) -> None:
-        """Ends the put, finished or not; may be repeated."""
+        """End the put, finished or not.  Idempotent."""
         if self._writer is not None:
-            # Closing waits for the store, and for the thread that reads the acknowledgements,
-            # which ends when the store does: the deadline ends both.
+            # Closing waits for the store, and for the thread that reads the acknowledgements, which
+            # ends when the store does: the deadline ends both.
             self._call.wait()
             with contextlib.suppress(*FLIGHT_ERRORS):
                 self._writer.done_writing()
@@ -340,7 +340,7 @@ class PutStream(ProcessBound):
             )
 
     def _discard(self) -> None:
-        """By another connection: that of the client has ended with the put."""
+        """Discard over another connection: the client's has ended with the put."""
         asked = self._request
         rows = ((asked.topic, asked.partition, asked.attempt),)
         request = DiscardRequest(rows, store=asked.store).checked()
@@ -352,7 +352,7 @@ class PutStream(ProcessBound):
             raise translated(error, self._store) from error
 
     def _has_progress(self, end: int, timeout_s: float) -> bool:
-        """Waits until ``end`` is on disk, or cannot come there; False without progress."""
+        """Wait until ``end`` is on disk, or failed; return False without progress."""
         while self.durable < end and not self._is_over:
             try:
                 self._news.get(timeout=timeout_s)
@@ -379,7 +379,7 @@ class PutStream(ProcessBound):
 
     def _raise_ended(self, end: int) -> NoReturn:
         with self._step() as writer:
-            # The store must hear that nothing more comes: then it ends the acknowledgements.
+            # Only then the store ends the acknowledgements.
             writer.done_writing()
             self._acks.join()
             if self._acks_failure is not None:
@@ -426,22 +426,22 @@ class PutStream(ProcessBound):
         return error
 
 
-# The client's side of a get: what a store sends is what was asked for, or an error.
+# The client's side of a get: the store's data match the request, or raise an error.
 #
-# Functions take batches as they come, and raise ValueError, with a sentence, for those that are not
-# what the request asks for.
+# Functions process batches as they arrive, and raise ValueError, with a sentence, for those that do
+# not match the request.
 
 
 Chunks = Iterator[tuple[pa.RecordBatch, pa.Buffer | None]]
-"""Each batch, of which column ``value`` is the first one, and its metadata."""
+"""Each batch, whose first column is ``value``, and its metadata."""
 
 T = TypeVar("T")
 Records = Callable[[Chunks], Iterator[T]]
-"""What makes records of them."""
+"""Converts them to records."""
 
 
 def chunks(stream: Any, call: CallDeadline) -> Chunks:
-    """The batches of a stream of pyarrow's client."""
+    """Yield the batches of a stream of pyarrow's client."""
     while True:
         call.wait()
         try:
@@ -449,13 +449,13 @@ def chunks(stream: Any, call: CallDeadline) -> Chunks:
         except StopIteration:
             return
         call.go_on()
-        # Bytes from the network must not lead outside of the buffers they came in.
+        # Bytes from the network must not point outside of the buffers they came in.
         columns.validate(full=True)
         yield columns, metadata
 
 
 def range_records(request: GetRequest, received: Chunks) -> Iterator[RecordBatch]:
-    """The records of one range, complete."""
+    """Yield the records of one range, complete."""
     at = request.start
     for columns, metadata in received:
         values = columns.column(0)
@@ -469,10 +469,10 @@ def range_records(request: GetRequest, received: Chunks) -> Iterator[RecordBatch
 
 
 def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Part]]:
-    """The records of many ranges, the parts of each batch together.
+    """Yield the records of many ranges, the parts of each batch together.
 
-    Each range's come in order and without a hole from its start on, after those of the ranges
-    before it, but perhaps not all of them.
+    Each range's arrive in order and without gaps from its start on, after those of earlier ranges,
+    but may be incomplete.
     """
     current, at = -1, 0
     for columns, metadata in received:
@@ -498,20 +498,20 @@ def many_records(request: GetManyRequest, received: Chunks) -> Iterator[list[Par
 
 
 WAIT_MARGIN_S: Final = 5.0
-"""How much later than asked for the answer to a wait may come."""
+"""Tolerated delay of the answer to a wait."""
 
 A = TypeVar("A", bound=JsonMessage)
 
 
 class StoreClient(ProcessBound):
-    """A store's bulk service.  Thread-safe; connects when it is first used.
+    """A store's bulk service.  Thread-safe; connects on first use.
 
-    Every call raises StoreUnreachableError when the store does not answer, or not in time,
-    ClosedError after ``close``, and InvalidRequestError for an argument that it would refuse.
+    Every call raises StoreUnreachableError if the store does not answer in time, ClosedError after
+    ``close``, and InvalidRequestError for an argument that the store would refuse.
 
     Args:
-        location: where it is.  Its socket is used when it is on this machine, else TCP.
-        keys: with them it asks by TLS, and stores only that have one of the keys.
+        location: the store's.  Its socket is used on its machine, else TCP.
+        keys: with them it uses TLS, and trusts only stores with one of the keys.
 
     Raises:
         ConfigError: none of the location's URIs, or a key, can be used.
@@ -530,24 +530,24 @@ class StoreClient(ProcessBound):
         self._client: flight.FlightClient | None = None
         self._closed = False
         self.uri = ""
-        """Where it is connected to."""
+        """The URI of its connection."""
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
-        """The store's location, with everything that it alone knows."""
+        """Return the store's location, complete."""
         return self.ask(StoreLocation, timeout_s, requests.DescribeRequest())[0]
 
     def stores(self, *, timeout_s: float) -> list[StoreLocation]:
-        """The stores that it knows of, itself included."""
+        """Return the stores that it knows, itself included."""
         return self.ask(StoreLocation, timeout_s, requests.StoresRequest())
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
-        """What it holds, of these topics or of all (None)."""
+        """Return its offsets of these topics, or of all (None)."""
         parts = [None] if topics is None else limits.parts(list(topics), limits.MAX_NAMES)
         answers = self.ask(Heads, timeout_s, *map(requests.HeadsRequest, parts))
         return [head for answer in answers for head in answer.heads]
 
     def facts(self, topic: str | None, *, timeout_s: float) -> list[PartitionFacts]:
-        """What the partitions of a topic, or all, take and when they were written."""
+        """Return size and times of the partitions of a topic, or of all."""
         with self._asking(timeout_s) as (client, options):
             found = client.list_flights(requests.Criteria(topic).packed(), options)
             return [PartitionFacts.parse(each.app_metadata) for each in found]
@@ -555,10 +555,10 @@ class StoreClient(ProcessBound):
     def watch(
         self, topics: Collection[str] | None, cursor: str, *, wait_s: float, timeout_s: float
     ) -> HeadsSince:
-        """What of these topics, at most 10,000, or of all has changed since an answer's cursor.
+        """Return changes of these topics, at most 10,000, or of all, since an answer's cursor.
 
-        Without one it is all that the store holds of them.  It waits ``wait_s`` seconds at most
-        until something has changed; the answer may be up to ``timeout_s`` later.
+        Without a cursor it returns all of the store's partitions of them.  The store waits up to
+        ``wait_s`` seconds for a change; the answer may be up to ``timeout_s`` later.
         """
         request = requests.WatchRequest(wait_s, None if topics is None else tuple(topics), cursor)
         answers = self.ask(HeadsSince, wait_s + timeout_s, request)
@@ -568,7 +568,7 @@ class StoreClient(ProcessBound):
     def offset_for_times(
         self, times: Sequence[tuple[str, str, int]], *, timeout_s: float
     ) -> list[int | None]:
-        """The first offsets stored at a time or later; None where there is none.
+        """Return the first offsets with a time or a later one; None if there are none.
 
         ``times`` are triples of topic, partition and microseconds since the epoch UTC.
         """
@@ -577,7 +577,7 @@ class StoreClient(ProcessBound):
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
     def record_sizes(self, ranges: Sequence[AskedRange], *, timeout_s: float) -> RecordSizes:
-        """About how many bytes the records of up to 1,000 ranges take, in their order."""
+        """Return approximate sizes of the records of up to 1,000 ranges, in their order."""
         return self.ask(RecordSizes, timeout_s, requests.SizesRequest(tuple(ranges)))[0]
 
     def clock_us(self, *, timeout_s: float) -> int:
@@ -592,11 +592,11 @@ class StoreClient(ProcessBound):
         transaction: Transaction | None = None,
         timeout_s: float,
     ) -> int:
-        """Waits until the store has the partition's records up to ``end`` on disk.
+        """Wait until the store has the partition's records up to ``end`` on disk.
 
         With a ``transaction``, which ends there or before, the store then also has it, or a newer
-        one, as the partition's last.  Returns how far it has the records, which is less than
-        ``end`` when ``timeout_s`` seconds have passed.
+        one, as the partition's last.  Returns the partition's end, which is less than ``end`` after
+        ``timeout_s`` seconds.
         """
         request = requests.WaitRequest(*tp, end, timeout_s, transaction)
         return self.ask(DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
@@ -612,10 +612,10 @@ class StoreClient(ProcessBound):
         done: str = "",
         timeout_s: float,
     ) -> LeaseGranted:
-        """Where in the store's file the first of these records lie; see ``LocalLog``.
+        """Lease the first of these records in the store's file; see ``LocalLog``.
 
-        It ends the lease ``done``, if there is one, and with ``start`` = ``end`` gives none.
-        Lives are as those of ``read``, and so is what it raises.
+        It ends the lease ``done``, if any, and with ``start`` = ``end`` grants none.  Lives and
+        errors are as those of ``read``.
         """
         request = requests.LeaseRequest(*tp, start, end, done, life=life, after=after)
         return self.ask(LeaseGranted, timeout_s, request)[0]
@@ -623,11 +623,11 @@ class StoreClient(ProcessBound):
     def lease_many(
         self, ranges: Sequence[AskedRange], done: str, timeout_s: float
     ) -> LeasesGranted:
-        """The same of up to 1,000 ranges, or the first of them, without those that are not held."""
+        """Lease up to 1,000 ranges, or the first of them, without those that are not held."""
         return self.ask(LeasesGranted, timeout_s, LeaseManyRequest(tuple(ranges), done))[0]
 
     def space(self, *, timeout_s: float) -> SpaceUsed:
-        """What its file takes, and the leases that readers have."""
+        """Return the size of its file, and the readers' leases."""
         return self.ask(SpaceUsed, timeout_s, requests.SpaceRequest())[0]
 
     def read(
@@ -643,21 +643,21 @@ class StoreClient(ProcessBound):
         max_bytes: int,
         timeout_s: float,
     ) -> Generator[RecordBatch]:
-        """The records from ``start`` up to ``end`` (exclusive), in order and complete.
+        """Yield the records from ``start`` to ``end`` (exclusive), in order and complete.
 
-        Each batch has at most ``max_records``, and at most ``max_bytes`` of values unless it is
-        one record.  Closing the generator ends the call.
+        Each batch has at most ``max_records``, and at most ``max_bytes`` of values unless it is one
+        record. Closing the generator ends the call.
 
-        With ``life``, the newest of the partition's producer that the caller has heard of, the
-        records are those of a history that goes on from its.  With ``after``, the one it had heard
-        of when it read the records before ``start``, those are before ``start`` still.
+        With ``life``, the partition's newest producer known to the caller, the records are of a
+        history that includes it.  With ``after``, the newest one when the caller read the records
+        before ``start``, those are unchanged.
 
         Raises:
-            InvalidRequestError: an argument cannot be used; at once.
+            InvalidRequestError: an argument is invalid; at once.
             DataLossError: the store does not hold all of the range.
-            HistoryChangedError: a newer producer has taken over from ``life`` or ``after``.
-            StoreUnreachableError: the connection is lost, or nothing came for ``timeout_s``
-                seconds; what was handed out is good.
+            HistoryChangedError: a newer producer has replaced ``life`` or ``after``.
+            StoreUnreachableError: the connection is lost, or nothing arrived for ``timeout_s``
+                seconds; yielded records are valid.
         """
         wanted = requests.GetRequest(*tp, start, end, (VALUE,), times, max_records, max_bytes)
         request = replace(wanted, life=life, after=after, store=self._store).fitted()
@@ -672,11 +672,11 @@ class StoreClient(ProcessBound):
         max_bytes: int,
         timeout_s: float,
     ) -> Generator[list[Part]]:
-        """The records of up to 1,000 ranges, one after the other, with one request.
+        """Yield the records of up to 1,000 ranges, in order, with one request.
 
-        Batches are as large as those of ``read``.  Each range's records are in order and without a
-        hole from its start on.  Those of a range that the store lacks in part, or has of another
-        history, may be too few, or none: ``read`` says why, and raises the same.
+        Batches are as large as those of ``read``.  Each range's records are in order and without
+        gaps from its start on.  Those of a range that the store lacks in part, or has of another
+        history, may be incomplete or missing: ``read`` raises the reason.
         """
         wanted = GetManyRequest(tuple(ranges), (VALUE,), times, max_records, max_bytes)
         request = replace(wanted, store=self._store).fitted()
@@ -685,19 +685,19 @@ class StoreClient(ProcessBound):
     def transaction_states(
         self, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> list[TransactionState]:
-        """How far these partitions and their transactions are; zeros if they are unknown."""
+        """Return the progress of these partitions and their transactions; zeros if unknown."""
         asked = map(requests.TransactionsRequest, limits.parts(partitions, limits.MAX_TRANSACTIONS))
         answers = self.ask(TransactionStates, timeout_s, *asked)
         return self._complete([x for answer in answers for x in answer.transactions], partitions)
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
-        """Makes what was staged visible: all transactions, at most 10,000, at once, or nothing.
+        """Make staged transactions visible, at most 10,000, all or none.
 
-        They are on disk when this returns.  Where no answer came it may be repeated: what is
-        committed already remains so.
+        They are on disk when this returns.  Without an answer it may be repeated: a repeated commit
+        succeeds.
 
         Raises:
-            FencedError: an attempt has not (any more) staged what is to be committed.
+            FencedError: an attempt's staged records are gone, or others.
             OffsetConflictError: a transaction does not begin at its partition's end.
         """
         self.ask(Done, timeout_s, requests.CommitRequest(tuple(transactions)))
@@ -707,11 +707,11 @@ class StoreClient(ProcessBound):
     ) -> list[RowDigest]:
         """Return the digest of each range: topic, partition, attempt, start, end (exclusive).
 
-        Rows that the attempt has staged count; an empty attempt means those that readers see.
+        Rows that the attempt has staged count; an empty attempt means visible ones.
 
         Raises:
             DataLossError: the store does not hold all of a range, or not any more.
-            FencedError: another attempt has taken the place of the one that is named.
+            FencedError: another attempt has replaced the named one.
         """
         asked = map(requests.DigestsRequest, limits.parts(ranges, limits.MAX_TRANSACTIONS))
         answers = self.ask(Digests, timeout_s, *asked)
@@ -719,16 +719,16 @@ class StoreClient(ProcessBound):
         return self._complete(found, ranges)
 
     def forget(self, store: str, *, timeout_s: float) -> None:
-        """Has it forget another store, which is gone for ever, until that one comes again."""
+        """Forget another store, until that one appears again."""
         self.ask(Done, timeout_s, requests.ForgetRequest(store))
 
     def staged(self, *, timeout_s: float) -> list[StagedPartition]:
-        """What is staged at the store, of every partition that has some."""
+        """Return the store's staged records of every partition with some."""
         answers = self.ask(Staged, timeout_s, requests.StagedRequest())
         return [each for answer in answers for each in answer.staged]
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
-        """Gives up what attempts have staged; not what others have."""
+        """Discard attempts' staged records; not those of others."""
         rows = tuple((*each.tp, each.attempt) for each in discards)
         self.ask(Done, timeout_s, requests.DiscardRequest(rows))
 
@@ -742,14 +742,15 @@ class StoreClient(ProcessBound):
         waited_s: float = 0.0,
         timeout_s: float,
     ) -> PutStream:
-        """Records to be appended to a partition that ends at ``start``; see ``PutStream``.
+        """Open a put at ``start``, the partition's end; see ``PutStream``.
 
-        With an ``attempt`` (32 upper-case hexadecimal digits, its own) they are staged, for the
-        transaction of that ``version`` if it has one: no reader sees them until ``commit``.
-        ``start`` is then the partition's end, or that of what the same attempt has staged.
+        With an ``attempt`` (32 upper-case hexadecimal digits, its own) records are staged, for the
+        transaction of that ``version`` if it has one: invisible until ``commit``.  ``start`` is
+        then the partition's end, or that of the same attempt's staged records.
 
-        ``timeout_s`` is how long a write may wait for the store without progress, and ``waited_s``
-        how long one has waited before for one's turn (``StoreBusyError``).
+        ``timeout_s`` is the longest wait of a write without progress, and ``waited_s`` the time
+        waited for
+        a turn before (``StoreBusyError``).
         """
         request = requests.PutRequest(
             *tp, start, attempt, version, min(waited_s, limits.MAX_WAIT_S), store=self._store
@@ -758,7 +759,7 @@ class StoreClient(ProcessBound):
         return PutStream(self._connected(), request, call, self.uri, self._keys)
 
     def close(self) -> None:
-        """Disconnects; what goes on ends with an error.  May be repeated."""
+        """Disconnect; running calls end with an error.  Idempotent."""
         with self._lock:
             self._closed = True
             client, self._client = self._client, None
@@ -771,7 +772,7 @@ class StoreClient(ProcessBound):
         return self.location.store
 
     def get(self, ticket: bytes, records: Records[T], timeout_s: float) -> Generator[T]:
-        """What is made of the batches of a get."""
+        """Yield the records of a get."""
         client = self._connected()
         stream: Any = None
 
@@ -792,7 +793,7 @@ class StoreClient(ProcessBound):
                     stream.cancel()
 
     def ask(self, kind: type[A], timeout_s: float, *asked: requests.ActionRequest) -> list[A]:
-        """What the store answers, one request after the other; at least one answer for each."""
+        """Return the store's answers to requests in sequence; at least one answer for each."""
         answers: list[A] = []
         for request in asked:
             body = replace(request, store=self._store).checked().packed()
@@ -823,7 +824,7 @@ class StoreClient(ProcessBound):
                 if (why := grpc_workarounds.use()) is not None:
                     raise StoreUnreachableError(self._store, why)
                 self.uri, self._trusted = self._nearest(), trusted
-                try:  # streams of the client before, if there was one, go on
+                try:  # streams of an earlier client, if any, continue
                     self._client = self._keys.connect(self.uri, trusted)
                 except FLIGHT_ERRORS as error:
                     raise translated(error, self._store) from error
@@ -841,7 +842,7 @@ class StoreClient(ProcessBound):
 
     @contextmanager
     def _watched(self, timeout_s: float) -> Iterator[None]:
-        """An action, which gRPC ends in time; one that may take long ends with its host, too."""
+        """Watch an action with gRPC's timeout; a long one also ends with its host."""
         if timeout_s * 1000 <= LOST_MS:
             yield
         else:
@@ -853,6 +854,6 @@ class StoreClient(ProcessBound):
         grpc_workarounds.find_lost_host(grpc_workarounds.addresses_of(self.uri))
 
     def _break(self) -> None:
-        """Ends all calls to the store: gRPC cannot cancel one that has not begun, nor a put."""
+        """End all calls to the store: gRPC cannot cancel one that has not begun, nor a put."""
         addresses = grpc_workarounds.addresses_of(self.uri)
         grpc_workarounds.break_connections(addresses, socket.socket.getpeername)

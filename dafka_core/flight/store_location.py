@@ -1,4 +1,4 @@
-"""Where a store can be read in bulk: over the network, a socket of its machine, or its files."""
+"""Locations of a store's bulk service: the network, a socket of its machine, or its files."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TCP_SCHEMES: Final = ("grpc", "grpc+tcp")
 UNIX_SCHEME: Final = "grpc+unix"
 
 MAX_SOCKET_PATH_BYTES: Final = 100
-"""The systems' limit is 104 (macOS) or 108 (Linux) with the zero octet at its end."""
+"""The systems' limit is 104 (macOS) or 108 (Linux) with a final zero byte."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class StoreLocation(JsonMessage, frozen=True):
-    """Where one store can be read in bulk.
+    """The location of one store's bulk service.
 
     Attributes:
-        store: the store's address (UUID); empty when it is not known.
-        locations: Flight URIs, the quickest first.
-        directory: its log's directory on ``machine``; empty when it is not known.
+        store: the store's address (UUID); empty if unknown.
+        locations: Flight URIs, the fastest first.
+        directory: its log's directory on ``machine``; empty if unknown.
         machine: ``this_machine()`` there.
         session: random at each start of the store, and in file ``session`` of the directory.
     """
@@ -52,7 +52,7 @@ class StoreLocation(JsonMessage, frozen=True):
 
     @classmethod
     def begin(cls, store: str, locations: Sequence[str], directory: Path) -> Self:
-        """The location of a store that starts in ``directory`` on this machine now.
+        """Return the location of a store that starts in ``directory`` on this machine now.
 
         Raises:
             StoreError: the directory cannot be written.
@@ -67,18 +67,18 @@ class StoreLocation(JsonMessage, frozen=True):
         return cls(store, tuple(locations), str(directory), this_machine(), session)
 
     def found_at(self, locations: Sequence[str]) -> Self:
-        """The same store, to be asked first where it was found: only that may reach it."""
+        """Return the store with the locations where it was found first: only they may reach it."""
         return replace(self, locations=tuple(dict.fromkeys((*locations, *self.locations))))
 
     @property
     def here(self) -> bool:
-        """Whether the store says that it is on this machine."""
+        """Return True if the store claims to be on this machine."""
         return bool(self.machine) and self.machine == this_machine()
 
 
 @cache
 def this_machine() -> str:
-    """What tells this machine, since it was switched on, from others; else its name."""
+    """Return the machine's boot id; else its name."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
@@ -86,24 +86,24 @@ def this_machine() -> str:
 
 
 def socket_path(directory: Path) -> str | None:
-    """Where the store in ``directory`` listens for its machine; None where no socket can be."""
+    """Return the socket of the store in ``directory`` for its machine; None if impossible."""
     path = str(directory.resolve() / SOCKET_FILE)
-    # gRPC takes a path apart as an address, twice: what needs escaping in one does not arrive.
+    # gRPC parses a path as an address, twice: characters that need escaping do not arrive.
     if len(path.encode()) > MAX_SOCKET_PATH_BYTES or quote(path) != path:
         return None
     return path
 
 
 def tcp_location(host: str, port: int, *, is_tls: bool = False) -> str:
-    """The URI of a service at ``host`` and ``port``."""
+    """Return the URI of a service at ``host`` and ``port``."""
     return f"{TLS_SCHEME if is_tls else TCP_SCHEMES[0]}://{HostPort(host, port)}"
 
 
 def parse_locations(value: Any) -> tuple[str, ...]:
-    """URIs of services at a host and port, with commas between.
+    """Parse URIs of services at a host and port, separated by commas.
 
     Raises:
-        ValueError: one of them is none.
+        ValueError: one of them is invalid.
     """
     found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",")))
     for each in found:
@@ -113,18 +113,21 @@ def parse_locations(value: Any) -> tuple[str, ...]:
 
 
 def unix_location(path: str) -> str:
-    """The URI of a service that listens at a socket of its machine."""
+    """Return the URI of a service at a socket of its machine."""
     return f"{UNIX_SCHEME}://{quote(path)}"
 
 
 def path_of(location: str) -> str | None:
-    """The socket's path of a location; None when it is not one of those."""
+    """Return the socket's path of a location; None for other locations."""
     parts = urlsplit(location)
     return unquote(parts.path) if parts.scheme == UNIX_SCHEME else None
 
 
 def host_of(location: str) -> tuple[str, int] | None:
-    """Return a location's host and port, or None: Arrow takes no link-local addresses either."""
+    """Return a location's host and port; None if it has none, or if it is link-local.
+
+    Arrow cannot connect to link-local addresses.
+    """
     with suppress(ValueError):
         parts = urlsplit(location)
         host, is_tcp = parts.hostname or "", parts.scheme in (*TCP_SCHEMES, TLS_SCHEME)

@@ -1,10 +1,9 @@
-"""A get of the records of a range that fit a condition: what is asked, and what batches say.
+"""A get of the matching records of a range: the request, and the batches' metadata.
 
-The store looks at every record of the range and sends those that fit, each with its offset.  A
-batch's metadata are four signed 64-bit numbers in little endian order: 3 (the version); the range
-that was looked at for it, start and end (exclusive); and how many records of it fit, which are the
-batch.  The ranges follow each other without a hole, so whoever asks knows that the whole range was
-looked at, also where nothing fits.
+The store scans every record of the range and sends the matching ones, each with its offset.  A
+batch's metadata are four signed 64-bit numbers in little endian order: 3 (the version); the scanned
+range, start and end (exclusive); and the number of matching records, which are the batch.  The
+ranges are adjacent, so the client knows that the whole range was scanned, also without matches.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _LONG: Final = np.dtype("<i8")
 
 
 class GetWhereRequest(RangeRequest, frozen=True, kw_only=True):
-    """A ticket: the records of a range that fit ``where``.
+    """A ticket: the records of a range that match ``where``.
 
-    ``envelope`` says what its columns ``key`` and ``value`` are: ``auto``, what is in envelopes, or
-    ``none``, contents as they are.  The other members are those of ``GetRequest``.
+    ``envelope`` decides about the columns ``key`` and ``value``: ``auto`` opens envelopes, ``none``
+    leaves contents unchanged.  The other members are those of ``GetRequest``.
     """
 
     what: ClassVar[str] = "ticket"
@@ -49,7 +48,7 @@ class GetWhereRequest(RangeRequest, frozen=True, kw_only=True):
     max_bytes: MaxBytes = limits.MAX_BATCH_BYTES
 
     def check(self) -> None:
-        """The condition is one."""
+        """Check the condition."""
         super().check()
         if self.envelope not in ENVELOPE:
             why = f"must be one of {', '.join(ENVELOPE)}"
@@ -61,16 +60,16 @@ class GetWhereRequest(RangeRequest, frozen=True, kw_only=True):
 
 
 def packed_scan(kept: KeptRecords) -> bytes:
-    """The metadata of a batch with these records; see the module."""
+    """Encode the metadata of a batch with these records."""
     numbers = GetWhereRequest.json_version, kept.offset, kept.end, kept.count
     return np.array(numbers, _LONG).tobytes()
 
 
 def parse_scan(metadata: pa.Buffer | None, count: int) -> tuple[int, int]:
-    """The range that was looked at for a batch of ``count`` records, from its metadata.
+    """Decode the scanned range of a batch of ``count`` records.
 
     Raises:
-        ValueError: with a sentence that says what is wrong with them.
+        ValueError: with a sentence about the mistake.
     """
     size = 0 if metadata is None else len(metadata)
     if metadata is None or size != 4 * _LONG.itemsize:
@@ -86,17 +85,17 @@ def parse_scan(metadata: pa.Buffer | None, count: int) -> tuple[int, int]:
 def read_where(
     client: StoreClient, request: GetWhereRequest, *, timeout_s: float
 ) -> Generator[KeptRecords]:
-    """The records of a range that fit, and which parts of it were looked at: in order, all of it.
+    """Yield the matching records of a range, with the scanned ranges: in order, all of it.
 
-    Columns and the store are this function's; sizes and lives are as those of ``StoreClient.read``,
-    and so is what it raises.
+    Columns and the store are this function's; sizes, lives and errors are as those of
+    ``StoreClient.read``.
     """
     wanted = replace(request, store=client.location.store).fitted()
     return client.get(wanted.packed(), partial(kept_records, wanted), timeout_s)
 
 
 def kept_records(request: GetWhereRequest, received: Chunks) -> Iterator[KeptRecords]:
-    """The records of batches as they come; raises ValueError where they are not what was asked.
+    """Yield the records of batches; raise ValueError if they don't match the request.
 
     ``request`` asks for the values, the offsets, and perhaps the timestamps.
     """

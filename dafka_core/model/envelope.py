@@ -1,22 +1,21 @@
-"""The envelope: how a record's key, headers and null value lie in its one content.
+"""The envelope: one content that holds a record's key, headers and nullable value.
 
-A record of Dafka is one content, opaque octets.  That of a record without a key, without headers
-and with a value is the value itself, so that plain and C consumers see it; any other record's is an
-envelope (docs/envelope.md):
+A record of Dafka is one opaque content.  A record without a key and headers and with a value has
+the value itself as its content, so that plain and C consumers see it; any other record's content is
+an envelope (docs/envelope.md):
 
-    magic       4 octets, ``MAGIC``: no text in UTF-8 begins so
-    version     1 octet, 1
-    flags       1 octet: ``HAS_KEY``, ``HAS_VALUE``; the others are 0
-    size        varint: how many octets the lengths take, ``MAX_LENGTHS_BYTES`` at most
+    magic       4 bytes, ``MAGIC``: no text in UTF-8 begins with them
+    version     1 byte, 1
+    flags       1 byte: ``HAS_KEY``, ``HAS_VALUE``; the others are 0
+    size        varint: the size of the lengths in bytes, ``MAX_LENGTHS_BYTES`` at most
     lengths     varints: the key's and the value's, if it has them; then of each header its name's,
-                and its value's and one, or 0 if that is null
-    octets      of all of these, in the same order, and nothing else
+                and its value's plus one, or 0 if that is null
+    bytes       all of these, in the same order, and nothing else
 
-A varint has 7 bits in each octet, the lowest first; all octets but the last have the highest bit
-set.  It is the shortest one of its number, and has five octets at most.  A value alone is in an
-envelope only if it begins with the magic.  So a record has one content, and what does not fit
-exactly is no envelope: it is a value.  ``envelope_columns`` opens and
-closes the envelopes of whole columns.
+A varint has 7 bits in each byte, the lowest first; all bytes but the last have the highest bit set.
+It is the shortest one of its number, and has at most five bytes.  A value alone is in an envelope
+only if it begins with the magic.  So each record has exactly one encoding, and a content that is no
+valid envelope is a value.  ``envelope_columns`` opens and closes the envelopes of whole columns.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ HAS_VALUE: Final = 2
 LENGTHS_AT: Final = len(MAGIC) + 2
 
 MAX_LENGTHS_BYTES: Final = (1 << 14) - 1
-"""As much as a varint of two octets says.  It bounds what one record costs who opens it; its
-headers are thousands all the same."""
+"""The largest number in a varint of two bytes.  It bounds the cost of opening one record, and still
+allows thousands of headers."""
 
 MAX_VARINT_BYTES: Final = 5
 """Lengths of up to 32 GiB; a record has less than 2."""
@@ -40,7 +39,7 @@ MAX_VARINT_BYTES: Final = 5
 AUTO: Final = "auto"
 NONE: Final = "none"
 ENVELOPE: Final = (AUTO, NONE)
-"""For option ``envelope``: envelopes are opened and closed, or contents left as they are."""
+"""Values of option ``envelope``: open and close envelopes, or leave contents unchanged."""
 
 ENVELOPE_MEANING: Final = (
     "`auto`: keys, headers and null values are in envelopes (docs/envelope.md); `none`: contents "
@@ -52,10 +51,10 @@ Headers = tuple[Header, ...]
 
 
 def closed(value: bytes | None, key: bytes | None = None, headers: Sequence[Header] = ()) -> bytes:
-    """The content of one record.
+    """Encode the content of one record.
 
     Raises:
-        ValueError: a header's name is no text, or there are too many headers.
+        ValueError: a header's name is no text, or the record has too many headers.
     """
     if value is not None and key is None and not headers and not value.startswith(MAGIC):
         return value
@@ -72,7 +71,7 @@ def closed(value: bytes | None, key: bytes | None = None, headers: Sequence[Head
 
 
 def check_lengths(size_bytes: int) -> None:
-    """Raises ValueError where the lengths of a record's parts take more than they may."""
+    """Raise ValueError if the lengths of a record's parts exceed their limit."""
     if size_bytes > MAX_LENGTHS_BYTES:
         raise ValueError(
             f"too many headers: the lengths of a record's parts take {size_bytes} bytes in its "

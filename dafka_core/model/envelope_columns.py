@@ -1,7 +1,7 @@
-"""Envelopes opened and closed by column: all records of a batch at once, none of them in Python.
+"""Envelopes opened and closed by column: all records of a batch at once, without a Python loop.
 
-What is in an envelope lies one after the other, so the parts of all records of a batch are one
-Arrow array over the batch's own buffer, of which a column takes those that are its own.
+The parts of an envelope are adjacent, so the parts of all records of a batch are one Arrow array
+over the batch's own buffer, and each column takes its parts from it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dafka_core.model.envelope import (
 )
 from dafka_core.model.values import Longs, Values
 
-# What the heads of envelopes say, by column: where the parts lie that are in them.
+# The heads of envelopes, decoded by column: the position of each part.
 #
-# Most records of a topic have heads of one shape: each has a key or none has one, they have as
-# many headers, and lengths of as many octets. Then a length is a column, which takes half as long
-# as what goes for all heads: their octets one after the other.
+# Most records of a topic have heads of one shape: the same flags, header count and number of bytes
+# for each length. Then each length is a column, which takes half as long as the general method that
+# decodes all heads' bytes in sequence.
 
 
 Octets = npt.NDArray[np.uint8]
@@ -38,21 +38,21 @@ Flags = npt.NDArray[np.bool_]
 MAX_INT32: Final = np.iinfo(np.int32).max
 
 MAX_COLUMNS: Final = 64
-"""Octets of a head's lengths that are taken as columns: of a few records with more, each column
-would cost more than all that goes for any heads."""
+"""Bytes of a head's lengths that are decoded as columns.  With more, and few records, each column
+would cost more than the general method."""
 
 
 class Heads(NamedTuple):
-    """The parts of records: each one's value, or the head of its envelope and then what is in it.
+    """The parts of records: each bare value, or the head of an envelope and its contents.
 
     Attributes:
-        rows: which records are in envelopes.
-        flags: theirs.
-        firsts: the place of each record's first part among those of all records.
-        starts: where each part begins in the buffer, and where the last one ends.
+        rows: the records that are in envelopes.
+        flags: their flags.
+        firsts: the index of each record's first part among those of all records.
+        starts: the position in the buffer where each part begins, and where the last one ends.
         header_counts: of each record that is in an envelope.
-        names: the places of headers' names, each before its value's.
-        are_null: which headers' values are null.
+        names: the indices of headers' names, each before its value's.
+        are_null: true for headers whose value is null.
     """
 
     rows: Longs
@@ -65,13 +65,13 @@ class Heads(NamedTuple):
 
 
 def heads_of(octets: Octets, ends: Longs, rows: Longs) -> Heads:
-    """What the heads of records say; ``rows`` are those that begin with the magic."""
+    """Decode the heads; ``rows`` are the records that begin with the magic."""
     alike = _of_one_shape(octets, ends) if len(rows) == len(ends) - 1 else None
     return _of_any_shape(octets, ends, rows) if alike is None else alike
 
 
 def _of_one_shape(octets: Octets, ends: Longs) -> Heads | None:
-    """None if not all records are envelopes, or their heads have not all the same shape."""
+    """Decode by column; return None unless all records are envelopes with heads of one shape."""
     starts, least = ends[:-1], int(np.diff(ends).min())
     first = octets[: min(int(ends[1]), LENGTHS_AT + 1 + MAX_COLUMNS)].tobytes()
     widths = _widths(first)
@@ -114,7 +114,7 @@ def _of_one_shape(octets: Octets, ends: Longs) -> Heads | None:
 
 
 def _widths(content: bytes) -> list[int]:
-    """How many octets each length in a head has; none if they are no lengths, or too many."""
+    """Return the number of bytes of each length in a head; empty if invalid or too many."""
     size = content[LENGTHS_AT] if len(content) > LENGTHS_AT else 0
     packed = content[LENGTHS_AT + 1 :][:size] if size <= MAX_COLUMNS else b""
     lasts = [at for at, octet in enumerate(packed) if octet < 0x80]
@@ -122,7 +122,7 @@ def _widths(content: bytes) -> list[int]:
 
 
 def _numbers(columns: list[Octets]) -> Longs | None:
-    """The numbers of varints with an octet in each column; None if one has other octets."""
+    """Decode varints with one byte in each column; None if one has another number of bytes."""
     *others, last = columns
     if len(others) >= MAX_VARINT_BYTES or last.max() > 0x7F or (others and last.min() == 0):
         return None
@@ -150,12 +150,12 @@ def _of_any_shape(octets: Octets, ends: Longs, rows: Longs) -> Heads:
 
 
 class Runs:
-    """Numbers 0, 1, 2, … of things that belong to rows, so many to each row, in order.
+    """Numbers 0, 1, 2, … of items that belong to rows, in the order of the rows.
 
     Attributes:
-        counts: how many each row has.
-        firsts: the number of each row's first.
-        total: how many there are.
+        counts: the number of items of each row.
+        firsts: the number of each row's first item.
+        total: the number of all items.
     """
 
     def __init__(self, counts: Longs) -> None:
@@ -163,28 +163,28 @@ class Runs:
         ends = counts.cumsum()
         self.firsts: Longs = ends - counts
         self.total = int(ends[-1]) if len(ends) else 0
-        # Mostly all rows have as many; then what follows takes half as long.
+        # Mostly all rows have the same count; then the methods take half as long.
         self._each = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
 
     def spread(self, of_rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """For each thing what its row has."""
+        """Return each item's row's element."""
         return np.repeat(of_rows, self.counts if self._each is None else self._each)
 
     def from_(self, starts: Longs, step: int = 1) -> Longs:
-        """Numbers that go up by a step from each row's start."""
+        """Return numbers that ascend by a step from each row's start."""
         if self._each is not None:
             return (starts[:, None] + np.arange(self._each) * step).ravel()
         return self.spread(starts - self.firsts * step) + np.arange(self.total) * step
 
     def sums(self, of_things: Longs | Flags) -> Longs:
-        """For each row the sum of what its things have; of flags, how many are set."""
+        """Return the sum of each row's items; for flags, the number that are set."""
         ends = before(of_things)
         sums: Longs = ends[self.firsts + self.counts] - ends[self.firsts]
         return sums
 
 
 def before(numbers: Longs | Flags) -> Longs:
-    """The sums of the numbers before each place, and of all of them."""
+    """Return the sums of the numbers before each index, and of all."""
     sums = np.zeros(len(numbers) + 1, np.int64)
     numbers.cumsum(out=sums[1:])
     return sums
@@ -194,25 +194,25 @@ class _Lengths:
     """The lengths in the heads of envelopes, decoded.
 
     Attributes:
-        runs: which belong to which record.
-        headers: which headers do.
-        names: which of the lengths are those of headers' names; their values' come next.
-        are_null: which headers' values are null.
-        starts: where each part begins in the buffer.
-        fit: whether a record's lengths are as they must be, and its parts end where it ends.
+        runs: the lengths of each record.
+        headers: the lengths of each record's headers.
+        names: the lengths of headers' names; their values' come next.
+        are_null: true for headers whose value is null.
+        starts: the position in the buffer where each part begins.
+        fit: true for records with valid lengths, whose parts end where the record ends.
     """
 
     def __init__(
         self, octets: Octets, heads: Longs, bodies: Longs, stops: Longs, flags: Octets
     ) -> None:
-        """The lengths of each record lie from ``heads`` to ``bodies``, its parts to ``stops``."""
+        """Decode each record's lengths, from ``heads`` to ``bodies``; parts end at ``stops``."""
         packed_runs = Runs(bodies - heads)
         packed = octets.take(packed_runs.from_(heads))
         are_last = packed < 0x80
         ends_at = (packed_runs.firsts + packed_runs.counts - 1)[packed_runs.counts > 0]
         fit = np.ones(len(heads), np.bool_)
         fit[packed_runs.counts > 0] = are_last[ends_at]
-        # One that does not end its last varint must have no bearing on the next record.
+        # An unfinished last varint must not affect the next record.
         are_last[ends_at] = True
         if are_last.all():
             self.runs, numbers = packed_runs, packed.astype(np.int64)
@@ -225,13 +225,13 @@ class _Lengths:
         fit &= (in_headers >= 0) & (in_headers % 2 == 0)
         self.headers = Runs((in_headers // 2).clip(min=0))
         self.names = self.headers.from_(self.runs.firsts + own, step=2)
-        # A value alone is in an envelope only if it would be taken for one.
+        # A value alone is in an envelope only if it begins with the magic.
         alone = np.flatnonzero((flags == HAS_VALUE) & (in_headers == 0))
         fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
         for at, octet in enumerate(MAGIC):
             fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
         if numbers.max(initial=0) > MAX_INT32:
-            # Their sum could go round, and come out right.
+            # Their sum could overflow to the right number.
             fit &= self.runs.sums(numbers <= MAX_INT32) == self.runs.counts
         of_values = numbers[self.names + 1]
         self.are_null: Flags = of_values == 0
@@ -244,7 +244,7 @@ class _Lengths:
 
 
 def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
-    """The numbers of varints, each with its last octet at ``ends``, and which are right."""
+    """Decode varints whose last bytes are at ``ends``; return numbers and their validity."""
     firsts = np.concatenate(([0], ends[:-1] + 1))
     widths = ends - firsts + 1
     at = np.arange(len(packed)) - np.repeat(firsts, widths)
@@ -267,7 +267,7 @@ def _fitting(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, _
             second = octets.take(heads, mode="clip").astype(np.int64)
             size = np.where(is_long, size - 0x80 + (second << 7), size)
             heads += is_long
-            # Not in the record, or one octet would have done, or two do not.
+            # Beyond the record, or not the shortest encoding, or longer than two bytes.
             wrong = is_long & ((heads > stops) | (second == 0) | (second > 0x7F))
         else:
             wrong = np.zeros(len(rows), np.bool_)
@@ -283,26 +283,27 @@ def _fitting(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, _
 KEY: Final = "key"
 VALUE: Final = "value"
 HEADERS: Final = "headers"
-"""The columns that are made of contents, and that contents are made of."""
+"""The columns of opened contents."""
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
-"""As Spark's Kafka connector has them."""
+"""As in Spark's Kafka connector."""
 
 PART_RECORDS: Final = 8_192
-"""Opened at a time: what is made in between stays in the processor's cache and in memory that the
-process has; of 50,000 it is so large that the system takes it back, and gives it anew."""
+"""Records opened at a time: the intermediate arrays stay in the processor's cache and in memory
+that the process has.  For 50,000 the system would take the memory back and provide it anew."""
 
 _BOUNDS: Final = np.array([1 << 7, 1 << 14, 1 << 21, 1 << 28], np.int64)
-"""The first number that takes one octet more as a varint."""
+"""The first number that needs one more byte as a varint."""
 
 
 def opened_columns(
     values: Values, names: Collection[str] = (KEY, VALUE, HEADERS)
 ) -> dict[str, pa.Array] | None:
-    """What is in the envelopes: columns by their names; None where all records are bare values.
+    """Open envelopes into columns by name; return None if all records are bare values.
 
-    ``KEY`` and ``VALUE`` are of binary, ``HEADERS`` of ``HEADERS_TYPE``; each is null where a
-    record has none.
+    ``KEY`` and ``VALUE`` are binary, ``HEADERS`` has ``HEADERS_TYPE``; each is null for records
+    without
+    one.
     """
     rows = values.starting_with(MAGIC)
     if not len(rows):
@@ -315,15 +316,15 @@ def opened_columns(
         count += len(part.rows)
         for name, columns in parts.items():
             columns.append(part.column(name))
-    # One column after the other gives its parts back.
+    # One column after the other, so each frees its parts.
     return {name: pa.concat_arrays(parts.pop(name)) for name in names} if count else None
 
 
 class _Opened:
-    """What is in the envelopes of some records; ``rows`` are those that are in envelopes."""
+    """The contents of some records' envelopes."""
 
     def __init__(self, values: Values, rows: Longs) -> None:
-        """``rows`` are those that may be, as they begin with the magic."""
+        """Open the envelopes among ``rows``, which begin with the magic."""
         ends, data = values.columns()
         self._heads = heads_of(np.frombuffer(data, np.uint8), ends, rows)
         self._parts = _array(self._heads.starts, data)
@@ -352,7 +353,7 @@ class _Opened:
         return pa.ListArray.from_arrays(ends, pairs, HEADERS_TYPE, mask=pa.array(counts == 0))
 
     def _taken(self, places: Longs) -> pa.BinaryArray:
-        """Parts by their places; null for -1."""
+        """Return parts by index; null for -1."""
         null = places < 0
         indices = pa.array(places, mask=null if null.any() else None)
         taken = self._parts.take(indices)
@@ -362,14 +363,14 @@ class _Opened:
 def close_columns(
     values: pa.Array, keys: pa.Array | None = None, headers: pa.Array | None = None
 ) -> pa.Array:
-    """The contents of records, of binary without nulls: in envelopes those that need one.
+    """Encode contents as binary without nulls, in envelopes where needed.
 
     Args:
-        values, keys: of binary or string, with nulls.
+        values, keys: binary or string, with nulls.
         headers: lists of (name, value), of string and binary; null lists are empty ones.
 
     Raises:
-        ValueError: a header has no name, or there are too many headers.
+        ValueError: a header has no name, or a record has too many headers.
     """
     values = as_binary(values)
     needed = ~valid(values)
@@ -388,7 +389,7 @@ def close_columns(
 
 
 class _Closing:
-    """Puts the contents of rows together from parts: columns of them, and which is where.
+    """Assembles the contents of rows from the columns of their parts.
 
     The parts of a row are the head of its envelope, if it needs one, then its key and its value, if
     it has them, then each header's name and value.
@@ -397,7 +398,7 @@ class _Closing:
     def __init__(
         self, columns: Sequence[tuple[pa.Array, int]], headers: Runs, needed: Flags
     ) -> None:
-        """``columns`` are keys and values, each with its flag; ``needed`` says who needs a head."""
+        """Take columns of keys and values, each with its flag; ``needed`` rows get an envelope."""
         self._rows = np.flatnonzero(needed)
         self._headers = headers
         self._columns = [column for column, _ in columns]
@@ -406,7 +407,7 @@ class _Closing:
         self._flags: Octets = flags[self._rows].astype(np.uint8)
         self._parts = Runs(np.sum([needed, 2 * headers.counts, *present], 0, np.int64))
         firsts = self._parts.firsts
-        # The number of each part, where all are counted column after column.
+        # The index of each part, counted column by column.
         self._order = np.empty(self._parts.total, np.int32)
         self._order[firsts[self._rows]] = np.arange(len(self._rows))
         self._have_lengths: Flags = self._parts.spread(needed)
@@ -420,7 +421,7 @@ class _Closing:
         self._order[names + 1] = before + headers.total + np.arange(headers.total)
 
     def closed(self, headers: pa.Array | None) -> pa.Array:
-        """The contents; ``headers`` are those of all rows."""
+        """Return the contents; ``headers`` are those of all rows."""
         lengths = [np.zeros(len(self._rows), np.int32), *map(_lengths_of, self._columns)]
         if headers is not None and self._headers.total:
             names, values = headers.flatten().flatten()
@@ -460,7 +461,7 @@ class _Closing:
 
 
 def put_varints(octets: Octets, at: Longs, numbers: Longs, widths: Longs) -> None:
-    """Writes numbers as varints of these widths."""
+    """Write numbers as varints of these widths."""
     octets[at] = numbers & 0x7F
     for shift in range(1, int(widths.max(initial=1))):
         longer = widths > shift
@@ -470,7 +471,7 @@ def put_varints(octets: Octets, at: Longs, numbers: Longs, widths: Longs) -> Non
 
 
 def _array(ends: npt.NDArray[np.integer], data: Any) -> pa.Array:
-    """The octets between ends as an array of binary, of large binary where it must be."""
+    """Return the bytes between ends as an array of binary, or of large binary if needed."""
     is_large = int(ends[-1]) > MAX_INT32
     kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
     buffers = [None, pa.py_buffer(ends.astype(dtype, copy=False)), pa.py_buffer(data)]
@@ -478,13 +479,13 @@ def _array(ends: npt.NDArray[np.integer], data: Any) -> pa.Array:
 
 
 def as_binary(array: pa.Array) -> pa.Array:
-    """An array of binary or string, large or not, as one of binary; without a copy."""
+    """Convert binary or string, large or not, to binary, without a copy."""
     is_large = str(array.type).startswith("large")
     return array.cast(pa.large_binary() if is_large else pa.binary())
 
 
 def valid(array: pa.Array) -> Flags:
-    """Which elements are not null."""
+    """Return the mask of elements that are not null."""
     if not array.null_count:
         return np.ones(len(array), np.bool_)
     valid: Flags = array.is_valid().to_numpy(zero_copy_only=False)
@@ -492,13 +493,13 @@ def valid(array: pa.Array) -> Flags:
 
 
 def _lengths_of(array: pa.Array) -> npt.NDArray[np.integer]:
-    """How long the elements are; 0 for nulls."""
+    """Return the lengths of the elements; 0 for nulls."""
     lengths: npt.NDArray[np.integer] = pc.binary_length(array).fill_null(0).to_numpy()
     return lengths
 
 
 def texts(octets: pa.Array) -> pa.Array:
-    """Octets as text; what is not UTF-8 is replaced, as Kafka's clients do."""
+    """Decode text; invalid UTF-8 is replaced, as Kafka's clients do."""
     try:
         return octets.cast(pa.utf8())
     except pa.ArrowInvalid:

@@ -1,13 +1,13 @@
-"""Epochs: the lives of a partition's producer, and what two stores' records have in common.
+"""Epochs: the lives of a partition's producer, and the common records of two histories.
 
-Offsets alone do not say which record is meant: a producer that is started again may write another
-record at an offset than its earlier life did.  So each life is an epoch, as in Kafka's leader-epoch
-cache (KIP-101), and an epoch and an offset name one record for ever.  A partition's *history* is
-its epochs in ascending order; each holds from its ``start`` to that of the next one.
+An offset alone does not identify a record: a restarted producer may write another record at an
+offset that its earlier life has used.  So each life is an epoch, as in Kafka's leader-epoch cache
+(KIP-101), and an epoch with an offset identifies one record for ever.  A partition's *history* is
+its epochs in ascending order; each lasts from its ``start`` to that of the next one.
 
-An epoch has the digest of the history that it goes on from.  So one that two histories have in
-common says that all before it is the same, too; but not one that began where only C stores had
-answered, and has no parent.
+An epoch contains the digest of the history that it continues.  An epoch shared by two histories
+therefore proves that their earlier records are equal, too, unless it has no parent: it began where
+only C stores had answered.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final, NamedTuple, Self
 import xxhash
 
 MAX_EPOCHS: Final = 1_000
-"""Of a history that is kept.  The oldest are forgotten; the digests of the others know them."""
+"""Length limit of a stored history.  Older epochs are dropped; later digests include them."""
 
 MAX_END: Final = 2**63
-"""Higher than any offset."""
+"""Greater than any offset."""
 
 LIFE_ID_BITS: Final = 64
-"""So many that no two lives draw the same."""
+"""Enough random bits that no two lives share an id."""
 
 _LIFE: Final = struct.Struct(">IQB")
 LIFE_BYTES: Final = _LIFE.size
@@ -39,10 +39,12 @@ _START: Final = attrgetter("start")
 
 
 class EpochId(NamedTuple):
-    """What orders epochs: ``number`` is one more than that of any earlier life it could learn of.
+    """The sort key of epochs.
 
-    ``id`` is drawn at random, so that two lives that began at once are told apart.  ``acks`` is
-    how many stores had to have a record before the life's producer called it acknowledged.
+    ``number`` is one greater than that of any earlier life known at the start.  ``id`` is random
+    and
+    distinguishes lives that began at the same time.  ``acks`` is the number of stores that must
+    have a record before the producer reports it acknowledged.
     """
 
     number: int
@@ -50,17 +52,17 @@ class EpochId(NamedTuple):
     acks: int
 
     def packed(self) -> bytes:
-        """As it lies on disk and in messages, ``LIFE_BYTES`` long."""
+        """Encode for disk and messages, in ``LIFE_BYTES`` bytes."""
         return _LIFE.pack(*self)
 
     @classmethod
     def unpack(cls, octets: bytes) -> Self:
-        """The inverse of ``packed``; checks nothing but the length (struct.error)."""
+        """Decode ``packed``; raise struct.error for another length."""
         return cls._make(_LIFE.unpack(octets))
 
 
 MAX_LIFE: Final = EpochId(2**32 - 1, 2**64 - 1, 2**8 - 1)
-"""After any other one."""
+"""Sorts after any other."""
 
 
 class Epoch(NamedTuple):
@@ -74,16 +76,16 @@ class Epoch(NamedTuple):
 
     @classmethod
     def first(cls, life: EpochId) -> Self:
-        """The epoch of a partition that begins."""
+        """Return the epoch of a new partition."""
         return cls(*life, 0, 0)
 
     @property
     def life(self) -> EpochId:
-        """What orders it among other epochs."""
+        """Return the sort key."""
         return EpochId(*self[:3])
 
     def continues(self, history: Sequence[Epoch]) -> bool:
-        """Whether it goes on from a history; or from records of which nobody could tell whose.
+        """Return True if the epoch continues this history, or records of unknown producers.
 
         C stores know no lives: where only they have answered, an epoch has no parent.
         """
@@ -93,60 +95,59 @@ class Epoch(NamedTuple):
 
     @property
     def digest(self) -> int:
-        """That of the history up to and with this epoch."""
+        """Return the digest of the history up to and including this epoch."""
         return xxhash.xxh3_64_intdigest(self.packed())
 
     def packed(self) -> bytes:
-        """As it lies on disk and in messages, ``EPOCH_BYTES`` long."""
+        """Encode for disk and messages, in ``EPOCH_BYTES`` bytes."""
         return _EPOCH.pack(*self)
 
     @classmethod
     def unpack(cls, octets: bytes) -> Self:
-        """The inverse of ``packed``; checks nothing but the length (struct.error)."""
+        """Decode ``packed``; raise struct.error for another length."""
         return cls._make(_EPOCH.unpack(octets))
 
 
 NO_LIFE: Final = EpochId(0, 0, 0)
-"""Of records without an epoch: C nodes', and those that stores wrote before there were epochs."""
+"""Life of records without an epoch, written by C nodes."""
 
 History = tuple[Epoch, ...]
 
 
 def last_life(history: Sequence[Epoch]) -> EpochId:
-    """The newest one."""
+    """Return the life of the last epoch."""
     return history[-1].life if history else NO_LIFE
 
 
 def digest(history: Sequence[Epoch]) -> int:
-    """The digest that an epoch after this history has as its parent."""
+    """Return the ``parent`` of an epoch that continues this history."""
     return history[-1].digest if history else 0
 
 
 def epoch_at(history: Sequence[Epoch], offset: int) -> Epoch | None:
-    """The epoch of the record at an offset; None where that is not known."""
+    """Return the epoch of the record at an offset; None if unknown."""
     index = bisect_right(history, offset, key=_START)
     return history[index - 1] if index else None
 
 
 def with_epoch(history: History, epoch: Epoch) -> History:
-    """The history when it goes on with an epoch."""
+    """Append an epoch, within ``MAX_EPOCHS``."""
     return (*history, epoch)[-MAX_EPOCHS:]
 
 
 def before(history: History, end: int) -> History:
-    """The history of the records before an offset."""
+    """Return the history of the records before an offset."""
     return history[: bisect_right(history, end - 1, key=_START)]
 
 
 def _start_after(history: Sequence[Epoch], index: int) -> int:
-    """Where the epoch after one begins; higher than any offset if that is the last."""
     return history[index + 1].start if index + 1 < len(history) else MAX_END
 
 
 def follows(history: Sequence[Epoch], epoch: Epoch, offset: int) -> bool:
-    """Whether the record at ``offset`` of an epoch can follow those of a history, which end there.
+    """Return True if the record at ``offset`` of an epoch may follow a history that ends there.
 
-    Records without an epoch can be followed by any: nobody knows whose they are.
+    Any record may follow records without an epoch: their producer is unknown.
     """
     if not history:
         return offset > 0 or not epoch.start
@@ -156,10 +157,7 @@ def follows(history: Sequence[Epoch], epoch: Epoch, offset: int) -> bool:
 
 
 def parting(one: Sequence[Epoch], other: Sequence[Epoch]) -> int | None:
-    """The first offset at which two histories differ; None if one only goes on where one ends.
-
-    Where one has records beyond it, and the other has its next epoch there, they have parted.
-    """
+    """Return the first offset at which two histories differ; None if one continues the other."""
     known = {epoch: index for index, epoch in enumerate(other)}
     common = next((index for index in reversed(range(len(one))) if one[index] in known), None)
     if common is None:
@@ -169,13 +167,12 @@ def parting(one: Sequence[Epoch], other: Sequence[Epoch]) -> int | None:
 
 
 def known_until(history: Sequence[Epoch], life: EpochId) -> int | None:
-    """Up to which offset (exclusive) the records are those of who goes on from ``life``.
+    """Return the offset up to which (exclusive) a store's records are valid for life ``life``.
 
-    0 where newer lives have taken its place; None where the history does not go so far yet.
-    ``history`` is a store's, ``life`` the newest that somebody has seen elsewhere.
+    0 if newer lives have replaced it; None if the store's history does not include it yet.
     """
     if not history or life == NO_LIFE:
-        return MAX_END  # records without an epoch go with any
+        return MAX_END  # compatible with any life
     lives = [epoch.life for epoch in history]
     if life in lives:
         return _start_after(history, lives.index(life))
@@ -183,9 +180,9 @@ def known_until(history: Sequence[Epoch], life: EpochId) -> int | None:
 
 
 def parted_by(history: History, epoch: Epoch, end: int) -> int | None:
-    """From where on a newer epoch replaces records before ``end`` of a history; None if it none.
+    """Return the offset from which a newer epoch replaces records before ``end``, if it does.
 
-    Who has missed epochs between may be told an offset that is too low, and never one too high.
+    If epochs between are missing, the offset may be too low, but never too high.
     """
     if not history or epoch.life <= last_life(history) or epoch.start >= end:
         return None

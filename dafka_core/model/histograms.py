@@ -1,6 +1,6 @@
-"""How long something takes, counted in fixed steps: cheap where it happens, whole where it is read.
+"""Durations counted in fixed buckets: cheap to add, complete when read.
 
-The steps are fixed so that counts of several nodes can be added up, as Prometheus' histograms are.
+The buckets are fixed so that counts of several nodes can be added, as Prometheus' histograms are.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from bisect import bisect_left
 from typing import Final, NamedTuple
 
 BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""From a disk that syncs at once to one that a store waits for: seconds, each bound included."""
+"""From a disk that syncs at once to one that delays a store: seconds, each bound included."""
 
 
 class Counted(NamedTuple):
-    """What was counted by some moment.
+    """The counts at one moment.
 
     Attributes:
-        counts: how many took longer than one bound and at most the next, in the order of
-            ``BOUNDS_S``; the last count is of those beyond the last bound.
-        sum_s: how long all of them took together.
+        counts: durations above one bound and at most the next, in the order of ``BOUNDS_S``; the
+            last
+            count is of those beyond the last bound.
+        sum_s: the sum of all durations.
     """
 
     counts: tuple[int, ...]
@@ -27,7 +28,7 @@ class Counted(NamedTuple):
 
 
 class Durations:
-    """Counts durations.  Any thread may add one, and any may read."""
+    """Counts durations.  Any thread may add and read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,13 +36,13 @@ class Durations:
         self._sum_s = 0.0
 
     def add(self, took_s: float) -> None:
-        """Counts one."""
+        """Count one duration."""
         with self._lock:
             self._counts[bisect_left(BOUNDS_S, took_s)] += 1
             self._sum_s += took_s
 
     @property
     def counted(self) -> Counted:
-        """All until now."""
+        """Return the counts so far."""
         with self._lock:
             return Counted(tuple(self._counts), self._sum_s)

@@ -1,4 +1,4 @@
-"""JSON objects with a version, declared as Structs: Flight's messages and the records of notes."""
+"""Versioned JSON objects, declared as Structs: Flight's messages and records of internal topics."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ Natural = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 def pack(members: dict[str, Any], version: int = VERSION) -> bytes:
-    """A JSON object with these members and the version, in ASCII."""
+    """Encode these members and the version as a JSON object in ASCII."""
     return json.dumps({"v": version, **members}).encode("ascii")
 
 
 class JsonMessage(msgspec.Struct, frozen=True):
     """A JSON object whose members are the version, ``v``, and the class's fields.
 
-    Python's ``json`` makes and reads the text, msgspec checks what it says: msgspec's own codec
-    refuses lone surrogates, which stand for octets of a name that are not UTF-8.
+    Python's ``json`` encodes and decodes the text, msgspec validates it: msgspec's own codec
+    refuses lone surrogates, which stand for bytes of a name that are not UTF-8.
     """
 
     what: ClassVar[str] = "answer"
-    """What an error calls an object that cannot be read."""
+    """Name of the object in errors."""
     json_version: ClassVar[int] = VERSION
 
     def packed(self) -> bytes:
-        """The message as it travels."""
+        """Encode the message."""
         return pack(msgspec.to_builtins(self), self.json_version)
 
     @classmethod
     def parse(cls, packed: str | bytes) -> Self:
-        """The message that travelled.
+        """Decode a message.
 
         Raises:
-            InvalidRequestError: it is none; the error names the member.
+            InvalidRequestError: it is invalid; the error names the member.
         """
         try:
             found = json.loads(packed)
@@ -61,13 +61,13 @@ class JsonMessage(msgspec.Struct, frozen=True):
             return msgspec.convert(found, cls)
         except msgspec.ValidationError as error:
             raise _refused(found, cls.__struct_fields__, str(error)) from error
-        except UnicodeEncodeError:  # of a text that is in the place of something else
+        except UnicodeEncodeError:  # in a text where no name is expected
             why = "has half a surrogate pair where no text can be"
             raise InvalidRequestError(cls.what, short(packed), why) from None
 
 
 def _refused(found: dict[str, Any], known: Collection[str], text: str) -> InvalidRequestError:
-    """An error whose ``text`` is "Expected `int` >= 0 - at `$.times[0][2]`", for instance."""
+    """Translate msgspec's errors, such as "Expected `int` >= 0 - at `$.times[0][2]`"."""
     if text.startswith("Object contains unknown field"):
         name = min(found.keys() - set(known))
         return InvalidRequestError(str(short(name)), short(found[name]), nearest(name, known))
@@ -83,12 +83,12 @@ def _refused(found: dict[str, Any], known: Collection[str], text: str) -> Invali
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """The sentence for a name that is not known: the nearest known one, or all of them."""
+    """Return a sentence that suggests the nearest known name, or lists all of them."""
     near = nearest_name(name, known)
     return f"did you mean {near!r}?" if near else f"must be one of {', '.join(known)}"
 
 
 def short(value: object) -> object:
-    """A value that came from elsewhere, cut where it is too long for an error's sentence."""
+    """Return a foreign value, truncated if it is too long for an error's sentence."""
     text = repr(value)
     return value if len(text) <= 100 else f"{text[:100]}..."

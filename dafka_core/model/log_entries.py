@@ -1,34 +1,35 @@
-"""Log entries: what a log is told to do, and what becomes of it.
+"""Log entries: operations on a log, and their outcomes.
 
-A transaction is written in two steps.  *Staged* records lie in the log's table of blocks beyond
-their partition's end, at the offsets they will have, where no reader looks.  *Committing* moves the
-end behind them, of any number of partitions in one step, and makes the transaction the last one of
-each of these partitions.
+A transaction is written in two steps.  *Staged* records are in the log's table of blocks beyond
+their partition's end, at their final offsets, invisible to readers.  *Committing* moves the ends of
+any number of partitions behind them in one step, and makes the transaction the last one of each of
+these partitions.
 
-Staged records belong to an attempt.  An attempt that stages at a partition's end begins anew: what
-was staged before is gone, and the attempt that staged it is fenced.
+Staged records belong to an attempt.  An attempt that stages at a partition's end starts over:
+earlier staged records are deleted, and their attempt is fenced.
 
-The outcome of an entry (``Log.write``) is None when it is done, or else:
+The outcome of an entry (``Log.write``) is None for success, or else:
 
-    a batch without a       replaces what is staged if it begins at its partition's end; at the end
-    transaction             of what another store's batches have staged, it shows that those are
-                            whole, and they are committed; elsewhere ``Log.write`` itself raises
-                            ``OffsetConflictError``, and nothing of all entries is done
+    a batch without a       replaces staged records if it begins at its partition's end; at the end
+    transaction             of records staged from another store's batches it proves that these are
+                            complete, and they are committed; elsewhere ``Log.write`` itself raises
+                            ``OffsetConflictError``, and no entry is executed
     a batch of a            ``OffsetConflictError``: it begins neither at its partition's end, where
-    transaction             the transaction begins anew, nor at the end of what is staged of this
-                            very transaction
+    transaction             the transaction starts over, nor at the end of the staged records of the
+                            same transaction
     ``Stage``               ``OffsetConflictError``: it begins neither at its partition's end nor at
-                            the end of what its attempt has staged; ``FencedError``: another attempt
-                            has staged there, or what this one has staged is gone;
+                            the end of its attempt's staged records; ``FencedError``: another
+                                attempt
+                            has staged there, or this one's records are deleted;
                             ``TransactionExistsError``: the last transaction's version is as high
-    ``Commit``              the first of these that holds for a transaction which is not what its
-                            attempt has staged; to commit again what was committed is no error
-    ``Discard``             is always done
-    ``Promise``, ``Met``,   are always done
+    ``Commit``              the first of these that applies to a transaction other than the one its
+                            attempt has staged; a repeated commit succeeds
+    ``Discard``             always succeeds
+    ``Promise``, ``Met``,   always succeed
     ``Forget``, ``SetAside``,
     ``GoOn``
     ``SetTransaction``      ``OffsetConflictError``: the partition ends before the transaction does;
-                            ``TransactionExistsError``: the transaction lies at other offsets
+                            ``TransactionExistsError``: the transaction has other offsets
 """
 
 from __future__ import annotations
@@ -52,42 +53,42 @@ from dafka_core.model.records import (
 )
 
 STAGED_HOURS: Final = 24.0
-"""After so long with nothing added, what is staged is discarded unless the store is told otherwise;
-Spark tries tasks again before."""
+"""Staged records are discarded after this time without an addition, unless the store has another
+setting; Spark retries tasks sooner."""
 
 ATTEMPT_BYTES: Final = 16
 REPLICA: Final = bytes(ATTEMPT_BYTES)
-"""The attempt of staged records that come from another store, where they are committed."""
+"""The attempt of staged records copied from another store, where they are committed."""
 
 
 MAX_NOTE_NAME_BYTES: Final = 480
-"""A note's name is part of a key of LMDB, which has at most 511 octets."""
+"""A note's name is part of a key of LMDB, which has at most 511 bytes."""
 
 MAX_NOTE_BYTES: Final = 4_096
 MAX_NOTES: Final = 10_000
-"""What is noted with one batch: each note costs the log about a page."""
+"""Notes in one batch: each costs the log about a page."""
 
 Notes = Mapping[str, bytes | None]
-"""Octets by their names; None deletes a note."""
+"""Contents by name; None deletes a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotedBatch(RecordBatch):
-    """A batch without a transaction, and notes that the log keeps in the same step, or none of it.
+    """A batch without a transaction, and notes that the log writes in the same step.
 
-    Notes stay in the log of the store that writes them; other stores are given the records alone.
+    Notes stay in the log of the store that writes them; other stores receive only the records.
     """
 
     notes: Notes = field(default_factory=dict, compare=False)
 
     @classmethod
     def with_notes(cls, batch: RecordBatch, notes: Notes) -> NotedBatch:
-        """The batch with notes."""
+        """Add notes to the batch."""
         return cls(batch.tp, batch.offset, batch.values, None, batch.times, batch.epoch, notes)
 
 
 class Stage(NamedTuple):
-    """Stages records behind those of an attempt, or at the partition's end to begin anew.
+    """Stage records after those of the attempt, or at the partition's end to start over.
 
     ``version`` is their transaction's, if it has one: the log refuses one that is not newer than
     the partition's last transaction, or that is older than the one being staged.
@@ -99,29 +100,29 @@ class Stage(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Makes transactions visible together, or none of them."""
+    """Make transactions visible, all or none."""
 
     transactions: tuple[StagedTransaction, ...]
     epochs: tuple[Epoch | None, ...] = ()
-    """Of each of them, the life that its records are of; unknown without."""
+    """The life that wrote each transaction's records, if known."""
 
 
 class Discard(NamedTuple):
-    """Discards what an attempt has staged; an empty one stands for what another store has sent."""
+    """Discard an attempt's staged records; an empty one stands for another store's."""
 
     tp: TopicPartition
     attempt: str
 
 
 class Promise(NamedTuple):
-    """Keeps that a life of a partition's producer is about to begin (``epochs.py``)."""
+    """Record that a life of a partition's producer is about to begin (``epochs.py``)."""
 
     tp: TopicPartition
     life: EpochId
 
 
 class Met(NamedTuple):
-    """Keeps that another store is there: where, and when it was heard (as ``KnownStore``)."""
+    """Record another store's endpoint and when it was heard (as ``KnownStore``)."""
 
     store: str
     endpoint: str = ""
@@ -129,15 +130,15 @@ class Met(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Forgets another store, which is gone for ever, until it comes again."""
+    """Forget another store until it appears again."""
 
     store: str
 
 
 class SetAside(NamedTuple):
-    """Takes a partition's records from ``start`` on out of it: another history has won there.
+    """Move a partition's records from ``start`` on out of it: another history has replaced them.
 
-    They are kept, for people to look at.  What is staged in the partition is discarded.
+    People can still read them.  Staged records of the partition are discarded.
     """
 
     tp: TopicPartition
@@ -145,11 +146,11 @@ class SetAside(NamedTuple):
 
 
 class GoOn(NamedTuple):
-    """Has a partition begin anew at ``start``: the records before it are to be had nowhere.
+    """Restart a partition at ``start``: no store has the records before it.
 
-    What the log holds of it is set aside.  ``history`` is of the records before ``start``, and
-    ``transaction`` the last one of them, as another store knows them: who writes it again is told
-    that it is there.
+    The log's records of the partition are set aside.  ``history`` covers the records before
+    ``start``, and ``transaction`` is their last one, as another store knows them, so a repeated
+    write is recognised.
     """
 
     tp: TopicPartition
@@ -159,7 +160,7 @@ class GoOn(NamedTuple):
 
 
 class SetTransaction(NamedTuple):
-    """Sets the last transaction of a partition that holds its records already, visible."""
+    """Set the last transaction of a partition whose records are visible already."""
 
     tp: TopicPartition
     transaction: Transaction
@@ -180,7 +181,7 @@ LogEntry = (
 
 
 def attempt_octets(attempt: str) -> bytes:
-    """An attempt's octets, as the log keeps them.
+    """Encode an attempt for the log.
 
     Raises:
         ValueError: it is not 32 upper-case hex digits, or all of them are zero.
@@ -195,7 +196,7 @@ def attempt_octets(attempt: str) -> bytes:
 
 
 def attempt_text(octets: bytes) -> str:
-    """The attempt that ``attempt_octets`` was given; empty for ``REPLICA``."""
+    """Decode an attempt; empty for ``REPLICA``."""
     return "" if octets == REPLICA else octets.hex().upper()
 
 
@@ -205,25 +206,24 @@ class TransactionExistsError(PartitionError):
 
     sentence = (
         "transaction {transaction.version} is committed already, at offsets {transaction.start} "
-        "to {transaction.end} (exclusive): only newer ones can be written, so go on after it"
+        "to {transaction.end} (exclusive): write newer ones only"
     )
     transaction: Transaction
 
 
 # Deletions of topics, as records of internal topic ``__dafka.deletions``.
 #
-# Each store that deletes a topic notes there how far it had the topic's partitions. Stores give
-# each other these records as any others, so one that was away hears of the deletion when it is
-# back.
+# Each store that deletes a topic records the ends of the topic's partitions there. Stores exchange
+# these records as any others, so a store that was away learns of the deletion when it returns.
 
 
 VERSION: Final = 1
 
 MAX_ROWS: Final = 1_000
-"""Partitions in one record; fewer where stores take small records only."""
+"""Partitions in one record; fewer if stores accept small records only."""
 
 _ROW_BYTES: Final = 2_048
-"""More than a row takes, or what is before it, whatever the names."""
+"""An upper bound for the size of a row, and of the fields before the rows."""
 
 _MAX_OFFSET: Final = 2**63
 
@@ -232,55 +232,55 @@ _MAX_OFFSET: Final = 2**63
 class TopicDeletedError(PartitionError):
     """A producer cannot resume: its topic was deleted, and nothing was written since.
 
-    The records before ``end``, where it would go on, are gone.
+    The records before ``end``, the resume point, are deleted.
     """
 
     sentence = (
         "the topic was deleted ({when}) with all records before offset {end}: publish them again "
         "from a new address (without option address), or set option resume_deleted to 'ignore' to "
-        "go on behind them"
+        "continue after them"
     )
     end: int
     when: str
 
 
 class Deletion(NamedTuple):
-    """The records of a partition before ``before`` were deleted, of ``life`` and older ones."""
+    """A deletion of a partition's records before ``before``, by ``life`` and older ones."""
 
     tp: TopicPartition
     before: int
     life: EpochId
     at_us: int
-    """When, by the clock of the store that was told to."""
+    """Time of the deletion by the clock of the store that received the command."""
 
     def reaches(self, lives: PartitionLives) -> int:
-        """Up to where a log's records are those that were deleted.
+        """Return the offset up to which a log's records are the deleted ones.
 
-        Those of a newer life were written since, at offsets of which it did not know.
+        Records of a newer life were written since, at offsets that the deletion doesn't know.
         """
         newer = (epoch.start for epoch in lives.history if epoch.life > self.life)
         return min(self.before, lives.end, *newer)
 
     def covers(self, other: Deletion) -> bool:
-        """Whether the other one, of the same partition, deletes nothing that this one does not."""
+        """Return True if another deletion of the partition deletes nothing more."""
         return self.before >= other.before and self.life >= other.life
 
 
 def packed(infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int) -> Iterator[bytes]:
-    """The deletion of a topic's partitions up to where they are held, as records."""
+    """Encode the deletion of a topic's partitions, up to their present ends, as records."""
     rows = min(max(limit_bytes // _ROW_BYTES - 1, 1), MAX_ROWS)
     for start in range(0, len(infos), rows):
         part = infos[start : start + rows]
         partitions = [(info.partition, info.end, *info.life) for info in part]
         facts = {"v": VERSION, "topic": part[0].topic, "at_us": at_us, "partitions": partitions}
-        yield json.dumps(facts, separators=(",", ":")).encode()  # ASCII, whatever the names
+        yield json.dumps(facts, separators=(",", ":")).encode()  # ASCII for all names
 
 
 def parsed(content: bytes) -> list[Deletion]:
-    """The inverse of ``packed``, of one record.
+    """Decode one record, the inverse of ``packed``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the record is invalid.
     """
     try:
         facts = json.loads(content)

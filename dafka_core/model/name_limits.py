@@ -1,4 +1,4 @@
-"""The limits and parsers of names that users write, and suggestions for misspelt ones."""
+"""Limits and parsers of names that users write, and suggestions for misspelt ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dafka_core.errors import ProtocolError
 from dafka_core.model.names import octets_of, quoted, text_of, unescape
 
 MAX_TOPIC_BYTES: Final = 255
-"""RFC 46 sets none, but ``subject`` is a string with a one-octet length: C nodes cut it."""
+"""RFC 46 sets none, but ``subject`` is a string with a one-byte length: C nodes cut it."""
 
 MAX_ADDRESS_BYTES: Final = 255
-"""An address is a string with a one-octet length, too.  Those of C nodes are 32 octets."""
+"""An address is a string with a one-byte length, too.  Those of C nodes have 32 bytes."""
 
 
 def text_size_bytes(text: str) -> int:
-    """How long a topic or address is on the wire.
+    """Return the length of a topic or address on the wire.
 
     Raises:
-        ProtocolError: no octets are read as this text.
+        ProtocolError: no bytes decode to this text.
     """
     if text.isascii():
         return len(text)
@@ -30,9 +30,9 @@ def text_size_bytes(text: str) -> int:
         octets = octets_of(text)
     except UnicodeEncodeError:
         raise ProtocolError("a topic or address must not contain surrogates") from None
-    # Escaped octets that together are UTF-8 would arrive as another text.
+    # Escaped bytes that together are UTF-8 would arrive as another text.
     if text_of(octets) != text:
-        raise ProtocolError("a topic or address must not escape octets that are UTF-8")
+        raise ProtocolError("a topic or address must not escape bytes that are UTF-8")
     return len(octets)
 
 
@@ -44,14 +44,14 @@ def _check_name(what: str, max_bytes: int, name: str) -> None:
 
 
 check_topic: Final = partial(_check_name, "a topic", MAX_TOPIC_BYTES)
-"""1 to 255 octets without NUL, which ends a topic in the C layout.  RFC 46 allows any octets."""
+"""1 to 255 bytes without NUL, which ends a topic in the C layout.  RFC 46 allows any bytes."""
 
 check_address: Final = partial(_check_name, "an address", MAX_ADDRESS_BYTES)
-"""1 to 255 octets without NUL, since an address is the topic of some messages.  RFC 46: a UUID."""
+"""1 to 255 bytes without NUL, since an address is the topic of some messages.  RFC 46: a UUID."""
 
 
 def check_node_address(address: str) -> None:
-    """A node's own address, as beacons carry it: one that everybody can write."""
+    """Check a node's own address, which beacons carry as printable ASCII."""
     check_address(address)
     if not (address.isascii() and address.isprintable()):
         raise ProtocolError("a node's address must be printable ASCII")
@@ -69,27 +69,27 @@ def _parse_name(check: Callable[[str], None], value: Any) -> str:
 
 parse_topic: Final = partial(_parse_name, check_topic)
 parse_partition: Final = partial(_parse_name, check_address)
-"""A name in the limits of the wire, which users write escaped; ValueError for any other value."""
+"""Parse an escaped name within the limits of the wire; raise ValueError for any other value."""
 
 
 _FOLDED: Final = str.maketrans("", "", "-_. ")
-"""What does not tell names apart, besides case."""
+"""Characters that don't distinguish names, besides case."""
 
 _LEAST: Final = 3
-"""Letters that say which name was meant; each shorter one is near to all others."""
+"""Minimum length of a name to compare; each shorter one is near to all others."""
 
 _MOST_LISTED: Final = 10
-"""Where none is near."""
+"""Names listed if none is near."""
 
 _MOST_COMPARED: Final = 64
-"""Of longer names only so much is compared, letter by letter."""
+"""Characters compared of each name."""
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` is a slip of the fingers from, or None.
+    """Return the known name that ``name`` is probably a misspelling of, or None.
 
-    That is one letter missing, added, wrong or swapped with its neighbour for each four letters, or
-    a name that was not written to its end.  'others' is not near to 'orders'.
+    A misspelling has one missing, added, wrong or swapped letter for each four letters, or lacks
+    the end of the name.  'others' is not near to 'orders'.
     """
     wanted = _fold(name)
     if len(wanted) < _LEAST:
@@ -100,7 +100,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def what_there_is(name: str, known: Collection[str], what: str) -> str:
-    """For a name that is not there: the nearest of those that are, or some of them."""
+    """Suggest the nearest existing name for a missing one, or list some."""
     if near := nearest_name(name, known):
         return f"did you mean {quoted(near)}?"
     if not known:
@@ -115,7 +115,6 @@ def _fold(name: str) -> str:
 
 
 def _slips(one: str, other: str, most: int) -> int:
-    """How many there are between two names; more than ``most`` where those are too many."""
     if other.startswith(one) and one:
         return min(len(other) - len(one), most)
     return OSA.distance(one, other, score_cutoff=most)

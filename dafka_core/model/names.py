@@ -1,8 +1,8 @@
-"""Names of topics and partitions: any octets (RFC 46), and how people and programs see them.
+"""Names of topics and partitions: any bytes (RFC 46), and their printable form.
 
-Inside, a name is text that has its octets exactly; those that are not UTF-8 are surrogates, as
-Python's ``surrogateescape`` has them.  Outside, in what is printed and in what users write, it is
-escaped: printable, and the same name when it is read.
+Inside, a name is text that preserves its bytes: those that are not UTF-8 are surrogates, as with
+Python's ``surrogateescape``.  Outside, in output and in user input, it is escaped: printable, and
+parsed back to the same name.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import unicodedata
 from typing import Final
 
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's categories of what does something to a screen or a line in place of being seen: control
-and format characters, separators of lines, and surrogates, which are octets that are not UTF-8."""
+"""Unicode categories that change a screen or a line instead of being visible: control and format
+characters, line separators, and surrogates, which stand for bytes that are not UTF-8."""
 
 JOINERS: Final = "\u200c\u200d"
-"""Of the format characters those of which scripts and emojis are made."""
+"""Format characters that scripts and emojis are composed with."""
 
 INTERNAL: Final = "__dafka."
-"""How the names of topics begin that Dafka's own programs write to: no pattern matches them."""
+"""Prefix of topics that Dafka's own programs write; no pattern matches them."""
 
 QUERIES_TOPIC: Final = f"{INTERNAL}queries"
-"""Where Spark's streaming queries report how far they are (``query_progress``)."""
+"""Progress reports of Spark's streaming queries (``query_progress``)."""
 
 DELETIONS_TOPIC: Final = f"{INTERNAL}deletions"
-"""Where stores note which topics were deleted (``dafka_core/model/log_entries.py``)."""
+"""Deletions of topics, written by stores (``dafka_core/model/log_entries.py``)."""
 
 AUDIT_TOPIC: Final = f"{INTERNAL}audit"
-"""Where streaming queries with option ``audit`` note what they have written (``audit_record``)."""
+"""Audit records of streaming queries with option ``audit`` (``audit_record``)."""
 
 NOT_PLAIN: Final = (
-    "has control characters, or octets that are not UTF-8: take another name, or set option {} to "
+    "has control characters, or bytes that are not UTF-8: use another name, or set option {} to "
     "true"
 )
 
@@ -40,28 +40,28 @@ _MISTAKABLE: Final = re.compile(r"\\(?=x[0-9a-fA-F]{2})")
 
 
 def text_of(octets: bytes) -> str:
-    """Octets as text; RFC 46: a topic "can be any byte sequence", so any octets survive."""
+    """Decode a name; RFC 46: a topic "can be any byte sequence", so any bytes survive."""
     return octets.decode("utf-8", "surrogateescape")
 
 
 def octets_of(text: str) -> bytes:
-    """The inverse of ``text_of``."""
+    """Encode a name, the inverse of ``text_of``."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def escape(name: str) -> str:
-    r"""A name as it is shown: ``\xff`` for octet 255, and so for all that cannot be seen.
+    r"""Return a name in printable form: ``\xff`` for byte 255 and all other invisible ones.
 
-    A backslash that would begin such an escape is ``\x5c``; others are as they are.
+    A backslash that would begin such an escape is ``\x5c``; others are unchanged.
     """
     return printable(_MISTAKABLE.sub(r"\\x5c", name) if "\\" in name else name)
 
 
 def unescape(text: str) -> str:
-    """The name that ``text`` shows, the inverse of ``escape``; any octet may be written so.
+    """Parse a printable form, the inverse of ``escape``; any byte may be escaped.
 
     Raises:
-        ValueError: it has surrogates that are no octets.
+        ValueError: it has surrogates that stand for no byte.
     """
     if "\\x" not in text:
         return text
@@ -69,7 +69,7 @@ def unescape(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name within a sentence."""
+    """Return a name for use in a sentence."""
     return f"'{escape(name)}'"
 
 
@@ -79,14 +79,14 @@ def shown_partition(topic: str, partition: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without what cannot be seen, which is escaped; nothing is done to backslashes."""
+    """Escape invisible characters; backslashes are unchanged."""
     if text.isprintable():
         return text
     return "".join(_escaped(each) if _is_hidden(each) else each for each in text)
 
 
 def is_plain(name: str) -> bool:
-    """Whether all of a name can be seen."""
+    """Return True if every character is visible."""
     return printable(name) == name
 
 

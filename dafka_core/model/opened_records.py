@@ -1,4 +1,4 @@
-"""The records of a batch out of their envelopes, as an application receives them."""
+"""Opens the envelopes of a batch's records, for applications."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dafka_core.model.values import Values
 
 
 def opened_records(batch: RecordBatch, *, opens: bool = True) -> Iterator[Record]:
-    """The records, in order; without ``opens`` their contents are values as they are."""
+    """Yield the records, in order; without ``opens`` their envelopes stay unopened."""
     values, keys, headers = opened_lists(batch.values, opens=opens)
     return records(batch, values, keys, headers)
 
@@ -19,10 +19,10 @@ def opened_records(batch: RecordBatch, *, opens: bool = True) -> Iterator[Record
 def opened_lists(
     values: Values, *, opens: bool
 ) -> tuple[Sequence[bytes | None], Iterable[bytes | None], Iterable[Headers]]:
-    """Values, keys and headers."""
+    """Return values, keys and headers."""
     bare = values.to_list()
     if opens and len(values.starting_with(MAGIC)):
-        # A node that comes upon no envelope shall not wait for Arrow to load.
+        # Nodes that receive no envelope need not load Arrow.
         from dafka_core.model.envelope_columns import opened_columns  # noqa: PLC0415
 
         if (columns := opened_columns(values)) is not None:

@@ -1,8 +1,8 @@
-"""What travels: records, runs of records, and what is known of a partition.
+"""Records, batches of records, and the facts that nodes exchange about a partition.
 
 Offsets in Python are exclusive at their upper end, as Spark's are: ``end`` is the offset of the
-next record.  Only the wire counts inclusively (RFC 46, HEAD: "the offset of the last published
-record"), and only ``protocol/codec.py`` and the messages know it.
+next record.  On the wire they are inclusive (RFC 46, HEAD: "the offset of the last published
+record"); only ``protocol/codec.py`` and the messages convert them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as an application sees it.
+    """One record as an application receives it.
 
-    ``timestamp_us`` is when it was published, in microseconds since 1970 UTC, if that is known.  It
-    is not known whether its producer or a store has given it: stores do not keep that.
+    ``timestamp_us`` is the time of publication in microseconds since 1970 UTC, or None if unknown.
+    Stores don't record whether the producer or a store assigned it.
     """
 
     topic: str
@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
     @property
     def timestamp(self) -> datetime | None:
-        """``timestamp_us`` as a time."""
+        """Return ``timestamp_us`` as a datetime."""
         return None if self.timestamp_us is None else _EPOCH + self.timestamp_us * _MICROSECOND
 
 
@@ -57,18 +57,18 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 UNKNOWN_US = -(2**63)
-"""The time of a record of which no store knows when it was written."""
+"""Timestamp of a record that no store has a time for."""
 
 NO_VERSION = -1
-"""The version of a transaction that has none: nothing is left of it once it is committed."""
+"""Version of a transaction without one: the store forgets it after the commit."""
 
 
 class Transaction(NamedTuple):
-    """Records that are there as a whole or not at all: offsets ``start`` to ``end`` (exclusive).
+    """Records that become visible together: offsets ``start`` to ``end`` (exclusive).
 
-    What one task of one micro-batch writes to one partition.  ``version`` is the batch's, which
-    ascends in each partition, or ``NO_VERSION``.  A partition's last committed transaction is kept
-    with it: it says what has been written, to whoever tries to write it again.
+    One transaction is one task's part of a micro-batch in one partition.  ``version`` is the
+    batch's, which ascends in each partition, or ``NO_VERSION``.  Stores keep the last committed
+    transaction of each partition, so a repeated batch is recognised.
     """
 
     version: int
@@ -77,7 +77,7 @@ class Transaction(NamedTuple):
 
 
 class StagedTransaction(NamedTuple):
-    """A transaction that is to become visible: what ``attempt`` staged from ``start`` to ``end``.
+    """A transaction before its commit: ``attempt`` staged records ``start`` to ``end``.
 
     ``attempt`` is 32 upper-case hex digits, new for each attempt of a task.
     """
@@ -91,22 +91,21 @@ class StagedTransaction(NamedTuple):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def transaction(self) -> Transaction:
-        """What it is when it is committed."""
+        """Return the transaction without its attempt."""
         return Transaction(self.version, self.start, self.end)
 
 
 class TransactionState(NamedTuple):
-    """How far a partition's transactions are at a store.
+    """Progress of a partition's transactions at one store.
 
-    Records from ``end`` to ``staged_end`` are staged: on disk and seen by no reader.  They are
-    ``attempt``'s.  When there are none (the two ends are the same), ``attempt`` is the one that
-    was committed here last.  It is empty when there was none, and when what is staged comes from
-    another store.  ``transaction`` is the one committed last.
+    Records from ``end`` to ``staged_end`` are staged by ``attempt``: on disk and invisible.  If the
+    two ends are equal, ``attempt`` is the one committed last.  It is empty if there was none, or if
+    the staged records were copied from another store.  ``transaction`` was committed last.
     """
 
     end: int
@@ -116,10 +115,11 @@ class TransactionState(NamedTuple):
 
 
 class StagedPartition(NamedTuple):
-    """What is staged in one partition: records ``start`` up to ``end`` (exclusive), seen by nobody.
+    """Staged records of one partition: ``start`` up to ``end`` (exclusive), invisible to readers.
 
-    ``attempt`` is empty when they come from another store.  ``size_bytes`` is that of their blocks.
-    ``last_time_us`` is the last one's timestamp, in microseconds since the epoch UTC.
+    ``attempt`` is empty if they were copied from another store.  ``size_bytes`` is the size of
+    their
+    blocks, ``last_time_us`` the last timestamp, in microseconds since the epoch UTC.
     """
 
     topic: str
@@ -132,18 +132,18 @@ class StagedPartition(NamedTuple):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 class Contacts(NamedTuple):
-    """The nodes that a reader hears of.
+    """The nodes that a reader has discovered.
 
     Attributes:
-        endpoint: where others are told to connect to it.
-        unmet: stores that have not done so, and hear nothing that it asks.
-        c_stores: stores that know RFC 46 alone.
-        node_count: how many nodes the towers tell of.
+        endpoint: the reader's endpoint, as announced to peers.
+        unmet: stores that have not connected to it and receive none of its requests.
+        c_stores: stores without extensions to RFC 46.
+        node_count: number of nodes that towers announce.
     """
 
     endpoint: str = ""
@@ -153,10 +153,11 @@ class Contacts(NamedTuple):
 
 
 class KnownStore(NamedTuple):
-    """What one store knows of another one.
+    """One store's knowledge of another store.
 
-    ``endpoint`` is where it was announced last, ``heard_us`` when it was heard last (microseconds
-    since 1970 UTC), and ``here`` whether it may be there now.  What is not known is empty, or 0.
+    ``endpoint`` was announced last and ``heard_us`` is when the store was heard last (microseconds
+    since
+    1970 UTC); ``here`` is false if it is certainly away.  Unknown fields are empty, or 0.
     """
 
     store: str
@@ -170,11 +171,12 @@ class Neighbour(NamedTuple):
 
     Attributes:
         node: its address.
-        kind: ``store``, ``producer``, ``consumer`` or ``reader``; empty if it has not said so, as
-            nodes that know RFC 46 alone.
-        endpoint: where towers say it is; empty if none tells of it.
-        connected: whether it has connected to this node.
-        topics: those that it follows, some of them where they are many.
+        kind: ``store``, ``producer``, ``consumer`` or ``reader``; empty for nodes that implement
+            RFC 46
+            alone.
+        endpoint: as announced by towers; empty if no tower announces it.
+        connected: true if it has connected to this node.
+        topics: topics that it subscribes to; the first ones if they are many.
     """
 
     node: str
@@ -185,10 +187,11 @@ class Neighbour(NamedTuple):
 
 
 class PartitionLives(NamedTuple):
-    """What a store knows of a partition's lives.
+    """A store's knowledge of a partition's producers.
 
-    The ``history`` of its records, which go up to ``end`` (exclusive), the newest life that the
-    store has ``promised`` to acknowledge nothing more to older ones, and the last transaction.
+    ``history`` covers records up to ``end`` (exclusive).  ``promised`` is the newest life for which
+    the
+    store acknowledges no older producer's records.  ``transaction`` was committed last.
     """
 
     end: int
@@ -198,14 +201,14 @@ class PartitionLives(NamedTuple):
 
     @property
     def newest(self) -> EpochId:
-        """The newest life that the store has heard of."""
+        """Return the newest life known to the store."""
         return max(last_life(self.history), self.promised)
 
 
 class PartitionInfo(NamedTuple):
-    """What a store holds of one partition: offsets ``earliest`` up to, not including, ``end``.
+    """The records of a partition at one store: offsets ``earliest`` to ``end`` (exclusive).
 
-    ``life`` is that of the newest producer whose records these are.
+    ``life`` belongs to the newest producer of these records.
     """
 
     topic: str
@@ -216,14 +219,14 @@ class PartitionInfo(NamedTuple):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
     def merged(self, other: Self) -> Self:
-        """What two stores have of the partition together: any of them may be read from.
+        """Combine the records of two stores; a reader may use either.
 
-        It ends where it does for those that have heard of its newest producer, which may have gone
-        on without the last records that others have.  C stores know no producers.
+        A newer producer may have continued without the last records of an older one, so ``end``
+        comes from the stores that know the newer one.  C stores know no producers.
         """
         life = max(self.life, other.life)
         end = max(each.end for each in (self, other) if each.life in (life, NO_LIFE))
@@ -231,7 +234,7 @@ class PartitionInfo(NamedTuple):
 
 
 def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
-    """What several stores have together, in the order of the partitions."""
+    """Combine the records of several stores, in the order of the partitions."""
     heads: dict[TopicPartition, PartitionInfo] = {}
     for info in sorted(infos):
         known = heads.get(info.tp)
@@ -241,16 +244,16 @@ def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, Partitio
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Consecutive records of one partition: the form in which records are handled everywhere.
+    """Consecutive records of one partition, as all modules exchange them.
 
     Attributes:
         tp: the partition.
         offset: of the first record; ``values[i]`` is the record at ``offset + i``.
         values: at least one.
-        transaction: the one that all of the records belong to, if any.
-        epoch: the life of the producer that has written them, where that is known.
+        transaction: the transaction that includes all the records, if any.
+        epoch: the life of the producer that wrote the records, if known.
         times: the timestamps of the records, as runs of shape (n, 2): (record count,
-            microseconds since the epoch UTC).  None where they are not known or not asked for.
+            microseconds since the epoch UTC).  None if unknown or not requested.
     """
 
     tp: TopicPartition
@@ -268,43 +271,40 @@ class RecordBatch:
         values: Iterable[bytes],
         transaction: Transaction | None = None,
     ) -> Self:
-        """A batch of values that are objects."""
+        """Return a batch of bytes objects."""
         return cls(tp, offset, Values.of(values), transaction)
 
     @property
     def topic(self) -> str:
-        """The partition's topic."""
+        """Return the partition's topic."""
         return self.tp.topic
 
     @property
     def partition(self) -> str:
-        """The partition's address within its topic."""
+        """Return the partition's address within its topic."""
         return self.tp.partition
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """Return the number of records."""
         return len(self.values)
 
     @property
     def end(self) -> int:
-        """The offset after the last record."""
+        """Return the offset after the last record."""
         return self.offset + len(self.values)
 
     @property
     def offsets(self) -> Longs:
-        """The offset of each record."""
+        """Return the offset of each record."""
         return np.arange(self.offset, self.end, dtype=np.int64)
 
     def offset_of(self, row: int) -> int:
-        """The offset of one of the records, counted from 0."""
+        """Return the offset of a row, counted from 0."""
         return self.offset + row
 
     def between(self, start: int, end: int) -> RecordBatch:
-        """The records from offset ``start`` up to ``end`` (exclusive), without a copy.
-
-        Both must lie within the batch.
-        """
+        """Return records ``start`` to ``end`` (exclusive) of the batch, without a copy."""
         if start == self.offset and end == self.end:
             return self
         first, stop = start - self.offset, end - self.offset
@@ -312,7 +312,7 @@ class RecordBatch:
         return replace(self, offset=start, values=self.values[first:stop], times=times)
 
     def split(self, max_records: int, max_bytes: int) -> Iterator[RecordBatch]:
-        """The same records in parts over the same buffers.
+        """Split the batch into parts over the same buffers.
 
         A part has at most ``max_records``, and at most ``max_bytes`` of values unless it is one
         record.
@@ -325,7 +325,7 @@ class RecordBatch:
             start = end
 
     def records(self) -> Iterator[Record]:
-        """The batch's records, one by one and in order, their contents as they are."""
+        """Yield the records in order, with envelopes unopened."""
         return records(self, self.values.to_list())
 
 
@@ -335,7 +335,7 @@ def records(
     keys: Iterable[bytes | None] = repeat(None),
     headers: Iterable[Headers] = repeat(()),
 ) -> Iterator[Record]:
-    """The records of a batch, one by one, from what is in them; as long as there are values."""
+    """Yield records of a batch from its opened contents, until ``values`` ends."""
     times: Iterable[int | None] = repeat(None)
     if batch.times is not None:
         times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
@@ -344,7 +344,7 @@ def records(
 
 
 def concat(batches: Sequence[RecordBatch]) -> RecordBatch:
-    """Batches of one partition, each of which begins where the one before it ends, as one."""
+    """Concatenate adjacent batches of one partition."""
     first = batches[0]
     if len(batches) == 1:
         return first
@@ -358,17 +358,17 @@ def concat(batches: Sequence[RecordBatch]) -> RecordBatch:
 
 SMALL_RECORDS = 4_096
 SMALL_BYTES = 512 << 10
-"""A batch below both is joined with its neighbours: copying it costs less than what a batch costs
-its reader."""
+"""A batch below both limits is merged with its neighbours: a copy costs less than the overhead of a
+batch for its reader."""
 
 
 def coalesce(
     batches: Iterable[RecordBatch], max_records: int, max_bytes: int
 ) -> Iterator[RecordBatch]:
-    """The same records, in order: large batches as they are, small neighbours joined.
+    """Merge small neighbours; large batches pass unchanged, all in order.
 
-    What is joined has at most ``max_records`` and ``max_bytes`` of values; a batch that is larger
-    by itself stays as it is (``RecordBatch.split`` cuts it).
+    Merged batches have at most ``max_records`` and ``max_bytes`` of values.  ``RecordBatch.split``
+    cuts larger ones.
     """
     held: list[RecordBatch] = []
     records = size_bytes = 0
@@ -389,7 +389,7 @@ def coalesce(
 
 
 def split_by_epoch(batch: RecordBatch, history: History) -> list[RecordBatch]:
-    """The batch, cut where epochs begin, with what epoch each part is of."""
+    """Cut the batch where epochs begin; each part has its epoch."""
     later = [epoch.start for epoch in history if batch.offset < epoch.start < batch.end]
     bounds = [batch.offset, *later, batch.end]
     return [
@@ -399,14 +399,14 @@ def split_by_epoch(batch: RecordBatch, history: History) -> list[RecordBatch]:
 
 
 def joined_times(parts: Sequence[Longs | None]) -> Longs | None:
-    """The runs of all parts, in order; None if those of any are not known."""
+    """Concatenate the runs; None if any are unknown."""
     known = [times for times in parts if times is not None]
     return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def times_between(times: Longs, start: int, stop: int) -> Longs:
-    """The runs of records ``start`` to ``stop`` (exclusive) of those that the runs tell of."""
-    if len(times) == 1:  # most batches are published at once
+    """Return the runs of records ``start`` to ``stop`` (exclusive)."""
+    if len(times) == 1:  # most batches have one timestamp
         return np.array([[stop - start, times[0, 1]]], np.int64)
     ends = times[:, 0].cumsum()
     counts = np.diff(ends.clip(start, stop), prepend=start)

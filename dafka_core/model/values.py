@@ -1,4 +1,4 @@
-"""The values of consecutive records as columns: from the log, from Arrow or from the network."""
+"""The values of consecutive records as columns, from the log, from Arrow or from the network."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ Longs = npt.NDArray[np.int64]
 _NONE = np.zeros(1, np.int64)
 
 FEW: Final = 200
-"""Objects that are looked at one by one, as a consumer's are that gets each record as it is
-published: for fewer NumPy's calls take longer than that."""
+"""Below this number of objects a Python loop is faster than NumPy calls, as for a consumer that
+receives each record when it is published."""
 
 MANY: Final = 10_000
-"""Objects that are looked at in one buffer: for one of far more the system has to give memory, and
-that takes three times as long as the look."""
+"""Objects searched in one buffer.  A larger buffer needs new memory from the system, which takes
+three times as long as the search."""
 
 
 class Values(Sequence[bytes]):
-    """One buffer with all values, and the offset in it at which each one begins and ends.
+    """One buffer with all values, and the offsets at which they begin and end.  Immutable.
 
-    The log, Arrow and packed messages keep values in the same way, so values pass from one to the
-    other without a copy and without a look at each of them.  Who wants ``bytes`` objects gets
-    them, made at the first use.  Immutable.
+    The log, Arrow and packed messages use the same layout, so values pass between them without a
+    copy and without a loop.  ``bytes`` objects are created on first use.
     """
 
     __slots__ = ("_buffer", "_ends", "_list")
 
     def __init__(self) -> None:
-        """No values; see ``of``, ``from_columns`` and ``from_arrow``."""
+        """Create an empty sequence; see ``of``, ``from_columns`` and ``from_arrow``."""
         self._list: list[bytes] | None = None
         self._ends: npt.NDArray[np.integer] | None = _NONE
         self._buffer: memoryview = memoryview(b"")
 
     @classmethod
     def of(cls, values: Iterable[bytes]) -> Self:
-        """Values from objects; takes over a list that it is given."""
+        """Return values from objects; takes ownership of a list."""
         if isinstance(values, cls):
             return values
         made = cls()
@@ -54,7 +53,7 @@ class Values(Sequence[bytes]):
 
     @classmethod
     def from_columns(cls, ends: npt.NDArray[np.integer], buffer: Bytes) -> Self:
-        """Values from ``count + 1`` ascending offsets into ``buffer``, whose bytes stay in place.
+        """Return values from ``count + 1`` ascending offsets into ``buffer``, without a copy.
 
         Value ``i`` is ``buffer[ends[i] : ends[i + 1]]``.
         """
@@ -65,18 +64,18 @@ class Values(Sequence[bytes]):
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> Self:
-        """Values from an Arrow array of binary or string without nulls; shares its buffers."""
+        """Return values from an Arrow binary or string array without nulls; shares its buffers."""
         _, offsets, data = array.buffers()
         if len(array) == 0 or offsets is None:
             return cls()
         dtype = np.dtype("<i8" if str(array.type).startswith("large") else "<i4")
         ends = np.frombuffer(offsets, dtype, len(array) + 1, array.offset * dtype.itemsize)
-        # Arrow says that its bytes are signed; who joins them with others must not care.
+        # Arrow's bytes are signed; a concatenation needs one type.
         return cls.from_columns(ends, memoryview(data).cast("B") if data else b"")
 
     @classmethod
     def concat(cls, parts: Sequence[Values]) -> Values:
-        """The values of all parts, in order; copied into one new buffer unless it is one part."""
+        """Concatenate; a single part is returned, several are copied into a new buffer."""
         if len(parts) == 1:
             return parts[0]
         columns = [part.columns() for part in parts]
@@ -88,29 +87,29 @@ class Values(Sequence[bytes]):
         return cls.from_columns(joined, b"".join([data for _, data in columns]))
 
     def columns(self) -> tuple[Longs, memoryview]:
-        """``count + 1`` offsets, the first one 0, and the values one after the other."""
+        """Return ``count + 1`` offsets, the first one 0, and the concatenated values."""
         ends = self._offsets()
         first = int(ends[0])
         rebased = ends.astype(np.int64, copy=False)
         return (rebased - first if first else rebased), self._buffer[first : int(ends[-1])]
 
     def to_list(self) -> list[bytes]:
-        """The values as objects; not to be changed."""
+        """Return the values as objects, in a list that must not be changed."""
         if self._list is None:
             ends, data = self.columns()
-            # One unpack of "100s98s..." is the fastest way to that many bytes objects. Not by
-            # struct.unpack: it keeps the last hundred formats, which are megabytes here.
+            # One unpack of "100s98s..." is the fastest way to create many bytes objects.
+            # struct.unpack would cache the last hundred formats, which are megabytes here.
             lengths = tuple(np.diff(ends).tolist())
             self._list = list(struct.Struct("%ds" * len(lengths) % lengths).unpack(data))
         return self._list
 
     def to_arrow(self) -> pa.BinaryArray:
-        """The values as an Arrow array of binary; no value is copied.
+        """Return an Arrow array of binary, without a copy of the values.
 
         Raises:
             OverflowError: they have 2 GiB or more, which the type cannot hold.
         """
-        # A node that has no use for Arrow shall not wait for it to load.
+        # Nodes that don't use Arrow need not load it.
         import pyarrow as pa  # noqa: PLC0415
 
         ends, buffer = self._offsets(), self._buffer
@@ -123,12 +122,12 @@ class Values(Sequence[bytes]):
         return pa.Array.from_buffers(pa.binary(), len(self), buffers, null_count=0)
 
     def fitting(self, start: int, max_bytes: int) -> int:
-        """How many values from ``start`` on have at most ``max_bytes`` together."""
+        """Return how many values from ``start`` on fit into ``max_bytes``."""
         ends = self._offsets()
         return int(ends.searchsorted(int(ends[start]) + max_bytes, side="right")) - 1 - start
 
     def starting_with(self, prefix: bytes) -> Longs:
-        """The indices of the values that begin with ``prefix``, which is not empty; ascending."""
+        """Return the ascending indices of values that begin with a prefix of at least one byte."""
         if self._list is not None and len(self._list) < FEW:
             found = [at for at, value in enumerate(self._list) if value.startswith(prefix)]
             return np.array(found, np.int64)
@@ -141,7 +140,7 @@ class Values(Sequence[bytes]):
         octets = np.frombuffer(self._buffer, np.uint8)
         if len(ends) < 2 or not len(octets):
             return _NONE[:0]
-        # An empty value at the very end begins where there is no octet.
+        # An empty value at the very end begins past the buffer.
         firsts = octets.take(ends[:-1], mode="clip")
         rows = np.flatnonzero(firsts == prefix[0])
         rows = rows[ends[rows + 1] - ends[rows] >= len(prefix)]
@@ -151,14 +150,14 @@ class Values(Sequence[bytes]):
 
     @property
     def largest_bytes(self) -> int:
-        """How long the longest value is; 0 if there is none."""
+        """Return the length of the longest value; 0 if there are no values."""
         if self._ends is None:
             return max(map(len, self.to_list()), default=0)
         return int(np.diff(self._ends).max(initial=0))
 
     @property
     def size_bytes(self) -> int:
-        """How long all values are together."""
+        """Return the total length of the values."""
         ends = self._offsets()
         return int(ends[-1]) - int(ends[0])
 
@@ -168,7 +167,7 @@ class Values(Sequence[bytes]):
             ends = np.zeros(len(values) + 1, np.int64)
             np.fromiter(map(len, values), np.int64, len(values)).cumsum(out=ends[1:])
             data = b"".join(values)
-            if len(data) != int(ends[-1]):  # another buffer, whose len() counts its elements
+            if len(data) != int(ends[-1]):  # another buffer type, whose len() counts elements
                 raise TypeError("values must be bytes")
             self._buffer, self._ends = memoryview(data), ends
         return self._ends

@@ -44,20 +44,20 @@ from dafka_core.storage import Log
 from dafka_core.system.closing import ProcessBound
 
 MAX_PUT_BYTES: Final = 64 << 20
-"""Values of all writers together on their way to the disk; further ones wait.  It is enough for the
-disk to have the next group when it has written one."""
+"""Values of all writers that wait for the disk; further writers block.  Enough for the disk to have
+the next group when it has written one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """A writer's entries on their way to the disk, and the future by which the writer waits."""
+    """A writer's entries in the queue, and its future."""
 
     entries: Sequence[LogEntry]
     future: Future[Any]
 
     @property
     def batch(self) -> RecordBatch | None:
-        """The records, if there are some: these are the only entry then."""
+        """Return the records; they are the only entry then."""
         entry = self.entries[-1] if self.entries else None
         batch = entry.batch if isinstance(entry, Stage) else entry
         return batch if isinstance(batch, RecordBatch) else None
@@ -76,13 +76,14 @@ class _Request:
 
 
 class AppendQueue(ProcessBound):
-    """Hands writers' log entries to the store's loop, and tells the writers when they are on disk.
+    """Passes writers' log entries to the store's loop, and completes their futures on disk.
 
-    Thread-safe; ``on_written`` and ``fail`` are for the store.  The caller has checked the entries:
-    an attempt that is not 32 upper-case hexadecimal digits would be an error of the log, with which
-    the store ends.  Every future also fails with StoreError, NodeFailedError or ClosedError when
-    the store has ended, and with InvalidRequestError for a record that the store would not take
-    from the mesh, or that another store does not: it would never get it.
+    Thread-safe; ``on_written`` and ``fail`` are for the store.  The caller has validated the
+    entries:
+    an attempt that is not 32 upper-case hexadecimal digits would be an error of the log, which ends
+    the store.  Every future also fails with StoreError, NodeFailedError or ClosedError when the
+    store has ended, and with InvalidRequestError for a record above the limit of this store, or of
+    another one, which would never receive it.
     """
 
     def __init__(
@@ -94,62 +95,65 @@ class AppendQueue(ProcessBound):
         role.on_dropped = weakly(self._on_dropped, None)
         self._log = log
         self._changed = threading.Condition()
-        # In order, which a set of them has not: the simulation repeats what it did.
+        # Ordered, unlike a set: the simulation must be repeatable.
         self._futures: dict[Future[Any], None] = {}
-        self._at_role: list[_Request] = []  # those whose entries the role has taken
+        self._at_role: list[_Request] = []  # requests whose entries the role has accepted
         self._size_bytes = 0
         self._failure: BaseException | None = None
 
     def put(self, batch: RecordBatch, notes: Notes | None = None) -> Future[int]:
-        """Appends a batch that begins exactly where its partition ends, and keeps notes with it.
+        """Append a batch that begins exactly at its partition's end, together with notes.
 
-        Waits for room.  The future gives the partition's end when the batch is on disk, synced; it
-        fails with OffsetConflictError where the batch begins elsewhere, and no note is kept then.
-        Records have the batch's times; one without them has the time at which it was taken.
+        Blocks while the queue is full.  The future returns the partition's end when the batch is on
+        disk, synced; it fails with OffsetConflictError if the batch begins elsewhere, and no note
+        is written then.  Records without times have the time of their arrival.
 
         Raises:
-            ValueError: a note is too large, or has too long a name; or there are too many.
+            ValueError: a note or its name is too large, or there are too many.
         """
         return self.put_all([(batch, notes or {})])[0]
 
     def put_all(self, batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
-        """The same of batches of different partitions: where there is time, they share a sync."""
+        """Append batches of different partitions, which share a sync if possible."""
         return self._submit_all([(_noted(*each),) for each in batches])
 
     def stage(self, batch: RecordBatch, attempt: str, version: int = NO_VERSION) -> Future[int]:
-        """Stages a batch where the records end that the attempt has staged, or the partition does.
+        """Stage a batch at the end of the attempt's staged records, or at the partition's end.
 
-        Waits for room.  The future gives the end of what is staged when the batch is on disk,
-        synced; it fails with FencedError where another attempt has taken over, with
-        OffsetConflictError where the batch begins elsewhere, and with TransactionExistsError where
-        transaction ``version`` is committed already.
+        Blocks while the queue is full.  The future returns the end of the staged records when the
+        batch is on disk, synced; it fails with FencedError if another attempt has taken over, with
+        OffsetConflictError if the batch begins elsewhere, and with TransactionExistsError if
+        transaction
+        ``version`` is committed already.
         """
         return self._submit(Stage(batch, attempt, version))
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
-        """Makes staged transactions visible, all of them or none; they are on disk then, synced.
+        """Make staged transactions visible, all or none, on disk and synced.
 
-        The future fails with FencedError or OffsetConflictError for a transaction that is not what
-        its attempt has staged.  What is committed already remains so.
+        The future fails with FencedError or OffsetConflictError for a transaction other than its
+        attempt's staged one.  Repeating a commit succeeds.
         """
         return self._submit(Commit(tuple(transactions)))
 
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
-        """Gives up what attempts have staged."""
+        """Discard attempts' staged records."""
         return self._submit(*discards)
 
     def forget(self, store: str) -> Future[None]:
-        """Forgets another store; fails with InvalidRequestError where that one is there."""
+        """Forget another store; fails with InvalidRequestError if it is present."""
         return self._submit(Forget(store))
 
     def wait(
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None = None
     ) -> int:
-        """Waits until the partition reaches ``end`` on disk, wherever the records come from.
+        """Wait until the partition reaches ``end`` on disk, from any source.
 
-        Returns where it ends, which is less when ``timeout_s`` seconds have passed.  When it has
-        the records of ``transaction``, that one or a newer one is its last transaction then, also
-        if the records came from a C node, which knows nothing of transactions.
+        Returns its end, which is less after ``timeout_s`` seconds.  If the partition has the
+        records of
+        ``transaction``, its last transaction is that one or a newer one then, also if the records
+        came from
+        a C node, which knows no transactions.
 
         Raises:
             TransactionExistsError: the transaction of this version has other records.
@@ -169,27 +173,27 @@ class AppendQueue(ProcessBound):
     def on_written(
         self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None] = ()
     ) -> None:
-        """The log has done this, or not where an outcome says why (in the loop)."""
+        """Process the log's outcomes (in the loop)."""
         for entry, error in zip_longest(entries, outcomes):
             self._end(entry, error or self._lost(entry))
         with self._changed:
             self._changed.notify_all()  # ``wait`` waits for other nodes' entries, too
 
     def _on_dropped(self, batches: Sequence[RecordBatch]) -> None:
-        """The role has given up records that it had taken: they never get to the log."""
+        """Fail accepted records that the role has dropped: they never reach the log."""
         for each in batches:
             end = self._role.next_offset(each.tp)
             self._end(each, OffsetConflictError(*each.tp, each.offset, end))
 
     def _end(self, entry: LogEntry, error: DafkaError | None) -> None:
-        # Entries come back in the order in which the role took them, among other nodes'.
+        # Entries return in the order in which the role accepted them, among other nodes'.
         request = next((each for each in self._at_role if each.entries[-1] is entry), None)
         if request is not None:
             self._at_role.remove(request)
             request.end(error)
 
     def _lost(self, entry: LogEntry) -> DafkaError | None:
-        """Why a client's records that were written do not count: another history has won since."""
+        """Return the error of a client's records that another history has replaced since."""
         written: Sequence[RecordBatch | StagedTransaction] = ()
         if isinstance(entry, RecordBatch):
             written = (entry,)
@@ -203,7 +207,7 @@ class AppendQueue(ProcessBound):
         return None
 
     def fail(self, error: BaseException | None = None) -> None:
-        """The store has ended; nothing more comes to the disk."""
+        """Fail all requests: the store has ended."""
         with self._changed:
             self._failure = self._failure or error or ClosedError("store")
             futures = list(self._futures)
@@ -213,7 +217,7 @@ class AppendQueue(ProcessBound):
                 future.set_exception(self._failure)
 
     def close(self) -> None:
-        """Fails what is not on disk."""
+        """Fail requests that are not on disk."""
         self.fail()
 
     def _submit(self, *entries: LogEntry) -> Future[Any]:
@@ -248,8 +252,8 @@ class AppendQueue(ProcessBound):
                 each.end(error)
         return futures
 
-    # It knows the future alone: with the request, which has the records, it would make a cycle, and
-    # the records would stay in memory until garbage is collected.
+    # Holds only the future: with the request, which has the records, it would form a cycle, and the
+    # records would stay in memory until a garbage collection.
     def _give_room_back(self, size_bytes: int, done: Future[Any]) -> None:
         with self._changed:
             self._futures.pop(done, None)
@@ -268,12 +272,12 @@ class AppendQueue(ProcessBound):
 
     @property
     def size_bytes(self) -> int:
-        """The values of all writers that are on their way to the disk."""
+        """Return the size of all writers' values in the queue."""
         return self._size_bytes
 
     @property
     def limit_bytes(self) -> int:
-        """The largest record that is taken, here and at all other stores that are there."""
+        """Return the largest accepted record, here and at all other present stores."""
         return self._smallest_limit()[0]
 
     def _smallest_limit(self) -> tuple[int, str]:
@@ -295,13 +299,13 @@ class AppendQueue(ProcessBound):
         return self._role.admitted.refusal(tp)
 
     def _give(self, now: float, entry: LogEntry) -> LogEntry | DafkaError:
-        """Gives the role an entry; returns it as the role has taken it, or why it has not."""
+        """Pass an entry to the role; return the accepted entry, or an error."""
         taken: LogEntry | None
         match entry:
             case RecordBatch() | Stage() if (refused := self._refused(entry)) is not None:
                 return refused
             case RecordBatch():
-                # Now and not by the log: other stores are to be told the same.
+                # Now instead of in the log: other stores must receive the same times.
                 now_us, latest_us = self._log.now_us(), self._log.latest_us()
                 times = taken_times(entry.times, entry.count, now_us, latest_us)
                 taken, batch = self._role.host(now, replace(entry, times=times)), entry
@@ -328,27 +332,28 @@ def _noted(batch: RecordBatch, notes: Notes) -> RecordBatch:
 
 
 class Writable(Protocol):
-    """A store, or what has its log and its queue."""
+    """A store, or another owner of its log and queue."""
 
     @property
     def log(self) -> Log:
-        """Its log."""
+        """Return the log."""
 
     @property
     def append_queue(self) -> AppendQueue:
-        """Its queue."""
+        """Return the queue."""
 
 
 def append(
     store: Writable, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float
 ) -> range:
-    """Has a store append records of its own; returns their offsets when they are on disk, synced.
+    """Append a store's own records; return their offsets when they are on disk, synced.
 
-    Anybody may write there: then they begin behind that.  Waits, so it is not for the loop.
+    Other writers may write there: the records begin after theirs then.  Blocks, so the loop must
+    not call it.
 
     Raises:
-        OffsetConflictError: others have written there all the time, for ``timeout_s`` seconds.
-        InvalidRequestError: a record is larger than a store takes.
+        OffsetConflictError: others have kept writing there for ``timeout_s`` seconds.
+        InvalidRequestError: a record is larger than a store accepts.
         TimeoutError: the disk takes longer.
         DafkaError: the store has ended.
     """

@@ -38,12 +38,11 @@ _Item = _Record | DataLossError
 
 
 class RecordQueue:
-    """What a consumer has and the application does not.
+    """Delivered records that the application has not taken.
 
     The loop's thread adds batches.  The application takes records or batches, in one thread or in
-    several: each takes what comes next, however the one before it was taken.  Whenever a batch
-    has left, the queue calls ``on_taken``.  Who comes upon an error, which stands in the place of a
-    record or of those that are missing, raises it, once.
+    several, in any mixture and in order.  ``on_taken`` is called whenever a batch has left.  An
+    error, which takes the place of a record or of missing ones, is raised once, to one reader.
     """
 
     def __init__(self, on_taken: Callable[[], None], *, opens: bool = True) -> None:
@@ -52,18 +51,18 @@ class RecordQueue:
         self._lock = threading.Lock()
         self._batches: deque[_Item] = deque()
         self._losses: set[TopicPartition] = set()
-        # Records and bytes of values: those that the loop has added, and those that have left.
+        # Records and bytes of values: added by the loop, and taken.
         self._added = (0, 0)
         self._left = (0, 0)
         self._open: RecordBatch | None = None
-        # The values of the open batch that are left.  The records are made over this very iterator:
-        # what one takes is gone for the other, and its length hint is exact.
+        # The remaining values of the open batch.  The records are made over this very iterator: a
+        # value taken from one is gone for the other, and its length hint is exact.
         self._open_rest: Iterator[bytes | None] = iter(())
         self._open_records: Iterator[Record] = iter(())
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many records are queued, and the bytes of their values.
+        """Return the number of queued records, and the bytes of their values.
 
         Without the batch whose records are being taken one by one.
         """
@@ -71,14 +70,14 @@ class RecordQueue:
 
     @property
     def added(self) -> tuple[int, int]:
-        """How many records were ever queued, and the bytes of their values."""
+        """Return the number of records ever queued, and the bytes of their values."""
         return self._added
 
     def add(self, batches: Iterable[_Item]) -> None:
-        """Queues batches and errors.
+        """Queue batches and errors.
 
-        Takes no lock: a thread that holds it may be in a signal's handler that waits for the
-        loop's end.
+        Takes no lock: a thread that holds it may be in a signal's handler that waits for the loop's
+        end.
         """
         for batch in batches:
             if not isinstance(batch, DataLossError):
@@ -86,14 +85,14 @@ class RecordQueue:
             self._batches.append(batch)
 
     def add_loss(self, tp: TopicPartition, loss: DataLossError) -> None:
-        """Queues what is to be raised after a partition's records; one of each partition."""
+        """Queue an error to raise after a partition's records; one for each partition."""
         if tp not in self._losses:
             self._losses.add(tp)
             self._batches.append(loss)
 
     def next_record(self) -> Record | None:
-        """The next record, if there is one."""
-        # Without the lock: a call of C takes it from the batch.
+        """Return the next record, if any."""
+        # Without the lock: one C call takes it from the batch.
         record = next(self._open_records, None)
         if record is None and self._batches:
             with self._lock:
@@ -101,26 +100,26 @@ class RecordQueue:
         return record
 
     def next_records(self) -> Iterator[Record] | None:
-        """The rest of the batch that is being taken, or else the next one, record by record.
+        """Return an iterator of the rest of the open batch, or else of the next one.
 
-        It is the queue's own iterator, not a copy: a record taken from it is taken, one that is
-        not is the next one for whoever asks.
+        It is the queue's own iterator, not a copy: records not taken from it remain for the next
+        caller.
         """
         with self._lock:
             found = self._opened()
             return found if length_hint(self._open_rest) else None
 
     def next_batch(self) -> RecordBatch | None:
-        """The same as a batch."""
+        """Return the rest of the open batch, or else the next one, as a batch."""
         with self._lock:
-            # One call of C: no other thread takes one of these.
+            # One C call: no other thread takes one of these.
             left = len(list(self._open_rest))
             if left and self._open is not None:
                 return self._open.between(self._open.end - left, self._open.end)
             return self._pop()
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Which record the application gets next, of the partitions that have any here."""
+        """Return the next record's offset of each partition with records here."""
         with self._lock:
             queued = (each for each in self._batches if not isinstance(each, DataLossError))
             found = {_tp(each): each.offset for each in reversed(tuple(queued))}
@@ -130,7 +129,7 @@ class RecordQueue:
         return found
 
     def drop(self, unwanted: Callable[[TopicPartition], bool]) -> None:
-        """Drops the records of partitions."""
+        """Drop the records of partitions."""
         with self._lock:
             if self._open is not None and unwanted(self._open.tp):
                 _exhaust(self._open_rest)
@@ -144,7 +143,7 @@ class RecordQueue:
                     self._losses.discard(_tp(batch))
 
     def clear(self) -> None:
-        """Drops all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
+        """Drop all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
         self._batches.clear()
         _exhaust(self._open_rest)
 
@@ -185,7 +184,7 @@ def _sum(size: tuple[int, int], batch: _Record) -> tuple[int, int]:
 
 
 TURN_RECORDS: Final = 1_000
-"""After so many at most an event loop goes on with others: some milliseconds."""
+"""Records after which an event loop runs other tasks: some milliseconds."""
 
 _log = logging.getLogger("dafka.consumer")
 
@@ -193,28 +192,28 @@ _log = logging.getLogger("dafka.consumer")
 class Consumer(Node):
     """Delivers the records of topics: per partition in order, each once, none missing.
 
-    The consumer has one cursor: ``poll``, ``batches``, ``for`` and ``async for`` each go on where
-    the last one stopped, however that was left.  Iterating never ends: it waits for the next record
-    until another thread or a signal's handler calls ``close``.  At most ``max_queued_records`` wait
-    for the application; the rest is left to the stores and fetched later, so a slow application
-    costs no memory.
+    The consumer has one cursor: ``poll``, ``batches``, ``for`` and ``async for`` each continue
+    where the last one stopped.  Iterating never ends: it waits for the next record until another
+    thread or a signal's handler calls ``close``.  At most ``max_queued_records`` wait for the
+    application; the rest stays in the stores and is fetched later, so a slow application costs no
+    memory.
 
-    Each way to read raises RecordTooLargeError in the place of a record that is larger than
-    ``max_record_bytes`` lets pass; reading on goes on behind it.
+    Each of them raises RecordTooLargeError in the place of a record above ``max_record_bytes``, and
+    continues after it.
 
-    Where nobody has a partition's next records any more, option ``on_data_loss`` says how it goes
-    on.  With ``fail``, the way to read that comes upon the gap raises DataLossError, after all
-    records before it, and again if nothing is done about it.  Records of other partitions go on,
-    and ``seek`` goes on behind the gap.
+    If no node has a partition's next records any more, option ``on_data_loss`` decides.  With
+    ``fail`` a reader of the gap gets a DataLossError, after all records before it, and again until
+    the application acts.  Records of other partitions continue, and ``seek`` continues after the
+    gap.
 
     Args:
         start: where to begin partitions: ``"earliest"``, ``"latest"`` (the end of each partition
-            when it is first heard of), or ``{topic: {partition: offset}}`` with the earliest for
+            when it is discovered), or ``{topic: {partition: offset}}`` with the earliest for
             the partitions not named.
         options: see ``ConsumerOptions``.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: an option is invalid.
         TowerNotFoundError: no tower answered.
     """
 
@@ -236,24 +235,24 @@ class Consumer(Node):
 
     @property
     def parts(self) -> tuple[Mesh, RecordQueue]:
-        """What it is made of, for who watches it."""
+        """Return the internals exposed to metrics."""
         return self._mesh, self._queue
 
     @property
     def subscription(self) -> list[str]:
-        """The topics subscribed to, in the order of their subscription."""
+        """Return the subscribed topics, in the order of their subscription."""
         return self._role.topics
 
     @property
     def skipped(self) -> dict[TopicPartition, int]:
-        """How many records of each partition it has left out: nobody had them (``skip``)."""
+        """Return the number of skipped lost records of each partition (``skip``)."""
         return self._role.skipped.copy()
 
     def held_topics(self, *topics: str, timeout_s: float) -> set[str]:
-        """Which topics stores have records of, among ``topics`` or all that there are.
+        """Return the topics with records in stores, among ``topics`` or all.
 
         Raises:
-            NoStoreError: no store was heard of within ``timeout_s`` seconds.
+            NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
         directory = self._role.directory
         query = self._mesh.query(directory, lambda now: directory.ask_heads(now, topics), timeout_s)
@@ -261,10 +260,10 @@ class Consumer(Node):
         return held.intersection(topics) if topics else held
 
     def subscribe(self, topic: str) -> None:
-        """Follows a topic from now on.
+        """Subscribe to a topic.
 
         Raises:
-            ConfigError: the topic cannot be one, or there are too many.
+            ConfigError: the topic is invalid, or there are too many.
             NotAllowedError: the key may not consume it.
         """
         # A CONSUMER-HELLO names all of them in one message.
@@ -278,7 +277,7 @@ class Consumer(Node):
         self._mesh.call(subscribe)
 
     def unsubscribe(self, topic: str) -> None:
-        """Follows a topic no more; drops its queued records, and forgets its positions."""
+        """Unsubscribe; drops the topic's queued records, and forgets its positions."""
 
         def unsubscribe(now: float) -> None:
             if topic in self._role.topics:
@@ -289,7 +288,7 @@ class Consumer(Node):
         self._mesh.call(unsubscribe)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Goes on with the record at ``offset``; drops the partition's queued records.
+        """Continue with the record at ``offset``; drops the partition's queued records.
 
         Raises:
             ConfigError: the offset is negative or too large, or ``tp`` is no partition.
@@ -305,9 +304,9 @@ class Consumer(Node):
         self._mesh.call(seek)
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
-        """By partition: the offset of the record that the application gets next, and the known end.
+        """Return each partition's next offset for the application, and its known end.
 
-        A position moves when the application is given the record.
+        A position moves when the application receives the record.
         """
 
         def positions(now: float) -> dict[TopicPartition, tuple[int, int]]:
@@ -319,23 +318,24 @@ class Consumer(Node):
         return {tp: (queued.get(tp, taken), end) for tp, (taken, end) in found.items()}
 
     def poll(self, timeout_s: float) -> Record | None:
-        """The next record, or None if none comes in time.
+        """Return the next record, or None if none arrives in time.
 
         Raises:
             ClosedError: the consumer is closed.
             RecordTooLargeError: the next record is above ``max_record_bytes``.
-            HistoryChangedError: a partition's records are not those delivered any more; the next
-                ones are those that are, from where they part on.
-            DataLossError: nobody has a partition's next records (``on_data_loss``).
+            HistoryChangedError: another history has replaced delivered records; the next ones are
+                its
+                records, from the first difference on.
+            DataLossError: no node has a partition's next records (``on_data_loss``).
         """
-        # Most records are there: the wait has a price of its own.
+        # Most records are there: waiting has a cost.
         record = self._queue.next_record()
         return record or self._mesh.wait_until(self._queue.next_record, timeout_s)
 
     def batches(self, timeout_s: float | None = None) -> Iterator[RecordBatch]:
-        """The records as batches, until none comes for ``timeout_s`` or the consumer is closed.
+        """Yield the records as batches, until none arrives for ``timeout_s`` or ``close``.
 
-        Their contents are as they are: ``opened_records`` takes them out of envelopes.
+        Their contents are unopened: ``opened_records`` opens envelopes.
         """
         with contextlib.suppress(ClosedError):
             while (batch := self._mesh.wait_until(self._queue.next_batch, timeout_s)) is not None:
@@ -345,7 +345,7 @@ class Consumer(Node):
         return chain.from_iterable(self._iterators())
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Waits without a thread of its own, and without stopping the event loop."""
+        """Iterate without a thread, and without blocking the event loop."""
         with contextlib.suppress(ClosedError):
             while (
                 found := await self._mesh.wait_until_async(self._queue.next_records)
@@ -354,13 +354,13 @@ class Consumer(Node):
                     yield record
 
     def close(self) -> None:
-        """Ends; may be called twice.  Drops queued records: the stores have them."""
+        """Close the consumer, dropping queued records: the stores have them.  Idempotent."""
         self._is_open = False
         self._mesh.close()
         self._queue.clear()
 
     def on_forked(self) -> None:
-        """Takes from iterators what they would still hand out."""
+        """Empty the iterators in a forked child."""
         if "_queue" in vars(self):
             self._queue.clear()
 
@@ -377,10 +377,10 @@ class Consumer(Node):
 
     def _on_round(self, now: float) -> bool:
         self._queue_delivered()
-        # A queue that was full takes records again when half of it is gone, not one by one.
+        # A full queue accepts records again when it is half empty, not one by one.
         had_room = self._role.room
         self._role.room = self._has_room(1.0 if had_room else 0.5)
-        # With room again, the next round asks for what was left to the stores.
+        # With room again, the next round fetches the records left to the stores.
         return self._role.room and not had_room
 
     def _queue_delivered(self) -> None:

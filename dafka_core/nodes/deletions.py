@@ -1,8 +1,8 @@
-"""Deletions of topics at a store: those that it is told of, and those that it hears of later.
+"""Deletions of topics at a store, by its own command or reported by other stores.
 
-A store that was away, or is new, hears of a deletion by the records of ``__dafka.deletions``
-(``dafka_core/model/log_entries.py``).  Whatever it gets of what was
-deleted, then or later, it gives up.
+A store that was away, or is new, learns of a deletion from the records of ``__dafka.deletions``
+(``dafka_core/model/log_entries.py``).  It deletes the records named there whenever it has or
+receives them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from dafka_core.nodes.append_queue import AppendQueue
 
 WRITE_S: Final = 30.0
-"""How long the disk may take for the record of a deletion."""
+"""Time for the disk to write the record of a deletion."""
 
 TRIM_PARTITIONS: Final = 100
-"""How many partitions are given up at a time: appends wait meanwhile."""
+"""Partitions trimmed at a time: appends wait meanwhile."""
 
 _log = logging.getLogger("dafka.store")
 
 
 class Deletions:
-    """Does what was said of deletions, as far as the log has heard.  Thread-safe.
+    """Executes the deletions in the log.  Thread-safe.
 
     Args:
         log: open for writing.
@@ -41,7 +41,7 @@ class Deletions:
     """
 
     append_queue: AppendQueue
-    """The store's, which has it from when it is in the mesh."""
+    """Set by the store when it is in the mesh."""
 
     def __init__(self, log: Log, address: str) -> None:
         self.log = log
@@ -50,13 +50,13 @@ class Deletions:
         self._read: dict[TopicPartition, int] = {}
         self._known: dict[TopicPartition, list[Deletion]] = {}
         self._handled = log.retention.deletions_handled()
-        self._looked = -1  # the log's change up to which topics that were deleted were looked at
-        self._due: set[str] = set()  # those that are to be looked at again
+        self._looked = -1  # the log's change up to which deleted topics were checked
+        self._due: set[str] = set()  # topics to check again
 
     def delete(self, topic: str, ended: Collection[TopicPartition] = ()) -> tuple[int, int]:
-        """Deletes what the store has of a topic: of how many partitions, and how many records.
+        """Delete a topic; return the numbers of its partitions and records here.
 
-        Of partitions that have ``ended`` what comes later, here or elsewhere, is deleted, too.
+        For partitions that have ``ended``, later records are deleted, too, here or elsewhere.
 
         Raises:
             TimeoutError: the disk takes too long.
@@ -74,7 +74,7 @@ class Deletions:
         return sum(each > 0 for each in gone), sum(each for each in gone if each > 0)
 
     def apply(self) -> None:
-        """Gives up what was deleted, here or at other stores, and says so the first time.
+        """Delete records named by deletions of any store, and log each deletion once.
 
         Raises:
             DafkaError: the log is closed, damaged, or cannot be written.
@@ -125,7 +125,7 @@ class Deletions:
             known.append(deletion)
 
     def _give_up(self, infos: Iterable[PartitionInfo]) -> int:
-        """Gives up what was deleted of these partitions; how many records that were."""
+        """Trim deleted records of these partitions; return their number."""
         wanted = []
         for info in infos:
             known = self._known.get(info.tp)
@@ -143,7 +143,7 @@ class Deletions:
         return count
 
     def _say_kept(self, topic: str, at_us: int) -> None:
-        """Names what is older than a deletion that did not know of it, and is kept."""
+        """Log records older than a deletion that did not include them; they are kept."""
         for info in self.log.partitions(topic):
             if info.earliest == info.end:
                 continue
@@ -165,7 +165,7 @@ class Deletions:
 
 
 def contents_of(log: Log, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Records that a log has, with their offsets."""
+    """Yield records of a log, with their offsets."""
     while start < end and (batches := log.read(tp, start, end)):
         for batch in batches:
             yield from enumerate(batch.values, batch.offset)

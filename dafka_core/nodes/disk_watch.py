@@ -1,7 +1,6 @@
-"""What a store's log writer sees of its disk: how much it writes, how long that takes, what fails.
+"""A log writer's observations of its disk: amounts, durations and errors.
 
-It says so, too: people hear of a disk that is slow or nearly full while the store still runs.  A
-disk that fails ends the store.
+It logs a slow or nearly full disk while the store still runs.  A disk error ends the store.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
 from dafka_core.model.records import RecordBatch
 
 SLOW_S: Final = 1.0
-"""A group that takes longer is slow: a disk that is well takes some milliseconds, and every
-producer waits for it."""
+"""A group that takes longer is slow: a healthy disk takes some milliseconds, and every producer
+waits for it."""
 
 SAY_AGAIN_S: Final = 60.0
-"""How often it is said again that a disk is slow, or nearly full."""
+"""Interval of warnings about a slow or nearly full disk."""
 
 LOOK_S: Final = 10.0
-"""How often the free space is looked at."""
+"""Interval of checks of the free space."""
 
 LOW_SHARE: Final = 0.05
 LOW_BYTES: Final = 1 << 30
-"""A disk is nearly full when less than this share, and less than so many bytes, are free.  Both: a
-share of a large disk is a lot, and a small disk never has so much."""
+"""A disk is nearly full if less than this share, and less than this size, is free.  Both: a share
+of a large disk is a lot, and a small disk never has this size."""
 
 MAX_TOPICS: Final = 1_000
-"""Topics that are counted apart; what is written to others is counted under ``OTHER``."""
+"""Topics counted separately; others are counted under ``OTHER``."""
 
 OTHER: Final = "other"
 
@@ -43,20 +42,20 @@ _log = logging.getLogger("dafka.store")
 
 
 class Disk(NamedTuple):
-    """The file system below a directory."""
+    """The file system of a directory."""
 
     size_bytes: int
     free_bytes: int
 
     @classmethod
     def of(cls, directory: Path) -> Disk:
-        """As it is now; OSError if the directory cannot be reached."""
+        """Return its present state; OSError if the directory cannot be reached."""
         found = os.statvfs(directory)
         return cls(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     @property
     def is_low(self) -> bool:
-        """Whether it is nearly full."""
+        """Return True if it is nearly full."""
         return self.free_bytes < min(LOW_BYTES, LOW_SHARE * self.size_bytes)
 
 
@@ -95,11 +94,11 @@ class DiskWatch:
         self._looked_at = -LOOK_S
 
     def begin(self) -> None:
-        """A group is on its way to the disk."""
+        """Note that a group is being written."""
         self.begun_at = time.monotonic()
 
     def end(self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None]) -> None:
-        """It is there."""
+        """Note that it is on disk."""
         now, begun_at = time.monotonic(), self.begun_at
         took_s = 0.0 if begun_at is None else now - begun_at
         self.begun_at = None
@@ -128,18 +127,18 @@ class DiskWatch:
         self.look(now)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more is written."""
+        """Note that writing has failed for good."""
         self.begun_at, self.failure = None, error
 
     def look(self, now: float) -> None:
-        """Says that the disk is nearly full, if it is time to look."""
+        """Log a nearly full disk, if a check is due."""
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
         try:
             disk = Disk.of(self.directory)
         except OSError:
-            return  # the log says so itself
+            return  # the log reports that itself
         if disk.is_low and now - self._said_low_at >= SAY_AGAIN_S:
             self._said_low_at = now
             _log.warning(

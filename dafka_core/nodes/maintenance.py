@@ -40,51 +40,50 @@ from dafka_core.storage.retention import Unread
 from dafka_core.storage.retention_pass import HeldBlocks, Retention
 from dafka_core.system.closing import ProcessBound
 
-# Merging a log's small blocks beside its store, while the disk has little else to do.
+# Merging a log's small blocks beside its store, while the disk is idle.
 #
-# The same thread compresses cold blocks, makes links, and discards what was staged too long ago.
+# The same thread compresses cold blocks, makes links, and discards records staged too long ago.
 
 
 QUIET_S: Final = 0.25
-"""Merging waits until nothing has been appended for so long."""
+"""Merging waits until nothing has been appended for this time."""
 
 PILED_UP: Final = 512
-"""With so many small blocks it does not wait: reading them would cost more than merging does."""
+"""With this number of small blocks it does not wait: reading them would cost more than merging."""
 
 MERGE_BUSY_SHARE: Final = 0.25
-"""The share of the time that merging then takes at most, while records keep coming in."""
+"""The largest share of the time for merging then, while records keep arriving."""
 
 IDLE_S: Final = 1.0
-"""How often the thread looks for blocks to merge."""
+"""Interval of the search for blocks to merge."""
 
 DISCARD_S: Final = 600.0
-"""How often at least the thread looks for what was staged too long ago."""
+"""The longest interval of the search for records staged too long ago."""
 
 LATE_SHARE: Final = 0.1
-"""By how much of its time something may be discarded later."""
+"""Tolerated delay of discarding, as a share of its time."""
 
 RETRY_S: Final = 30.0
-"""How long the thread leaves a disk alone that has failed."""
+"""Pause after an error of the disk."""
 
 _log = logging.getLogger("dafka.store")
 
 
 class MergeThread(ProcessBound):
-    """A thread that merges while there is something to merge, and gives way to appends.
+    """A thread that merges small blocks, and yields to appends.
 
-    The thread logs an error of the disk and tries again later: without merging all records can be
-    read all the same.
+    The thread logs an error of the disk and retries later: records can be read without merging.
 
     Args:
         log: open for writing, until the thread is closed.
-        staged_hours: after so long with nothing added, staged records are discarded.
-        compressor: what has cold blocks compressed, if any are.
-        linker: what makes links, if any are made.
+        staged_hours: age without an addition at which staged records are discarded.
+        compressor: compresses cold blocks, if any.
+        linker: makes links, if any.
 
     Attributes:
-        merged_count: how often it has merged some blocks.
-        merged_s: how long that took, in all.
-        failed_count: how often the disk failed.
+        merged_count: number of merges.
+        merged_s: their total duration.
+        failed_count: number of disk errors.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class MergeThread(ProcessBound):
         self._thread.start()
 
     def close(self) -> None:
-        """Ends, after the step under way: some ten milliseconds.  May be repeated."""
+        """End after the current step, within some ten milliseconds.  Idempotent."""
         self._closed.set()
         self._thread.join()
 
@@ -137,9 +136,9 @@ class MergeThread(ProcessBound):
             _log.warning(text, count, self._staged_s / 3600)
 
     def _step(self) -> float:
-        """Merges, compresses or makes links once; returns the seconds to wait afterwards.
+        """Merge, compress or make links once; return the seconds to wait afterwards.
 
-        While appends keep coming it only merges if there is much to merge.
+        While appends keep arriving it merges only if many blocks are small.
         """
         busy = self._log.quiet_s < QUIET_S
         started_s = time.monotonic()
@@ -151,19 +150,19 @@ class MergeThread(ProcessBound):
         return (time.monotonic() - started_s) * (1 / MERGE_BUSY_SHARE - 1) if busy else 0.0
 
 
-# Archives what a store is about to give up: an ``Archiver`` of its log.
+# Archives records before a store deletes them: an ``Archiver`` of its log.
 #
-# Records go to the archive in few files: a day of a partition at a time, or ``FILE_BYTES`` if
-# that is less. Until there is as much, the store keeps what its rules would have it give up.
+# Records go to the archive in few files: a day of a partition at a time, or ``FILE_BYTES`` if that
+# is less. Until then the store keeps records that its rules would delete.
 
 
 FILE_BYTES: Final = 64 << 20
-"""What is waiting of a partition is archived when it is about as much, or a whole day."""
+"""Waiting records of a partition are archived at about this size, or when their day is over."""
 
 
 @dataclass(slots=True)
 class ArchivedCounts:
-    """What was archived since the store was started, and of how many partitions that failed."""
+    """Archived records since the start of the store, and partitions whose archiving failed."""
 
     files: int = 0
     records: int = 0
@@ -175,7 +174,7 @@ class LogArchiver:
     """Archives records of a log in a directory, which other stores may share; for one thread.
 
     Raises:
-        ArchiveError: the directory cannot be one of an archive.
+        ArchiveError: the directory cannot hold an archive.
     """
 
     def __init__(self, log: Log, directory: str | Path) -> None:
@@ -188,11 +187,11 @@ class LogArchiver:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Has what goes on in another thread end soon, with ``ClosedError``."""
+        """End work in another thread soon, with ``ClosedError``."""
         self._stopped.set()
 
     def archive(self, tp: TopicPartition, before: int) -> int:
-        """See ``Archiver``; a partition that fails is told of once, and kept.
+        """See ``Archiver``; a partition that fails is reported once, and kept.
 
         Raises:
             ArchiveError: the archive cannot be written to.
@@ -207,7 +206,7 @@ class LogArchiver:
                 writer = self._writers[tp.topic] = ArchiveWriter(self._directory, tp.topic)
             return self._archived(writer, info, before)
         except ArchiveError:
-            # Somebody may have moved the topic's directories away: the next writer begins anew.
+            # The topic's directories may have been moved away: create a new writer next time.
             self._writers.pop(tp.topic, None)
             raise
 
@@ -229,7 +228,7 @@ class LogArchiver:
     def _difference(
         self, manifest: Manifest, info: PartitionInfo, before: int
     ) -> DafkaError | None:
-        """Why what is archived of these offsets may be other records than the log's."""
+        """Return the reason why the archived records of these offsets may differ from the log's."""
         history = self._log.lives(info.tp).history
         for file in manifest.between(info.partition, info.earliest, before):
             try:
@@ -245,14 +244,14 @@ class LogArchiver:
         return next(missing, (before, before))[0]
 
     def _due(self, info: PartitionInfo, first: int, before: int) -> int:
-        """Up to where what is waiting is to be archived now; ``first`` if nothing is."""
+        """Return the end of the records to archive now; ``first`` if none."""
         with self._log.snapshot() as snapshot:
             sizes = snapshot.record_sizes(info.tp, first, before) or [0]
         if (before - first) * sum(sizes) / len(sizes) >= FILE_BYTES:
             return before
         last_day_us = self._time_us(info.tp, before - 1) // DAY_US * DAY_US
         next_day = self._log.offset_for_time(info.tp, last_day_us + DAY_US)
-        # Where nothing newer has come, the clock says whether the day is over.
+        # Without newer records, the clock shows that the day is over.
         is_over = before >= info.end and self._log.now_us() >= last_day_us + DAY_US
         if next_day == before or (next_day is None and is_over):
             return before
@@ -262,7 +261,7 @@ class LogArchiver:
         return self._log.times(tp, offset, offset + 1)[0][1]
 
     def _read(self, wanted: Wanted) -> Iterator[RecordBatch]:
-        """Of the log's history, which must be the one that was archived before."""
+        """Read from the log's history, which must be the one archived before."""
         history = self._log.lives(wanted.tp).history
         _check_history(wanted.tp, history, wanted.after, wanted.start)
         at = wanted.start
@@ -294,11 +293,11 @@ class LogArchiver:
 
 
 def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:
-    """Sees that records before ``end`` that were archived when ``life`` was known are the log's.
+    """Check that records before ``end``, archived when ``life`` was known, are the log's.
 
     Raises:
-        HistoryChangedError: they are not, from its ``wanted`` on.
-        DafkaError: the log has not heard of that life yet.
+        HistoryChangedError: they differ, from its ``wanted`` on.
+        DafkaError: the log does not know that life yet.
     """
     if len(history) >= MAX_EPOCHS and life < history[0].life:
         return  # the log has forgotten it
@@ -310,14 +309,15 @@ def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int
 
 
 PAGE: Final = 10_000
-"""Partitions that are looked at in one step."""
+"""Partitions scanned in one step."""
 
 SHARE: Final = 0.02
-"""Of the time: it is looked again only after fifty times as long as it took last."""
+"""Share of the time for scans: the next one starts after fifty times the duration of the last one.
+"""
 
 
 def held_at_start(log: Log, limits: StoreLimits) -> Held:
-    """What a log holds, but for octets, before there is a loop."""
+    """Return the contents of a log without sizes, before its store has a loop."""
     held = Held()
     for _ in _counted(log, limits, held):
         pass
@@ -325,14 +325,14 @@ def held_at_start(log: Log, limits: StoreLimits) -> Held:
 
 
 class HeldLook:
-    """Counts partitions by topic and owner, and where a limit asks for it what they take.
+    """Counts partitions by topic and owner, and their sizes if a limit needs them.
 
     Args:
         log: any thread may read it.
-        limits: what they are counted for.
-        compressor: that of the log; what it has compressed is looked at anew.
-        done: is called in the loop with what was found.
-        tell: has the store's loop, where the limits are used, call a function.
+        limits: they receive the counts.
+        compressor: that of the log; compressed blocks are scanned again.
+        done: called in the loop with the result.
+        tell: runs a function in the store's loop, where the limits are used.
     """
 
     def __init__(
@@ -349,12 +349,12 @@ class HeldLook:
         self._limits = limits
         self._compressor = compressor
         self._blocks = HeldBlocks(log)
-        self._seen = (-1, 0)  # changes of the log, and compressed blocks, at the last look
+        self._seen = (-1, 0)  # changes of the log, and compressed blocks, at the last scan
         self._due = 0.0
-        self._damaged: set[TopicPartition] = set()  # those that were said
+        self._damaged: set[TopicPartition] = set()  # partitions reported already
 
     def steps(self) -> Iterator[None]:
-        """One look, if the log has changed since the last one; each step does a little.
+        """Scan once, if the log has changed since the last scan, in small steps.
 
         Raises:
             DafkaError: the log is closed, or damaged.
@@ -390,7 +390,7 @@ class HeldLook:
             held.size_bytes[self._limits.owner(staged.tp)] += staged.size_bytes
 
     def _say_damaged(self, damaged: Mapping[TopicPartition, StoreError]) -> None:
-        """Says it once of each partition, all that are new in one line."""
+        """Report each damaged partition once, all new ones in one line."""
         new, self._damaged = damaged.keys() - self._damaged, set(damaged)
         if new:
             text = (
@@ -413,22 +413,22 @@ def _counted(log: Log, limits: StoreLimits, held: Held) -> Iterator[list[Partiti
 
 
 INTERVAL_S: Final = 10.0
-"""How long the thread waits between two passes."""
+"""Interval of passes."""
 
 RETENTION_BUSY_SHARE: Final = 0.1
-"""The share of the time that it takes at most, while records keep coming in."""
+"""The largest share of the time, while records keep arriving."""
 
 
 class RetentionThread(ProcessBound):
-    """A thread that has retention's steps done.
+    """A thread that executes retention.
 
-    It logs an error, of the disk or of archiving, and tries again later: until then nothing goes.
+    It logs an error, of the disk or of archiving, and retries: until then no record is deleted.
 
     Args:
         log: open for writing, until the thread is closed.
-        retention: that of the log; nobody else has its steps done.
-        deletions: those of the log, done first.
-        look: at what is left then.
+        retention: that of the log; only this thread executes its steps.
+        deletions: those of the log, executed first.
+        look: the scan of the remaining records.
     """
 
     def __init__(
@@ -440,14 +440,14 @@ class RetentionThread(ProcessBound):
     ) -> None:
         self._log = log
         self._retention = retention
-        # Each whether the other can be done or not: a disk must not fill for a damaged deletion.
+        # Each one independently: a damaged deletion must not fill the disk.
         self._works = [self._pass] if deletions is None else [deletions.apply, self._pass]
         if look is not None:
             self._works.append(lambda: self._do(look.steps()))
         self._started_with = retention.rules
         kept = log.retention.kept_rules()
         self.is_set = kept is not None
-        """Whether rules were set while the store ran, in the place of those of its option."""
+        """True if rules were set while the store ran, instead of those of its option."""
         if kept is not None:
             retention.rules = _parsed(kept)
         self._closed = threading.Event()
@@ -457,16 +457,16 @@ class RetentionThread(ProcessBound):
 
     @property
     def rules(self) -> tuple[RetentionRule, ...]:
-        """Those that the store goes by."""
+        """Return the current rules."""
         return self._retention.rules
 
     @property
     def given_up(self) -> int:
-        """How many records it has given up by rules."""
+        """Return the number of records deleted by rules."""
         return self._retention.counts.records
 
     def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
-        """Goes by other rules from now on, kept in the log; None: by those it was started with."""
+        """Replace the rules, also in the log; None restores those of its option."""
         text = None if rules is None else " ".join(map(str, rules))
         self._log.retention.keep_rules(text)
         self.is_set = rules is not None
@@ -477,11 +477,11 @@ class RetentionThread(ProcessBound):
         self.wake()
 
     def wake(self) -> None:
-        """Has it look at once: there are other rules, or a deletion."""
+        """Start a pass at once: rules were changed, or a topic deleted."""
         self._woken.set()
 
     def close(self) -> None:
-        """Ends, after the step under way: some ten milliseconds.  May be repeated."""
+        """End after the current step, within some ten milliseconds.  Idempotent."""
         self._closed.set()
         self._woken.set()
         self._thread.join()
@@ -525,7 +525,7 @@ class RetentionThread(ProcessBound):
 
 
 def _parsed(kept: str) -> tuple[RetentionRule, ...]:
-    """Rules that were set while the store ran, before it was started."""
+    """Parse rules that were set while the store ran, before its restart."""
     try:
         rules = parse_rules(kept)
     except ValueError as error:  # a later version may know other ones
@@ -543,12 +543,12 @@ WILDCARDS: Final = frozenset("*?[")
 
 
 class ProtectedQueries:
-    """What they have not read, by their reports in the log.  For one thread.
+    """The unread records of queries, by their reports in the log.  For one thread.
 
-    One that is named in full counts from the beginning on, as long as it has never reported.
+    All records count as unread by a query named in full which has never reported.
 
     Args:
-        names: of queries, or patterns of a shell.
+        names: of queries, or shell patterns.
     """
 
     def __init__(self, log: Log, names: Sequence[str]) -> None:
@@ -559,10 +559,10 @@ class ProtectedQueries:
         self._awaited: str | None = None
 
     def look(self) -> None:
-        """Finds out anew how far they are; see ``Readers``."""
+        """Read the reports again; see ``Readers``."""
         for info in self._log.partitions(QUERIES_TOPIC):
             if self._ends.get(info.tp) != info.end:
-                # The last of a partition that has shrunk is older, and says less.
+                # The last report of a partition that has shrunk is older, and lower.
                 self._runs[info.tp] = self._read(info)
                 self._ends[info.tp] = info.end
         named = (name for name in self._names if WILDCARDS.isdisjoint(name))
@@ -571,7 +571,7 @@ class ProtectedQueries:
         )
 
     def unread(self, tp: TopicPartition) -> Unread | None:
-        """What the one that is furthest behind has not read; see ``Readers``."""
+        """Return the unread records of the slowest query; see ``Readers``."""
         if self._awaited is not None:
             return Unread(0, self._awaited)
         found = (run.unread(tp) for runs in self._runs.values() for run in runs)
@@ -582,7 +582,7 @@ class ProtectedQueries:
         start = max(info.earliest, info.end - LAST_REPORTS)
         for batch in self._log.read(info.tp, start, info.end):
             for value in batch.values:
-                with suppress(ValueError):  # it is none, or its positions are damaged
+                with suppress(ValueError):  # invalid, or its positions are damaged
                     progress = QueryProgress.parse(bytes(value))
                     progress.offsets()
                     if partition_of(progress.query) == info.tp:
@@ -592,7 +592,7 @@ class ProtectedQueries:
 
 
 class _Run:
-    """A run of a query by its last report."""
+    """A query's run by its last report."""
 
     def __init__(self, progress: QueryProgress) -> None:
         self.query = progress.query

@@ -41,6 +41,7 @@ from dafka_core.nodes.sockets import (
     send_packed,
 )
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
+from dafka_core.protocol import timing
 from dafka_core.protocol.authorization import may_write, records_refusal, refusal
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
@@ -58,7 +59,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
-from dafka_core.protocol.store_directory import MOST_PATIENCE_S, StoreDirectory, StoreQuery
+from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import address_of
@@ -527,7 +528,8 @@ class Mesh(ProcessBound):
         answered = self.wait_until(lambda: query.answered, timeout_s)
         if not answered and directory.waits_for_others(query):
             self.wait_until(
-                lambda: query.answered or not directory.waits_for_others(query), MOST_PATIENCE_S
+                lambda: query.answered or not directory.waits_for_others(query),
+                timing.MAX_STORE_TIMEOUT_S,
             )
             answered = query.answered
         self.call_soon(lambda now: directory.forget(query))

@@ -1,4 +1,4 @@
-"""What nodes have in common: a life that ends, also when the application forgets to end it."""
+"""The base class of nodes: closing, also of a node that the application has dropped."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _log: Final = logging.getLogger("dafka")
 class Node(ProcessBound):
     """A tower, producer, consumer, store or reader.
 
-    No thread may keep it alive: one that is dropped without ``close`` is closed, in a thread of
-    its own since closing waits, and Python is given a ResourceWarning, as for a file.
+    No thread may keep it alive: a node dropped without ``close`` is closed, in a thread of its own
+    since closing waits, and Python emits a ResourceWarning, as for a file.
     """
 
     _is_open = False
@@ -27,20 +27,20 @@ class Node(ProcessBound):
 
     @property
     def kind(self) -> str:
-        """Which kind of node it is: the class of ours, in lower case, also of one derived of it."""
+        """Return the kind of node: our class's name in lower case, also for subclasses."""
         kinds = type(self).__mro__
         return kinds[kinds.index(Node) - 1].__name__.lower()
 
     @property
     def is_open(self) -> bool:
-        """Whether it is there: it was made, and not closed."""
+        """Return True from the end of construction until ``close``."""
         return self._is_open
 
     def revive(self) -> None:
-        """Makes ready for ``close`` after the garbage collector has found it."""
+        """Prepare for ``close`` after the garbage collector has found the node."""
 
     def close_dropped(self) -> None:
-        """Closes it in place of the application, which hears of no error."""
+        """Close the node for the application, without raising."""
         try:
             self.close()
         except DafkaError as error:
@@ -64,7 +64,7 @@ _closed: Final = InterruptibleCondition()
 
 
 def wait_for_dropped() -> None:
-    """Waits until those that were dropped are closed."""
+    """Wait until dropped nodes are closed."""
     _closed.wait_until(lambda: not _dropped, None)
 
 

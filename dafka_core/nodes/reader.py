@@ -1,4 +1,4 @@
-"""The reader: asks what stores hold, and fetches ranges.  Spark and the CLI read with it."""
+"""The reader: asks stores for their partitions, and fetches ranges.  Spark and the CLI use it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 
 _ANY_TOPIC: Final = "-"
-"""Asked for only to hear of the stores."""
+"""Requested only to discover the stores."""
 
 _log = logging.getLogger("dafka.reader")
 
@@ -57,7 +57,7 @@ class Reader(Node):
         options: see ``ReaderOptions``.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: an option is invalid.
         TowerNotFoundError: no tower answered.
     """
 
@@ -75,20 +75,20 @@ class Reader(Node):
         self._is_open = True
 
     def stores(self) -> list[str]:
-        """The addresses of the stores heard of so far."""
+        """Return the addresses of the stores discovered so far."""
         return sorted(self._role.directory.stores)
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Where stores can be read in bulk, as URIs of Arrow Flight, by the store's address."""
+        """Return the Flight URIs of stores, by the store's address."""
         return self._role.directory.endpoints
 
     @property
     def keys(self) -> KeyFiles:
-        """By which it and others know each other."""
+        """Return its keys."""
         return self._config.keys
 
     def contacts(self) -> Contacts:
-        """Who is there, and who reaches whom, as far as is known by now."""
+        """Return the discovered nodes and connections, as far as known by now."""
         directory, peers = self._role.directory, self._mesh.peers
         stores = directory.stores
         return Contacts(
@@ -99,26 +99,26 @@ class Reader(Node):
         )
 
     def neighbours(self) -> list[Neighbour]:
-        """The nodes that towers tell of: what they are, and whether they have connected here."""
+        """Return the announced nodes with their kinds, and whether they have connected here."""
         return self._mesh.call(lambda now: self._mesh.peers.neighbours.found())
 
     def towers(self) -> list[str]:
-        """The towers through which it is in the mesh, as ``HOST:SUB_PORT:PUB_PORT``."""
+        """Return the towers of its mesh, as ``HOST:SUB_PORT:PUB_PORT``."""
         return [str(each) for each in self._mesh.peers.towers.known]
 
     def hear_stores(self, *, timeout_s: float) -> None:
-        """Waits until every store that may be there has answered, or was given up with a warning.
+        """Wait until every possible store has answered, or was given up with a warning.
 
         Raises:
-            NoStoreError: no store was heard of within ``timeout_s`` seconds.
+            NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
         self.partitions([_ANY_TOPIC], timeout_s=timeout_s)
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
-        """The stores that others have met and that do not answer: what only they have is missing.
+        """Return stores that others know and that do not answer: their records may be missing.
 
-        Stores say so of each other, as long as nobody has them forget one (``dafka store forget``).
-        Empty, too, where no store was heard of within ``timeout_s`` seconds.
+        Stores name each other until one is forgotten (``dafka store forget``).  Also empty if no
+        store was discovered within ``timeout_s`` seconds.
         """
         with contextlib.suppress(NoStoreError):
             self.hear_stores(timeout_s=timeout_s)
@@ -127,11 +127,11 @@ class Reader(Node):
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
     ) -> list[PartitionInfo]:
-        """What the stores hold of the topics (None: of all), all stores together.
+        """Return the stores' combined partitions of the topics (None: of all).
 
         Raises:
-            ConfigError: one of the topics cannot be one.
-            NoStoreError: no store was heard of within ``timeout_s`` seconds.
+            ConfigError: a topic is invalid.
+            NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
         if isinstance(topics, str | bytes):  # a collection of its letters
             raise ConfigError("topics", topics, "must be a list of topics")
@@ -148,13 +148,13 @@ class Reader(Node):
     def times(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> list[tuple[int, int]]:
-        """When records ``[start, end)`` were written: (first offset, microseconds), ascending.
+        """Return timestamps of records ``[start, end)``: (first offset, microseconds), ascending.
 
-        Each time holds until the next one's offset.  Empty when no store knows.
+        Each time applies up to the next one's offset.  Empty if no store knows them.
 
         Raises:
-            ConfigError: the range cannot be one.
-            NoStoreError: no store was heard of within ``timeout_s`` seconds.
+            ConfigError: the range is invalid.
+            NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
         _check_range(tp, start, end)
         directory = self._role.directory
@@ -166,14 +166,15 @@ class Reader(Node):
     def read(
         self, tp: TopicPartition, start: int, end: int, *, timeout_s: float
     ) -> Iterator[RecordBatch]:
-        """The records ``[start, end)``, in order and complete.
+        """Yield the records ``[start, end)``, in order and complete.
 
         Raises:
-            ConfigError: the range cannot be one.
+            ConfigError: the range is invalid.
             DataLossError: no store has the records any more, or has them yet.
-            HistoryChangedError: what was handed out is not the partition's any more.
+            HistoryChangedError: another history has replaced yielded records.
             FetchTimeoutError: nothing arrived for ``timeout_s`` seconds.
-            RecordTooLargeError: a record is above ``max_record_bytes``; those before it came.
+            RecordTooLargeError: a record is above ``max_record_bytes``; those before it were
+                yielded.
         """
         _check_range(tp, start, end)
         if start >= end:
@@ -182,7 +183,7 @@ class Reader(Node):
         offset = start
         try:
             while offset < end:
-                self._mesh.check()  # a closed reader gives out no records that have come already
+                self._mesh.check()  # a closed reader yields no records, even if they have arrived
                 self._mesh.wait_until(lambda: read.has_news, timeout_s)
                 batches = self._take(read)
                 if (parted_at := read.range.parted_at) is not None:
@@ -193,12 +194,12 @@ class Reader(Node):
                     offset = batch.end
                     yield batch
         finally:
-            # A range may be given up after the reader was closed.
+            # A range may be dropped after the reader was closed.
             with contextlib.suppress(ClosedError, NodeFailedError):
                 self._mesh.call_soon(lambda now: self._forget(read))
 
     def close(self) -> None:
-        """Ends; may be called twice."""
+        """Close the reader.  Idempotent."""
         self._is_open = False
         self._mesh.close()
 
@@ -251,7 +252,7 @@ class Reader(Node):
         return room_again
 
     def _say_what_became_of_stores(self) -> None:
-        outcomes = self._role.directory.expected.outcomes
+        outcomes = self._role.directory.discovery.outcomes
         while outcomes:
             each = outcomes.popleft()
             what = "store" if each.is_store else "node, perhaps a store,"
@@ -263,17 +264,17 @@ class Reader(Node):
 
 @dataclass(eq=False)
 class _Read:
-    """One call of ``read``: what has come of its range, and the application has not taken."""
+    """One call of ``read``: the arrived records of its range that the application has not taken."""
 
     range: RangeRead
     arrived: list[RecordBatch] = field(default_factory=list)
     arrived_bytes: int = 0
     failure: RecordTooLargeError | None = None
-    """Why no more comes."""
+    """Reason why no more records follow."""
 
     @property
     def has_news(self) -> bool:
-        """Whether records have come, are not what they were, or no more will come."""
+        """Return True if records have arrived, were replaced, or no more will arrive."""
         return bool(self.arrived) or self.failure is not None or self.range.parted_at is not None
 
 

@@ -44,13 +44,13 @@ _SET_ASIDE: Final[dict[type, str]] = {
     GoOn: "%(partition)s: other stores have no records before offset %(start)d any more; this "
     "store goes on there, and what it had is set aside ('dafka store aside')",
 }
-"""What is said when records go out of their partition."""
+"""Log messages about records removed from their partition."""
 
 _log = logging.getLogger("dafka.store")
 
 
 class StoreParts(NamedTuple):
-    """What a store is made of, for who watches it."""
+    """Internals exposed to metrics and extensions."""
 
     mesh: Mesh
     role: StoreRole
@@ -61,25 +61,26 @@ class StoreParts(NamedTuple):
 
 
 class Store(Node):
-    """Keeps every partition there is in ``directory``, from construction until ``close``.
+    """Replicates every partition into ``directory``, from construction until ``close``.
 
     The store acknowledges a record when it is on disk, synced.
 
     Args:
-        directory: made if it does not exist; one store at a time may have it open.
-        announce: whether other nodes know it at once. With False it is known after ``announce``,
-            so that what fails in between, as its gateway, leaves no missing store behind.
+        directory: created if missing; only one store at a time may have it open.
+        announce: announce the store at once. With False ``announce`` does so later, so that a
+            failure
+            in between, as of its gateway, leaves no missing store behind.
         options: see ``StoreOptions``.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: an option is invalid.
         StoreError: the directory cannot be used.
         TowerNotFoundError: no tower answered.
     """
 
     def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
-        """What it was started with."""
+        """The options that it was started with."""
         check_directory(directory)
         say_if_low(memory_limit())
         with contextlib.ExitStack() as undo:
@@ -96,13 +97,9 @@ class Store(Node):
                 LogWriter(self.log, weakly(self._on_written, None))
             )
             self.archiver = _archiver(self.log, config.archive)
-            """What it archives, and has archived, if it does."""
             self.retention = _retention(self.log, config, self.archiver)
-            """What it gives up, and has given up."""
             self.deletions = Deletions(self.log, self.address)
-            """What was deleted, here and elsewhere."""
             self.compressor = self.log.compressor(config.compress, config.compress_after_s)
-            """What it compresses, and has compressed."""
             admitted = self._role.admitted
             admitted.on_held(held_at_start(self.log, admitted.limits))
             linker = self.log.linker if config.tamper_evidence else None
@@ -126,7 +123,7 @@ class Store(Node):
             self.deletions.append_queue = self.append_queue
             self._served: ServerContext | None = None
             self._flight = undo.enter_context(self._serve_flight(config))
-            self._told_of = ""  # where a store with its address is
+            self._told_of = ""  # endpoint of the last reported store with its address
             self._loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
             self._mesh.start(self._on_round)
             undo.pop_all()
@@ -138,44 +135,44 @@ class Store(Node):
 
     @property
     def parts(self) -> StoreParts:
-        """What it is made of."""
+        """Return the internals."""
         parts = self._mesh, self._role, self._loop, self._log_writer.watch, self._merge_thread
         return StoreParts(*parts, self._served)
 
     @property
     def locations(self) -> tuple[str, ...]:
-        """Where Arrow Flight serves its records, as URIs; empty if that is off."""
+        """Return the Flight URIs of its records; empty without Flight."""
         return self._role.known.locations
 
     @property
     def retention_control(self) -> RetentionThread:
-        """By which rules it gives up records, and how they are changed."""
+        """Return the thread that applies and changes retention rules."""
         return self._retention_thread
 
     @property
     def known_stores(self) -> tuple[str, ...]:
-        """The addresses of all other stores that it has ever met and that nobody had it forget."""
+        """Return the addresses of all other stores ever discovered and not forgotten."""
         return self._role.known.names
 
     @property
     def stores_here(self) -> frozenset[str]:
-        """Those of them that are in the mesh now, as far as this store knows."""
+        """Return the addresses of the known stores that are in the mesh now."""
         return self._role.known.here
 
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Where Arrow Flight serves the records of the other stores that are there, by address."""
+        """Return the Flight URIs of the other present stores, by address."""
         return dict(self._role.known.endpoints)
 
     def announce(self) -> None:
-        """Have the other nodes know this store from now on."""
+        """Announce this store to the other nodes from now on."""
         self._mesh.call_soon(self._mesh.peers.announce)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the store has stopped; True if it has.
+        """Wait until the store has stopped; return True if it has.
 
         Raises:
-            StoreError: its disk failed.  Nothing is acknowledged that is not stored.
+            StoreError: its disk failed.  It acknowledges no record that is not stored.
             NodeFailedError: it ended with another error.
         """
         stopped = self._mesh.join(timeout_s)
@@ -187,7 +184,7 @@ class Store(Node):
         return stopped
 
     def close(self) -> None:
-        """Stops; received records that are not on disk were not acknowledged.  May be repeated."""
+        """Stop; received records that are not on disk were not acknowledged.  Idempotent."""
         was_open, self._is_open = self._is_open, False
         self._mesh.close()
         self._log_writer.close()
@@ -203,7 +200,7 @@ class Store(Node):
             _log.info("store %(address)s has stopped", facts, extra=extra)
 
     def _serve_flight(self, config: StoreOptions) -> contextlib.ExitStack:
-        """The log over Arrow Flight, as ``flight_port`` says, until it is closed."""
+        """Serve the log over Arrow Flight, as ``flight_port`` says, until closed."""
         service = contextlib.ExitStack()
         if config.flight_port == FLIGHT_OFF:
             return service
@@ -217,7 +214,7 @@ class Store(Node):
         from dafka_core.flight.server_keys import ServerKeys  # noqa: PLC0415
         from dafka_core.flight.store_location import socket_path  # noqa: PLC0415
 
-        role, mesh = self._role, self._mesh  # and not the store, which its threads must not keep
+        role, mesh = self._role, self._mesh  # not the store, which its threads must not keep alive
         self._served = ServerContext(
             self.log,
             self.append_queue,
@@ -249,12 +246,12 @@ class Store(Node):
         if twin is not None and twin.endpoint != self._told_of:
             self._told_of = twin.endpoint
             _log.warning(
-                "store %s: another one has its address, at %s", self.address, twin.endpoint
+                "store %s: another store has its address, at %s", self.address, twin.endpoint
             )
         return self._loop.on_round(now)
 
     def _on_written(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
-        """In the log writer's thread."""
+        """Run in the log writer's thread."""
         if isinstance(outcomes, BaseException):
             self.append_queue.fail(outcomes)
         for entry in entries:
@@ -271,7 +268,7 @@ class Store(Node):
             self.append_queue.on_written(entries, outcomes)
             self._mesh.send(messages)
 
-        # A loop that has ended acknowledges nothing; the records are stored all the same.
+        # A loop that has ended acknowledges nothing; the records are stored nevertheless.
         with contextlib.suppress(ClosedError, NodeFailedError):
             self._mesh.call_soon(acknowledge)
 
@@ -293,7 +290,7 @@ def _role(address: str, log: Log, config: StoreOptions) -> StoreRole:
 def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> Retention:
     if not config.retain_until_read:
         return Retention(log, config.retain, archiver)
-    # Arrow takes half a second to load; a store that waits for nobody does not need it.
+    # Arrow takes half a second to load; a store without protected queries does not need it.
     from dafka_core.nodes.maintenance import ProtectedQueries  # noqa: PLC0415
 
     queries = ProtectedQueries(log, [name.strip() for name in config.protected_queries.split(",")])

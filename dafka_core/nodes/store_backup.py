@@ -1,6 +1,6 @@
-"""Backups of a store, running or stopped: made, restored and checked, with saved links.
+"""Backups of a running or stopped store, their restoration and verification, and saved links.
 
-A store that runs is asked over Arrow Flight: only its own process opens its directory.
+A running store is asked over Arrow Flight: only its own process opens its directory.
 """
 
 from __future__ import annotations
@@ -68,44 +68,44 @@ from dafka_core.system.distribution import this_version
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
 PATIENCE_S: Final = 300.0
-"""How long a store may send nothing of a backup: its disk may be slow."""
+"""Timeout without data of a backup: the store's disk may be slow."""
 
 ANSWER_S: Final = 20.0
-"""How long a store may take to say where it is, and what it has."""
+"""Timeout for a store's location and contents."""
 
 CHECK_S: Final = 86_400.0
-"""How long a store may check a thousand partitions."""
+"""Timeout for a store's check of a thousand partitions."""
 
 PART: Final = 100
-"""Partitions of which a store that runs is asked at one time."""
+"""Partitions in one request to a running store."""
 
 MANIFEST: Final = "manifest"
-"""The kind of damage that is a backup's file which is not the one its manifest tells of."""
+"""Damage kind: a backup's file differs from its manifest."""
 
 
 class Source(Protocol):
-    """A store, as what is done here sees it."""
+    """A running or stopped store."""
 
     address: str
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
-        """What a backup takes."""
+        """Yield the entries for a backup."""
 
     def check(self) -> Iterator[Checked]:
-        """Checks the store's log."""
+        """Check the store's log."""
 
     def partitions(self) -> list[TopicPartition]:
-        """Those it has."""
+        """Return its partitions."""
 
     def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
-        """Their links."""
+        """Return their links."""
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
-        """Compares the records with links that were kept elsewhere."""
+        """Compare the records with saved links."""
 
 
 Advance = Callable[[int], None]
-"""Is told how much more of the work is done."""
+"""Receives the progress since the last call."""
 
 
 def back_up(
@@ -115,17 +115,17 @@ def back_up(
     advance: Advance = lambda _: None,
     keys: KeyFiles = NO_KEYS,
 ) -> Manifest:
-    """Backs a store up into a directory, which then has all of it, or is not there.
+    """Back a store up into a directory, which is complete afterwards or does not exist.
 
     Args:
         store: its directory, or the URI of its Flight service.
-        previous: an earlier backup of it; only what is new since is taken.
-        advance: is told of bytes that have come.
-        keys: by which a store that runs lets it in.
+        previous: an earlier backup of it; only newer records are copied.
+        advance: receives the number of bytes copied.
+        keys: credentials for a running store.
 
     Raises:
-        StoreError: the directory has something in it, the earlier backup is damaged or another
-            store's, or a disk fails.
+        StoreError: the directory is not empty, the earlier backup is damaged or another store's,
+            or a disk fails.
         StoreUnreachableError: the store runs, and does not answer.
     """
     known: list[Known] = []
@@ -157,13 +157,12 @@ def _telling(found: Iterator[Entry], advance: Advance) -> Iterator[Entry]:
 
 
 def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) -> str:
-    """Makes a store's directory of a backup, with an address of its own, which it returns.
+    """Create a store's directory from a backup, and return its new address.
 
-    All of it is read again before the directory gets its name; ``advance`` is told of partitions.
+    Everything is read again before the directory gets its name; ``advance`` receives partitions.
 
     Raises:
-        StoreError: the directory has something in it, a backup is damaged or missing, or a disk
-            fails.
+        StoreError: the directory is not empty, a backup is damaged or missing, or a disk fails.
     """
     addresses: list[str] = []
 
@@ -183,10 +182,10 @@ def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) ->
 
 
 def verify(store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
-    """Reads all that a store has, or a backup, and says what is damaged, a part at a time.
+    """Read everything in a store or a backup, and yield the damage, a part at a time.
 
     Raises:
-        StoreError: there is none, or a disk fails.
+        StoreError: it does not exist, or a disk fails.
         StoreUnreachableError: the store runs, and does not answer.
     """
     if (Path(store) / BACKUP_MANIFEST).exists():
@@ -217,11 +216,11 @@ def _look(log: Log) -> Iterator[Tables]:
 
 @contextmanager
 def opened(store: str, keys: KeyFiles = NO_KEYS, *, unchecked: bool = False) -> Iterator[Source]:
-    """A store, whether it runs or not.
+    """Open a running or stopped store.
 
     Raises:
-        ConfigError: it can be none.
-        StoreError: there is none, or a disk fails.
+        ConfigError: the name is invalid.
+        StoreError: it does not exist, or a disk fails.
         StoreUnreachableError: the store runs, and does not answer.
     """
     if "://" in store:
@@ -245,7 +244,7 @@ def opened(store: str, keys: KeyFiles = NO_KEYS, *, unchecked: bool = False) -> 
 
 
 class _Running(Closing):
-    """A store that runs."""
+    """A running store."""
 
     def __init__(self, location: StoreLocation, keys: KeyFiles) -> None:
         self.address = location.store
@@ -279,7 +278,7 @@ class _Running(Closing):
 
 
 class _Stopped:
-    """A store that does not run."""
+    """A stopped store."""
 
     def __init__(self, log: Log) -> None:
         self.address = address_of(log.directory)
@@ -307,17 +306,17 @@ class _Stopped:
         return (check_saved(self._look, each) for each in saved)
 
 
-# Links that are kept elsewhere than their store, and two stores' links beside each other.
+# Links saved outside their store, and two stores' links compared.
 #
-# Who may write to a store's disk may compute its links anew, too. So an operator keeps the newest
-# of each partition where he may not, in a file; each holds all links before it.
+# An attacker who can write to a store's disk can compute its links again, too. So an operator saves
+# the newest link of each partition in a file elsewhere; each covers all links before it.
 
 
 VERSION = 1
 
 
 class SavedLinks(msgspec.Struct, frozen=True):
-    """The newest link of each partition that a store had at one time."""
+    """The newest link of each partition of a store at one time."""
 
     v: Annotated[int, Meta(ge=VERSION, le=VERSION)]
     store: str
@@ -331,10 +330,10 @@ class SavedLinks(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, store: str, keys: KeyFiles = NO_KEYS) -> Self:
-        """Those that a store has now, which may run.
+        """Return the links of a running or stopped store.
 
         Raises:
-            StoreError: there is none, or a disk fails.
+            StoreError: it does not exist, or a disk fails.
             StoreUnreachableError: the store runs, and does not answer.
         """
         time = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
@@ -345,10 +344,10 @@ class SavedLinks(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Those in a file.
+        """Read links from a file.
 
         Raises:
-            ConfigError: the file cannot be read, or is none that ``write`` has made.
+            ConfigError: the file cannot be read, or was not made by ``write``.
         """
         try:
             return msgspec.convert(json.loads(path.read_bytes()), cls)
@@ -357,7 +356,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
             raise ConfigError("against", str(path), why) from None
 
     def write(self, path: Path) -> None:
-        """Writes them to a file, in the place of one that is there.
+        """Write them to a file, replacing it.
 
         Raises:
             StoreError: the file cannot be written.
@@ -367,7 +366,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
             replace_file(path, text.encode(), mode_within(path.parent) & OTHERS_READ)
 
     def check(self, store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
-        """Compares a store with them, some partitions at a time.
+        """Compare a store with them, some partitions at a time.
 
         Raises:
             StoreError: they are another store's.
@@ -383,7 +382,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
 def compare(
     store: str, other: str, *, keys: KeyFiles = NO_KEYS
 ) -> Iterator[tuple[int, list[Damage]]]:
-    """What ``differences`` are between two stores, some of the partitions of both at a time."""
+    """Yield the ``differences`` between two stores, some common partitions at a time."""
     with ExitStack() as stack:
         here, there = (stack.enter_context(opened(each, keys)) for each in (store, other))
         shared = set(there.partitions())

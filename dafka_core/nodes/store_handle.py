@@ -59,4 +59,4 @@ class StoreHandle(Protocol):
 
     @property
     def deletions(self) -> Deletions:
-        """Deletion of topics: ``delete`` gives up the records here and at the other stores."""
+        """Deletion of topics: ``delete`` deletes the records here and at the other stores."""

@@ -1,8 +1,8 @@
 """The identity of a store: its address beside its records, and its directory.
 
-A producer that waits for two stores must not count one twice because it was started again, so the
-address lasts as long as the directory.  And it must not take two stores for one: a copy of a
-directory is another store, which has other records from the moment it runs.
+A producer that waits for two stores must not count one twice after a restart, so the address lasts
+as long as the directory.  And it must not mistake two stores for one: a copy of a directory is
+another store, with other records from its start on.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 ADDRESS_FILE: Final = "address"
 
 ORIGIN_FILE: Final = "origin"
-"""Says which files the address belongs to, by their numbers (inodes): copies have others.  Moving
-or renaming the directory within its file system changes none."""
+"""Identifies the files that the address belongs to by their inode numbers: copies have others.  A
+move or rename of the directory within its file system preserves them."""
 
 
 def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
-    """The address of the store in ``directory``; a new one where there is none yet.
+    """Return the address of the store in ``directory``; create it if missing.
 
     Raises:
-        StoreError: the files are a copy of a store's, say no address, or cannot be read or written.
+        StoreError: the files are a copy of a store's, have no valid address, or cannot be read or
+            written.
     """
     try:
         found, origin = _read(directory / ADDRESS_FILE), _read(directory / ORIGIN_FILE)
@@ -50,10 +51,10 @@ def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
 
 
 def address_of(directory: Path) -> str:
-    """The address of the store in ``directory``; empty if there is none.
+    """Return the address of the store in ``directory``; empty if there is no store.
 
     Raises:
-        StoreError: the file that says it cannot be read, or says none.
+        StoreError: its file is invalid, or cannot be read.
     """
     try:
         found = _read(directory / ADDRESS_FILE)
@@ -76,27 +77,27 @@ def _address(directory: Path, found: str | None) -> str:
 
 
 def new_identity(directory: Path, config: SecurityOptions | None = None) -> str:
-    """Gives the files in ``directory`` an address of their own, and returns it."""
+    """Write a new address for the files in ``directory``, and return it."""
     address = new_address(config)
-    # The origin last: if this ends halfway, what is copied is still refused.
+    # The origin last: if this ends halfway, the copy is still refused.
     _write(directory / ADDRESS_FILE, address)
     _write(directory / ORIGIN_FILE, _origin(directory))
     return address
 
 
 def check_directory(directory: Path | str) -> None:
-    """Raises ConfigError for what names none: an empty name would be the working directory."""
+    """Raise ConfigError for an empty name, which would be the working directory."""
     is_path = isinstance(directory, str | Path)
     if not is_path or not str(directory) or "\0" in str(directory):
         raise ConfigError("directory", directory, "must name a directory; '.' is this one")
 
 
 def log_of(directory: Path | str, *, unchecked: bool = False) -> Log:
-    """The log of a store that does not run.
+    """Open the log of a stopped store.
 
     Raises:
         ConfigError: the directory has no name.
-        StoreError: there is no store here, it is running, or it cannot be written.
+        StoreError: no store is here, it is running, or it cannot be written.
     """
     check_directory(directory)
     directory = Path(directory)
@@ -106,9 +107,9 @@ def log_of(directory: Path | str, *, unchecked: bool = False) -> Log:
 
 
 def restore(directory: Path | str) -> str:
-    """Makes a copy of a store's directory a store of its own, and returns its address.
+    """Turn a copy of a store's directory into a store of its own, and return its address.
 
-    Raises what ``log_of`` raises.
+    Raises the errors of ``log_of``.
     """
     with log_of(directory) as log:
         try:
@@ -118,7 +119,7 @@ def restore(directory: Path | str) -> str:
 
 
 def take_address(directory: Path, address: str) -> None:
-    """Has the store in ``directory``, whose log the caller has open, be another one from now on.
+    """Change the address of the store in ``directory``, whose log the caller has open.
 
     Raises:
         StoreError: it cannot be written.
@@ -131,7 +132,7 @@ def take_address(directory: Path, address: str) -> None:
 
 
 def copied(address: str) -> str:
-    """What is wrong with a second store of one address, and what to do."""
+    """Return the reason against a second store with one address, and the remedy."""
     return (
         f"its files are a copy of those of store {address}, and two stores cannot have one "
         "address: run 'dafka store restore DIR' to make this copy a store of its own, which goes "
@@ -153,16 +154,16 @@ def _write(path: Path, text: str) -> None:
 
 
 _FILES: Final = (ADDRESS_FILE, ORIGIN_FILE, SESSION_FILE, *reversed(OPEN_FILES))
-"""What a store makes in its directory; the file by which it holds it comes last."""
+"""A store's files in its directory; the file that it locks comes last."""
 
 
 class NewDirectory:
-    """The directories that are not there yet on the way to ``directory``, and it itself."""
+    """The missing directories on the path to ``directory``, and it itself."""
 
     def __init__(self, directory: Path) -> None:
         directory = directory.absolute()
         self._directory = directory
-        # ``Path.exists`` raises where a name is too long, which making it will say.
+        # ``Path.exists`` raises for a name that is too long; creating it reports that.
         self._made = [
             each
             for each in (directory, *directory.parents)
@@ -170,16 +171,16 @@ class NewDirectory:
         ]
 
     def remove_files(self, log: Log) -> None:
-        """Removes the files of a store that has no records yet, while it holds the directory.
+        """Remove the files of a store without records, while it holds the directory.
 
-        Another store that starts in it then finds nothing, and makes its own.
+        Another store that starts in it then finds an empty directory, and creates its own.
         """
         if self._made and not log.partitions() and not log.met():
             for name in _FILES:
                 (self._directory / name).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Removes those directories that are empty."""
+        """Remove those directories that are empty."""
         with suppress(OSError):
             for each in self._made:
                 each.rmdir()

@@ -34,22 +34,22 @@ from dafka_core.storage import Log
 from dafka_core.system.closing import ProcessBound
 
 CHECK_INTERVAL_S: Final = 1.0
-"""How often an idle writer looks whether the log is still there, and can be read.  A store has to
-tell that soon: readers go on asking it."""
+"""Interval at which an idle writer checks that the log exists and can be read.  A failure must be
+noticed soon: readers keep sending requests."""
 
 Outcomes = list[DafkaError | None]
-"""What the log says of each entry: None when it is done."""
+"""The log's outcome of each entry: None for success."""
 
 
 class LogWriter(ProcessBound):
-    """A thread that has the log write one group of entries at a time.
+    """A thread in which the log writes one group of entries at a time.
 
     Args:
         log: no other thread writes to it.
         done: called in the thread after each group: with the entries and their outcomes when they
-            are on disk, synced; with the error when none of them is.  After an error no group is
-            written any more.  Also called, without entries, when the log's directory is gone, or
-            nothing can be read any more.
+            are on disk, synced; with the error if none of them is.  After an error no group is
+            written any more.  Also called, without entries, if the log's directory is gone or
+            unreadable.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class LogWriter(ProcessBound):
         self._done = done
         self._groups: SimpleQueue[list[LogEntry] | None] = SimpleQueue()
         self.busy = False
-        """Whether a group is on its way to the disk."""
+        """True while a group is being written."""
         self.watch = DiskWatch(log.directory)
-        """What it has seen of the disk."""
+        """Its observations of the disk."""
         self._thread = NodeThread("dafka-log-writer", self._run)
         self._thread.start()
 
     def write(self, entries: list[LogEntry]) -> None:
-        """Has the thread write a group; only while it is not ``busy``."""
+        """Write a group in the thread; only while it is not ``busy``."""
         assert not self.busy
         self.busy = True
         self._groups.put(entries)
 
     def close(self) -> None:
-        """Ends, after the group on its way."""
+        """End after the current group."""
         self._groups.put(None)
         self._thread.join()
 
@@ -95,7 +95,7 @@ class LogWriter(ProcessBound):
             del entries, outcomes  # the thread keeps no group while it waits for the next one
 
     def _next_group(self) -> list[LogEntry] | None:
-        """Entries to write, none of them when it was idle for a while; None to end."""
+        """Return entries to write, an empty list after an idle time, or None to end."""
         try:
             return self._groups.get(timeout=CHECK_INTERVAL_S)
         except Empty:
@@ -110,16 +110,16 @@ SERVE_BYTES: Final = 4 << 20
 """Records read and sent per round: between rounds the store stores records and serves others."""
 
 SERVE_REQUESTS: Final = 256
-"""Requests for few records, or records in them, that are answered per round."""
+"""Small requests, or records in them, that are answered per round."""
 
 _SMALL: Final = (Fetch, GetHeads, ConsumerHello, HeadsQuery, TimesQuery)
-"""Requests that may be answered with little, and are then answered together."""
+"""Requests whose answers are usually small, so that several are answered together."""
 
 _log = logging.getLogger("dafka.store")
 
 
 class StoreLoop:
-    """What the loop of a store does each round."""
+    """A store's actions in each round of its loop."""
 
     def __init__(self, role: StoreRole, log: Log, log_writer: LogWriter, mesh: Mesh) -> None:
         self._role = role
@@ -128,12 +128,12 @@ class StoreLoop:
         self._mesh = mesh
         self._refused_count = 0
         self.too_large_count = 0
-        """Records that this store did not take, as they are larger than its limit."""
+        """Records rejected because they exceed the store's limit."""
         self.damaged_count = 0
-        """Requests that were not answered, as the log is damaged there."""
+        """Unanswered requests for damaged parts of the log."""
 
     def on_round(self, now: float) -> bool:
-        """Has entries written and serves requests; True if more requests wait."""
+        """Write entries and serve requests; return True if more requests wait."""
         if self._role.pending_bytes and not self._log_writer.busy:
             self._log_writer.write(self._role.take_pending())
         self._mesh.set_receiving(self._role.pending_bytes < MAX_PENDING_BYTES)
@@ -155,7 +155,7 @@ class StoreLoop:
             try:
                 answer = self._answer(request)
             except StoreError as error:
-                # Damage concerns one partition; the others go on. No wrong record is ever sent.
+                # Damage concerns one partition; the others continue. No wrong record is ever sent.
                 self._say_damaged(error)
                 continue
             self._mesh.send(answer)
@@ -165,7 +165,7 @@ class StoreLoop:
         if requests.refused_count >= 2 * self._refused_count + 1:
             self._refused_count = requests.refused_count
             _log.warning(
-                "%d requests refused so far: %d wait; who asked will ask again",
+                "%d requests refused so far: %d wait; their requestors will retry",
                 self._refused_count,
                 len(requests),
                 extra={"event": "requests_refused"},
@@ -195,7 +195,7 @@ class StoreLoop:
                 return self._published(request)
 
     def _heads(self, heads: store_requests.HeadsAfter) -> list[Outgoing]:
-        """As many heads as one message has; all at once would keep others, and beacons, waiting."""
+        """Return the heads of one message; all at once would delay other requests, and beacons."""
         if not heads.topics:
             return []
         infos = self._log.partitions_after(heads.topics[0] or None, heads.after, heads.most)
@@ -210,13 +210,13 @@ class StoreLoop:
         return [info for topic in topics for info in self._log.partitions(topic)]
 
     def _fetched(self, fetch: Fetch) -> list[Outgoing]:
-        """The first records of a FETCH; what is left of it waits for its turn."""
+        """Return the first records of a FETCH; the rest is queued again."""
         batches = self._read(fetch.tp, fetch.sequence, fetch.end)
         if not batches:
             return []
         end = batches[-1].end
-        # Looked up after reading: a transaction that is not the last any more is sent as older
-        # ones are, whose records say nothing of it.
+        # Read after the records: if the transaction is not the last any more, they are sent as
+        # older ones are, without a transaction.
         state = self._log.transaction_state(fetch.tp)
         last = state.transaction
         records = _outgoing(batches, (last,) if last else (), fetch.requestor)
@@ -227,7 +227,7 @@ class StoreLoop:
         return [*records, *store_requests.goes_on(fetch, state.end)]
 
     def _fetched_batches(self, fetch: store_requests.FetchMany) -> list[Outgoing]:
-        """The first records of some partitions; what is left waits for its turn."""
+        """Return the first records of some partitions; the rest is queued again."""
         wanted = fetch.take(SERVE_REQUESTS)
         found = self._log.read_each(wanted, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
         fetch.add(wanted[len(found) :])
@@ -244,7 +244,7 @@ class StoreLoop:
         return store_requests.fetched_batches(fetch.requestor, batches)
 
     def _published(self, publish: PublishCommitted) -> list[Outgoing]:
-        # Without a subscriber no record is read: who subscribes later hears of the head, and asks.
+        # Without a subscriber no record is read: a later one receives the head, and fetches.
         if self._mesh.has_subscriber(publish.tp.topic):
             batches = self._read(publish.tp, publish.start, publish.end)
             records = _outgoing(batches, publish.transactions)
@@ -256,7 +256,7 @@ class StoreLoop:
         return [*records, *self._role.on_published(publish)]
 
     def _read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:
-        """The first records of a range, as many as are sent at once; none if it is not held."""
+        """Return the first records of a range, within one round's limit; empty if not held."""
         batches = self._log.read(tp, start, end, max_records=SERVE_COUNT, max_bytes=SERVE_BYTES)
         # Records behind a gap are of no use to the requestor.
         return batches if batches and batches[0].offset == start else []
@@ -271,7 +271,7 @@ def _size(answer: Outgoing) -> int:
 def _outgoing(
     batches: Iterable[RecordBatch], transactions: tuple[Transaction, ...], requestor: str = ""
 ) -> list[Outgoing]:
-    """The records as messages, each with its transaction among ``transactions``, if it has one."""
+    """Return the records as messages, each with its transaction among ``transactions``, if any."""
     return [
         OutgoingBatch(part, requestor)
         for batch in batches

@@ -1,8 +1,8 @@
-"""A node's threads, and how an application's thread waits for what they do.
+"""A node's threads, and waiting for them in an application's thread.
 
-``threading.Condition`` and ``threading.Event`` cannot be used for it: when a signal's handler
-raises (Ctrl-C) just after they have released their lock, or before they hold it again, they raise
-"release unlocked lock" instead.  Here a waiting thread holds no lock, and waits in one call of C.
+``threading.Condition`` and ``threading.Event`` are unsuitable: if a signal's handler raises
+(Ctrl-C) just after they have released their lock, or before they hold it again, they raise "release
+unlocked lock" instead.  Here a waiting thread holds no lock, and waits in one C call.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final, ParamSpec, TypeVar
 from weakref import WeakMethod
 
 LONGEST_S: Final = 1e6
-"""Of one wait, after which it waits again: the system takes no infinity."""
+"""Duration of one wait before the next one: the system accepts no infinity."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def weakly(method: Callable[P, T], gone: T) -> Callable[P, T]:
-    """Calls a bound method without keeping its object alive; returns ``gone`` without it."""
+    """Call a bound method without keeping its object alive; return ``gone`` without it."""
     reference = WeakMethod(method)
 
     def call(*arguments: P.args, **named: P.kwargs) -> T:
@@ -35,21 +35,21 @@ def weakly(method: Callable[P, T], gone: T) -> Callable[P, T]:
 
 
 class InterruptibleCondition:
-    """Wakes waiting threads, so that each looks again at what it waits for."""
+    """Wakes waiting threads, which then check their condition again."""
 
     def __init__(self) -> None:
         self._waiting: set[SimpleQueue[None] | _AsyncWaiter] = set()
 
     def notify(self) -> None:
-        """To be called after each change, from any thread, whatever locks it holds."""
+        """Wake all waiting threads after a change, from any thread, with any locks held."""
         for waiter in tuple(self._waiting):
-            if waiter.empty():  # otherwise its thread is going to look again anyway
+            if waiter.empty():  # otherwise its thread is about to check anyway
                 waiter.put(None)
 
     def wait_until(self, condition: Callable[[], T], timeout_s: float | None) -> T:
-        """Waits until ``condition()`` is true, at most ``timeout_s`` seconds (None: for ever).
+        """Wait until ``condition()`` is true, at most ``timeout_s`` seconds (None: for ever).
 
-        Returns what ``condition`` has returned last.  An error of ``condition`` ends the wait.
+        Returns the last result of ``condition``.  An error of ``condition`` ends the wait.
         """
         started_s = time.monotonic()
         waiter: SimpleQueue[None] = SimpleQueue()
@@ -69,9 +69,9 @@ class InterruptibleCondition:
             self._waiting.discard(waiter)
 
     async def wait_until_async(self, condition: Callable[[], T]) -> T:
-        """Waits until ``condition()`` is true, in an event loop that goes on meanwhile.
+        """Wait until ``condition()`` is true, without blocking the event loop.
 
-        Others have their turn first, also if it is true at once: it may be so again and again.
+        Other tasks run first, also if it is true at once: it may be so repeatedly.
         """
         waiter = _AsyncWaiter()
         try:
@@ -85,10 +85,10 @@ class InterruptibleCondition:
 
 
 class _AsyncWaiter:
-    """What a coroutine has in place of a queue of one."""
+    """A coroutine's substitute for a queue of one."""
 
     def __init__(self) -> None:
-        # Those who write no coroutines need not wait for it to load.
+        # Applications without coroutines need not load it.
         import asyncio  # noqa: PLC0415
 
         self._loop = asyncio.get_running_loop()
@@ -99,7 +99,7 @@ class _AsyncWaiter:
         return not self._woken.is_set()
 
     def put(self, _: None) -> None:
-        # A coroutine that was given up when its event loop was closed waits no more.
+        # A coroutine dropped when its event loop was closed waits no more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._woken.set)
 
@@ -109,10 +109,10 @@ class _AsyncWaiter:
 
 
 class NodeThread:
-    """A daemon thread that says itself when it has ended.
+    """A daemon thread that reports its own end.
 
-    ``Thread.join`` cannot be used: before Python 3.13 an exception that ends the wait (Ctrl-C, a
-    signal's handler) makes it take the thread for ended, and the node would be closed under its
+    ``Thread.join`` is unsuitable: before Python 3.13 an exception that ends the wait (Ctrl-C, a
+    signal's handler) makes it consider the thread ended, and the node would be closed under its
     running loop.
     """
 
@@ -125,7 +125,7 @@ class NodeThread:
         """True once the thread may run: also if an exception has ended the wait for its start."""
 
     def start(self) -> None:
-        """Starts the thread; only once."""
+        """Start the thread; only once."""
         self.started = True
         try:
             self._thread.start()
@@ -134,7 +134,7 @@ class NodeThread:
             raise
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the thread's end; True if it has ended.  In the thread itself: False."""
+        """Wait for the thread's end; return True if it has ended; in the thread itself False."""
         if self._thread is threading.current_thread():
             return False
         return self._changed.wait_until(lambda: self._ended, timeout_s)

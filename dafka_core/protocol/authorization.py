@@ -1,7 +1,7 @@
-"""Who may send, ask and be told what, where nodes have keys.
+"""Access checks for messages, where nodes have keys.
 
-Who has sent a message is known by the connection that it came by, so that none need be signed: it
-is the producer itself, or a store, which is trusted for the records of others that it forwards.
+The connection identifies the sender of a message, so messages need no signatures: the sender is the
+producer itself, or a store, which is trusted with the records of others that it forwards.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _WRITTEN: Final = "write to that topic, or to that partition"
 
 
 def may_write(who: Permissions, tp: TopicPartition) -> bool:
-    """Whether records of a partition may come from somebody.
+    """Return True if records of a partition may come from this sender.
 
-    RFC 46: "only one producer SHALL ever publish to the same partition"; and stores forward.
+    RFC 46: "only one producer SHALL ever publish to the same partition"; stores forward them.
     """
     return who.may_write(*tp)
 
@@ -65,7 +65,7 @@ def _asks_of_topic(who: Permissions, message: m.TimesQuery) -> bool:
 
 
 def _asks_history(who: Permissions, message: m.HistoryQuery) -> bool:
-    # With a life it takes the partition over.
+    # A request with a life takes the partition over.
     may = may_write(who, message.tp) if message.life != NO_LIFE else who.may_know(message.topic)
     return may and who.is_own(message.requestor)
 
@@ -87,7 +87,7 @@ _RULES: Final[Mapping[type[m.Message], tuple[_Check, str]]] = {
         (m.EpochAck, m.StoreHello, m.HeadsReply, m.TimesReply, m.StoreEndpoints, m.StoresKnown),
         (_is_of_store, _TOLD),
     ),
-    # A C store's ACK names none; ours do.
+    # A C store's ACK names no store; ours do.
     m.Ack: (lambda who, ack: who.is_store and (not ack.store or who.is_own(ack.store)), _TOLD),
     m.HistoryReply: (_tells_history, _TOLD),
     m.Fetch: (_fetches, _ASKED),
@@ -98,13 +98,13 @@ _RULES: Final[Mapping[type[m.Message], tuple[_Check, str]]] = {
     m.HistoryQuery: (_asks_history, _ASKED),
     m.ConsumerHello: (lambda who, hello: who.is_own(hello.consumer), _ASKED),
 }
-"""What each message needs of its sender.  A message without a rule is nobody's to send."""
+"""The required permission of each message's sender.  A message without a rule is always refused."""
 
 _LIVE: Final = frozenset({m.RecordMessage, m.RecordBatchMessage, m.Head})
 
 
 def refusal(who: Permissions, message: m.Message) -> str:
-    """Why somebody may not send a message; empty if that is allowed."""
+    """Return the reason why a sender may not send a message; empty if it may."""
     check, what = _RULES[type(message)]
     return (
         "" if check(who, message) else f"a {type(message).__name__}: key {who.name} may not {what}"
@@ -112,17 +112,17 @@ def refusal(who: Permissions, message: m.Message) -> str:
 
 
 def records_refusal(who: Permissions, tp: TopicPartition) -> str:
-    """Why records of a partition are refused."""
+    """Return the reason why records of a partition are refused."""
     return (
         f"records of topic {tp.topic}, partition {tp.partition}: key {who.name} may not {_WRITTEN}"
     )
 
 
 def granted(who: Permissions, frame: bytes) -> bytes | None:
-    """What an XPUB socket is to apply of a subscription; None if nothing of it.
+    """Return the permitted part of a subscription for an XPUB socket; None if it is refused.
 
-    ZeroMQ compares prefixes, so that who follows topic ``ab`` would have ``abc``, too: the
-    delimiter that follows a name (in the layout of C nodes) has it mean the one name.
+    ZeroMQ compares prefixes: a subscriber to topic ``ab`` would receive ``abc``, too.  The
+    delimiter that follows a name (in the layout of C nodes) restricts it to the one name.
     """
     prefix = frame[1:].rstrip(b"\0")
     introduced = parse_announcement(frame[1:])
@@ -140,11 +140,11 @@ def _may_follow(who: Permissions, kind: type[m.Message], topic: str) -> bool:
         return who.may_consume(topic)
     if kind is m.GetHeads:
         return who.may_produce(topic)
-    return who.is_own(topic)  # what is sent to one node, or is about a producer's own partition
+    return who.is_own(topic)  # messages to one node, or about a producer's own partition
 
 
 def shown(who: Permissions, message: m.Message) -> m.Message | None:
-    """What of an answer somebody may be told, who was let ask; None if nothing."""
+    """Return the part of an answer that a permitted requestor may receive; None if nothing."""
     if isinstance(message, m.DirectHead) and not who.may_know(message.topic):
         return None
     if isinstance(message, m.HeadsReply) and not who.knows_all:

@@ -1,7 +1,7 @@
 """Decodes many record messages at once: RECORD, DIRECT-RECORD and their packed extensions.
 
-A header ends with the sequence, or for packed records with ``pack_batch_numbers``.  What comes
-before is the same for all records of a partition, so one look-up of it replaces decoding.
+A header ends with the sequence, or for packed records with ``pack_batch_numbers``.  The prefix
+before it is equal for all records of a partition, so one dict lookup replaces decoding.
 ``tests/unit/protocol/test_bulk_decoder.py`` compares the result with decoding each message alone.
 """
 
@@ -23,24 +23,24 @@ from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import AnyRecord, PackedRecords, unpack_batch
 
 MAX_KNOWN_PREFIXES: Final = 16_384
-"""Prefixes remembered, one for each partition.  Peers choose them, so there is a limit, at which
-the decoder forgets all and decodes them again."""
+"""Cached prefixes, one for each partition.  Peers choose them, so the number is limited; at the
+limit the decoder clears the cache."""
 
 PACKED_IDS: Final = b"rp"
-"""Of the commands that carry many records."""
+"""Ids of the commands with many records."""
 
 _ANY_NUMBERS: Final = codec.pack_batch_numbers(codec.BatchNumbers(0, 1, None, None, 0))
 
 
 @dataclass(slots=True)
 class PartitionRecords:
-    """The records of one partition that have arrived, in the order of their arrival."""
+    """The records of one partition in the order of their arrival."""
 
     requestor: str
     """The node that the records were sent to; empty for RECORD, which goes to all."""
     tp: TopicPartition
     packed: bool
-    sequences: list[bytes] = field(default_factory=list)  # what follows the names in each header
+    sequences: list[bytes] = field(default_factory=list)  # the header's bytes after the names
     values: list[Any] = field(default_factory=list)  # bytes, or for packed messages any buffer
 
 
@@ -49,19 +49,19 @@ class BulkDecoder:
 
     def __init__(self) -> None:
         self.buckets: dict[bytes, PartitionRecords] = {}
-        """By header up to the names.  The receive loop looks for RECORDs here first."""
+        """By header up to the names.  The receive loop looks RECORDs up here first."""
         self.invalid_count = 0
-        """Messages that were no records; they were dropped."""
+        """Dropped messages that were no valid records."""
 
     def add(self, header: bytes, value: bytes | memoryview) -> None:
-        """Takes one message: the general path, for a header not in ``buckets`` yet."""
+        """Add one message whose header is not in ``buckets`` yet."""
         packed = header[:1] in PACKED_IDS
         size_bytes = codec.BATCH_NUMBERS_BYTES if packed else 8
         prefix = header[:-size_bytes]
         bucket = self.buckets.get(prefix)
         if bucket is None:
             try:
-                # Of packed messages only the names are checked here, the rest in ``take``.
+                # For packed messages only the names are checked here, the rest in ``take``.
                 numbers, content = (_ANY_NUMBERS, bytes(4)) if packed else (bytes(8), bytes(value))
                 message = codec.decode((prefix + numbers, content))
                 if not isinstance(message, AnyRecord):
@@ -75,7 +75,7 @@ class BulkDecoder:
         bucket.values.append(value)
 
     def take(self) -> list[tuple[str, RecordBatch]]:
-        """All records since the last call, as (requestor, batch), grouped by partition."""
+        """Return all records since the last call, as (requestor, batch), grouped by partition."""
         batches: list[tuple[str, RecordBatch]] = []
         for bucket in self.buckets.values():
             if bucket.values:
@@ -90,7 +90,7 @@ class BulkDecoder:
     def _singles(self, bucket: PartitionRecords) -> list[RecordBatch]:
         sequences = np.frombuffer(b"".join(bucket.sequences), ">u8").astype(np.uint64)
         values = bucket.values
-        # Dropped before consecutive ones are looked for: in 64 bits 0 would follow 2**64 - 1.
+        # Dropped before runs are detected: in 64 bits 0 would follow 2**64 - 1.
         valid = sequences <= MAX_SEQUENCE
         if not valid.all():
             values = list(compress(values, valid.tolist()))
@@ -122,7 +122,7 @@ class BulkDecoder:
 
         for numbers, value in zip(bucket.sequences, bucket.values, strict=True):
             try:
-                # The receive loop finds a bucket also for a header that lacks some of its numbers.
+                # The receive loop also finds a bucket for a header that lacks some of its numbers.
                 sequence, count, transaction, epoch, runs = codec.unpack_batch_numbers(numbers)
                 check_batch(sequence, count, transaction, epoch)
                 piece = unpack_batch(count, value, runs)

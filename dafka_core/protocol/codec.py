@@ -6,7 +6,7 @@ RFC 46 as written has a topic frame, then a command frame that begins with a sig
     c          id topic 00 01 fields                 [content]
     rfc46      id topic          AA A5 id 01 fields  [content]
 
-``docs/wire.md`` lists where the two differ and which we follow.  Both are decoded always.
+``docs/wire.md`` lists where the two differ and which we follow.  Both are always decoded.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size
 
 
 class _Command(NamedTuple):
-    """One row of the table: which attribute is the topic, which fields follow in order."""
+    """One row of the table: the attribute that is the topic, and the fields in order."""
 
     id: bytes
     message: type[m.Message]
     topic: str
     fields: str
     rfc46: str = ""
-    """The fields where RFC 46 has others than C nodes."""
+    """The fields in the RFC 46 layout, if they differ from C nodes'."""
     content: bool = False
     max_bytes: int = MAX_HEADER_BYTES
 
@@ -69,7 +69,7 @@ _COMMANDS: Final[dict[type, _Command]] = {
         _Command(b"M", m.RecordMessage, "topic", _RECORD, content=True),
         _Command(b"D", m.DirectRecord, "requestor", _RECORD, content=True),
         _Command(b"F", m.Fetch, "partition", "requestor topic sequence count"),
-        # RFC 46 gives ACK an address, C nodes send none.  There it can say which store.
+        # RFC 46 gives ACK an address, C nodes send none.  There it can name the store.
         _Command(b"K", m.Ack, "partition", "topic sequence", rfc46="store topic sequence"),
         _Command(b"H", m.Head, "topic", _RECORD),
         _Command(b"E", m.DirectHead, "requestor", _RECORD),
@@ -115,12 +115,15 @@ _FIELDS: Final = {
 
 
 def subscription(message: type[m.Message], topic: str = "") -> bytes:
-    """What a SUB socket subscribes to.  ZeroMQ compares prefixes: compare the whole topic later."""
+    """Return the prefix to subscribe to.
+
+    ZeroMQ compares prefixes: compare the whole topic later.
+    """
     return _COMMANDS[message].id + octets_of(topic)
 
 
 def parse_subscription(frame: bytes) -> tuple[bool, type[m.Message] | None, str]:
-    """What an XPUB socket reports of a subscriber: (subscribed?, command or None, topic)."""
+    """Parse a frame of an XPUB socket: (subscribed?, command or None, topic)."""
     command = _BY_ID.get(frame[1]) if len(frame) > 1 else None
     # Our subscriptions end with the topic, others may include the delimiter after it.
     topic = text_of(frame[2:].rstrip(b"\0"))
@@ -128,7 +131,7 @@ def parse_subscription(frame: bytes) -> tuple[bool, type[m.Message] | None, str]
 
 
 def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:
-    """The message's frames."""
+    """Return the message's frames."""
     command = _COMMANDS[type(message)]
     topic = octets_of(getattr(message, command.topic)) if command.topic else b""
     fields = b"".join(
@@ -145,10 +148,10 @@ def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:
 
 
 def encode_batch_prefix(requestor: str, tp: TopicPartition, *, packed: bool) -> bytes:
-    """The first frame of records in the C layout, but for what follows the names.
+    """Return the first frame of records in the C layout, up to the names.
 
-    That is the sequence (8 octets), or ``pack_batch_numbers`` if they are ``packed``.  The prefix
-    is the same for all records of a partition.
+    The sequence (8 bytes) follows, or ``pack_batch_numbers`` if they are ``packed``.  The prefix is
+    equal for all records of a partition.
     """
     live, direct = (
         (m.RecordBatchMessage, m.DirectRecordBatch) if packed else (m.RecordMessage, m.DirectRecord)
@@ -158,7 +161,7 @@ def encode_batch_prefix(requestor: str, tp: TopicPartition, *, packed: bool) -> 
 
 
 class BatchNumbers(NamedTuple):
-    """What follows the names in the header of packed records."""
+    """The numbers after the names in the header of packed records."""
 
     sequence: int
     records: int
@@ -168,17 +171,17 @@ class BatchNumbers(NamedTuple):
 
 
 def pack_batch_numbers(numbers: BatchNumbers) -> bytes:
-    """These in a header."""
+    """Encode the numbers."""
     sequence, records, transaction, epoch, runs = numbers
     of = transaction or NO_TRANSACTION
     return _BATCH_NUMBERS.pack(sequence, records, *of, pack_epoch(epoch), runs)
 
 
 def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
-    """The inverse of ``pack_batch_numbers``; checks nothing but the length.
+    """Decode the inverse of ``pack_batch_numbers``, without validation.
 
     Raises:
-        ProtocolError: it has another length.
+        ProtocolError: the length is wrong.
     """
     if len(octets) != BATCH_NUMBERS_BYTES:
         raise ProtocolError("a batch's header ends within a field")
@@ -187,10 +190,10 @@ def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
 
 
 def decode(frames: Sequence[bytes]) -> m.Message:
-    """The message that the frames are, in either layout.
+    """Decode frames in either layout.
 
     Raises:
-        ProtocolError: they are none.  No other exception is raised, whatever the octets.
+        ProtocolError: they are no valid message.  No bytes raise any other exception.
     """
     if not frames or not frames[0]:
         raise ProtocolError("a message begins with a frame that is not empty")

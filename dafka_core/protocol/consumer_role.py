@@ -12,9 +12,10 @@ from dafka_core.errors import CHANGED, HistoryChangedError, RecordTooLargeError
 from dafka_core.model.epochs import NO_LIFE, last_life, parting
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
+from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
-from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD, FollowedHistory
+from dafka_core.protocol.histories import TOLD, FollowedHistory
 from dafka_core.protocol.loss_detector import TRIMMED, Loss, LossDetector
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
@@ -24,23 +25,18 @@ from dafka_core.protocol.store_directory import StoreDirectory
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
-HEADS_INTERVAL_S: Final = 10.0
-"""How often a consumer asks stores for heads.  PUB sockets drop silently: if they have dropped the
-last records of a partition and all heads after them, and its producer is gone, nothing else tells
-the consumer of these records."""
-
 HEADS_PER_INTERVAL: Final = 50_000
-"""With more partitions it asks more rarely, so that heads never are most of what it has to do: so
-many keep a store and a consumer busy for about half a second."""
+"""With more partitions the interval grows, so that heads never dominate the load: this many keep a
+store and a consumer busy for about half a second."""
 
 
 class ConsumerRole:
     """Follows the topics it is subscribed to.
 
-    ``delivered`` fills with batches, an error in the place of each record that is larger than the
-    consumer takes, and one where a partition's records are not those delivered before any more;
-    ``losses`` with what is missing after them and nobody has.  The node empties both.  While
-    ``room`` is false, the consumer neither delivers nor asks: it fetches later what comes then.
+    ``delivered`` fills with batches, with an error in the place of each record above the consumer's
+    limit, and with one where delivered records were replaced by another history; ``losses`` with
+    records that no node has.  The node drains both.  While ``room`` is false, the consumer neither
+    delivers nor requests records: it fetches them later.
     """
 
     def __init__(
@@ -55,7 +51,7 @@ class ConsumerRole:
         self.delivered: list[RecordBatch | RecordTooLargeError | HistoryChangedError] = []
         self.losses: list[Loss] = []
         self.skipped: dict[TopicPartition, int] = {}
-        """How many records were left out, because nobody has them."""
+        """The number of skipped records that no node has."""
         self._limit_bytes = limit_bytes
         self.room = True
         self.fetchers: dict[TopicPartition, PartitionFetcher] = {}
@@ -65,17 +61,17 @@ class ConsumerRole:
         self._detector = LossDetector(self.directory, self.scheduler)
         self._on_data_loss = on_data_loss
         self._start = start
-        self._beginning: set[TopicPartition] = set()  # at the earliest record that there is
+        self._beginning: set[TopicPartition] = set()  # at the earliest available record
         self._topics: dict[str, None] = {}
         self._heads_asked_at: float | None = None
 
     @property
     def topics(self) -> list[str]:
-        """The topics subscribed to, in the order of their subscription."""
+        """Return the subscribed topics, in the order of their subscription."""
         return list(self._topics)
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
-        """By partition: the next offset to deliver and the known head (exclusive)."""
+        """Return the next offset and the known head (exclusive) of each partition."""
         return {tp: (each.next_offset, each.head) for tp, each in self.fetchers.items()}
 
     def subscriptions(self) -> list[bytes]:
@@ -95,7 +91,7 @@ class ConsumerRole:
         return [m.GetHeads(topic, self.address)]
 
     def unsubscribe(self, topic: str) -> None:
-        """Forgets the topic and its positions."""
+        """Forget the topic and its positions."""
         self._topics.pop(topic, None)
         for tp in [tp for tp in self.fetchers if tp.topic == topic]:
             self.fetchers.pop(tp).close()
@@ -105,7 +101,7 @@ class ConsumerRole:
             self._beginning.discard(tp)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """The next record delivered of the partition is the one at ``offset``."""
+        """Deliver the record at ``offset`` next."""
         fetcher = self.fetchers.setdefault(tp, self.scheduler.fetcher(tp, offset))
         fetcher.begin(offset)
         self._beginning.discard(tp)
@@ -113,7 +109,7 @@ class ConsumerRole:
         self.scheduler.postpone(fetcher)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
-        """Takes HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
+        """Process HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
         is_new = isinstance(message, m.HeadsReply) and not self.directory.greeted(message.store)
         messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
         match message:
@@ -137,8 +133,8 @@ class ConsumerRole:
         return messages
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        """Takes RECORDs of the topics, and DIRECT-RECORDs that were sent to this consumer."""
-        # Only a live record says where "latest" is: a direct one may answer a FETCH from before an
+        """Process RECORDs of the topics, and DIRECT-RECORDs to this consumer."""
+        # Only a live record marks "latest": a direct one may answer a FETCH from before an
         # ``unsubscribe``.
         if not requestor:
             fetcher = self._fetcher(batch.tp, batch.offset)
@@ -150,7 +146,7 @@ class ConsumerRole:
             return []
         history = self._histories[batch.tp]
         if history.is_stale(batch):
-            # Of a life that was taken over; or what was delivered is, and others have followed.
+            # They belong to a replaced life; or the delivered ones do, and others have followed.
             return self._ask_history(now, batch.tp) if requestor else []
         position = fetcher.next_offset
         start = history.parted_by(batch.epoch, position)
@@ -163,22 +159,22 @@ class ConsumerRole:
         return self.scheduler.ask(now, fetcher, self.room)
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """Greets a store that subscribes to our hello, if it was the last to be introduced."""
+        """Greet a store that subscribes to our hello, if it was the last to be introduced."""
         if kind is m.Fetch:
             self.scheduler.retry_unanswered(topic)
         messages = self.directory.on_subscribed(now, kind, topic)
         return messages + self._hello(topic) if kind is m.ConsumerHello and topic else messages
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """The peer may be a store, whose answers count."""
+        """Note a peer that may be a store."""
         self.directory.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
-        """Other peers have its records, or it comes back: there is nothing to forget."""
+        """Keep everything: other peers have its records, or it returns."""
         self.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Asks for what is missing, and at an interval for the heads."""
+        """Request missing records, and the heads at an interval."""
         if not self.room:
             return []
         messages: list[Outgoing] = []
@@ -193,7 +189,7 @@ class ConsumerRole:
         return [*messages, *self.scheduler.ask_due(now), *self._detector.ask(now)]
 
     def deadline(self, now: float) -> float | None:
-        """When to ask again."""
+        """Return the time of the next request."""
         if not self.room:
             return None
         deadlines = (self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
@@ -201,7 +197,7 @@ class ConsumerRole:
 
     def _pass_over(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
         fetcher, limit_bytes = self.fetchers.get(record.tp), self._limit_bytes
-        # Of one that is smaller somebody errs: whoever has it may still send it.
+        # For a smaller record the report is wrong: another node may still send it.
         if fetcher is None or record.size_bytes <= limit_bytes:
             return []
         is_next = fetcher.next_offset == record.sequence
@@ -216,10 +212,10 @@ class ConsumerRole:
         if self._heads_asked_at is None:
             return None
         intervals = 1 + len(self.fetchers) // HEADS_PER_INTERVAL
-        return self._heads_asked_at + HEADS_INTERVAL_S * intervals
+        return self._heads_asked_at + timing.HEADS_INTERVAL_S * intervals
 
     def _on_heads(self, now: float, reply: m.HeadsReply) -> list[Outgoing]:
-        """Takes many heads at once; most say nothing new.  The next tick asks."""
+        """Process many heads at once; most are unchanged.  The next tick requests records."""
         messages: list[Outgoing] = []
         for info in reply.entries:
             tp = info.tp
@@ -235,15 +231,15 @@ class ConsumerRole:
 
     def _ask_history(self, now: float, tp: TopicPartition) -> list[Outgoing]:
         history = self._histories[tp]
-        if now < history.asked_s + ASK_INTERVAL_S:
+        if now < history.asked_s + timing.HISTORY_INTERVAL_S:
             return []
         history.asked_s = now
         return [m.HistoryQuery(self.address, TOLD, *tp)]
 
     def _on_history(self, reply: m.HistoryReply) -> None:
-        """A store's history: one that is newer than that of what was delivered is right."""
+        """Apply a store's history if it is newer than that of the delivered records."""
         fetcher = self.fetchers.get(reply.tp)
-        if fetcher is None:  # nobody has asked: nothing is kept of it
+        if fetcher is None:  # a reply without a question
             return
         followed, position = self._histories[reply.tp], fetcher.next_offset
         if last_life(reply.history) <= last_life(followed.epochs):
@@ -274,13 +270,13 @@ class ConsumerRole:
         self.scheduler.postpone(fetcher)
 
     def _lose(self, now: float, loss: Loss) -> None:
-        """Nobody has the records: goes on behind them, or waits all the same."""
+        """Skip lost records, or keep waiting, as option ``on_data_loss`` says."""
         fetcher = self.fetchers[loss.tp]
         if loss.start != fetcher.next_offset:
             return  # it waits at an earlier gap
         begins = loss.tp in self._beginning and loss.start == 0 and loss.why == TRIMMED
         self.losses.append(loss._replace(is_beginning=begins))
-        # A head alone is no place to go on at: it may be of records that nobody ever had.
+        # Never skip to a head alone: it may have been forged.
         if begins or (self._on_data_loss == SKIP and loss.available is not None):
             if not begins:
                 self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
@@ -289,7 +285,7 @@ class ConsumerRole:
             self._deliver(fetcher, fetcher.advance(loss.end), loss.end)
             self.scheduler.postpone(fetcher)
         else:
-            # Who waits is told once; the others again, as long as nothing has changed.
+            # With ``wait`` the loss is reported once; otherwise again as long as it lasts.
             fetcher.unanswered_since = inf if self._on_data_loss == WAIT else now
 
     def _hello(self, store: str) -> list[Outgoing]:

@@ -1,7 +1,7 @@
 """The order in which a role fetches its partitions, and the peers it asks.
 
-A role may miss something in any number of partitions.  It asks for some at a time; the others wait
-for their turn.
+A role may miss records of any number of partitions.  It fetches some at a time; the others wait for
+their turn.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudge
 from dafka_core.protocol.role import Outgoing
 from dafka_core.security.permissions import PREFIX_DIGITS
 
-# Partitions that wait for their turn to be asked for, so that none of their owners waits long.
+# Partitions that wait for their turn to be fetched, so that no owner waits long.
 #
-# Anybody who may write a topic may say of any number of partitions that they have records.  Asked
-# for one after the other they would keep those of others waiting for as long as he likes.
+# Any peer that may write a topic may announce records of any number of partitions.  Fetched in the
+# order of their arrival they would delay those of others as long as it likes.
 
 
 class FairQueue:
-    """The owners of partitions take turns; each owner's partitions are asked for in their order.
+    """A queue in which owners take turns; each owner's partitions keep their order.
 
-    Without keys each partition has its own owner, as far as can be told from its address.
+    Without keys each partition is its own owner, as its address tells nothing more.
     """
 
     def __init__(self) -> None:
-        # A plain dict looks at all that has been removed before its first key.
+        # A plain dict skips all removed keys before its first one.
         self._of: OrderedDict[str, OrderedDict[TopicPartition, PartitionFetcher]] = OrderedDict()
         self._count = 0
 
@@ -40,13 +40,13 @@ class FairQueue:
         return self._count
 
     def add(self, fetcher: PartitionFetcher) -> None:
-        """A partition waits from now on, if it does not wait already."""
+        """Add a partition, if it is not waiting already."""
         queue = self._of.setdefault(_owner(fetcher.tp), OrderedDict())
         self._count += fetcher.tp not in queue
         queue[fetcher.tp] = fetcher
 
     def remove(self, tp: TopicPartition) -> None:
-        """A partition has its turn, or is of no interest any more: its owner's next one is last."""
+        """Remove a fetched or dropped partition; its owner's next one goes to the end."""
         owner = _owner(tp)
         queue = self._of.get(owner)
         if queue is None or tp not in queue:
@@ -59,11 +59,11 @@ class FairQueue:
             del self._of[owner]
 
     def all(self) -> list[PartitionFetcher]:
-        """All that wait."""
+        """Return all waiting partitions."""
         return [each for queue in self._of.values() for each in queue.values()]
 
     def first(self, count: int) -> list[PartitionFetcher]:
-        """Those whose turn it is, at most so many: one of each owner, then a second one of each."""
+        """Return at most ``count`` partitions: one of each owner, then a second one of each."""
         found: list[PartitionFetcher] = []
         queues = [iter(queue.values()) for queue in islice(self._of.values(), max(count, 0))]
         while queues and len(found) < count:
@@ -78,19 +78,19 @@ def _owner(tp: TopicPartition) -> str:
 
 
 MAX_PARTITIONS: Final = 1_000_000
-"""Partitions one role keeps track of.  Any peer can name new ones; at some 1 KB each this is what
-a node can still hold."""
+"""Partitions of one role.  Any peer can name new ones; at some 1 KB each, this many fit into a
+node's memory."""
 
 MAX_UNDER_WAY: Final = 1_000
-"""Partitions of which one role has asked for records at a time; the others have their turn when one
-of these is done.  A store answers so many small FETCHes within the first wait for an answer, and
-keeps more than those of several requestors (``store_requests.MAX_PENDING_REQUESTS``)."""
+"""Partitions that one role fetches at a time; the others have their turn when one of these is done.
+A store answers this many small FETCHes within the first timeout, and its queue holds those of
+several requestors (``store_requests.MAX_PENDING_REQUESTS``)."""
 
 
 class FetchScheduler:
-    """Makes a role's fetchers, and knows which of them miss something and when to ask again.
+    """Creates a role's fetchers, and tracks which of them miss records and when to retry.
 
-    Heads may be forged for any number of partitions, so it looks at all fetchers only when one of
+    Heads may be forged for any number of partitions, so it visits all fetchers only when one of
     them is due.  RFC 46: a consumer or store "SHALL send the FETCH command if it detects it missed
     a record".
     """
@@ -107,25 +107,25 @@ class FetchScheduler:
         return len(self._fetchers) + len(self._waiting)
 
     def fetcher(self, tp: TopicPartition, next_offset: int) -> PartitionFetcher:
-        """A new fetcher of a partition."""
+        """Create the fetcher of a partition."""
         return PartitionFetcher(tp, next_offset, self.budget)
 
     def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
-        """What to ask for one partition now, after something has changed about it."""
+        """Return requests for one partition after a change."""
         claimed = self._claim(now, fetcher, room)
         return [] if claimed is None else [self._fetch(fetcher.tp, *claimed)]
 
     def on_head(
         self, now: float, fetcher: PartitionFetcher, end: int, *, direct: bool, room: bool = True
     ) -> list[Outgoing]:
-        """What to ask for when a peer says how far a partition reaches; ``direct``: to us alone."""
+        """Return requests after a peer's announcement of a head; ``direct``: to this node alone."""
         fetcher.raise_head(end)
         if direct:
             fetcher.retry_unanswered()  # its sender receives our messages, and we receive its
         return self.ask(now, fetcher, room)
 
     def on_held(self, fetcher: PartitionFetcher, end: int, store: str) -> None:
-        """A store of ours has a partition up to ``end``: the partition waits to be asked for."""
+        """Queue a partition that a store of ours has up to ``end``."""
         fetcher.raise_head(end)
         fetcher.source = store
         tp = fetcher.tp
@@ -134,7 +134,7 @@ class FetchScheduler:
             self._waiting.add(fetcher)
 
     def ask_due(self, now: float) -> list[Outgoing]:
-        """What to ask for all partitions now: of one store in as few messages as hold it."""
+        """Return the requests that are due, those to one store in as few messages as possible."""
         messages: list[Outgoing] = []
         of_stores: dict[str, list[PartitionInfo]] = {}
         due: list[PartitionFetcher] = []
@@ -153,37 +153,37 @@ class FetchScheduler:
         return messages
 
     def postpone(self, fetcher: PartitionFetcher) -> None:
-        """The partition may miss something: the next ``ask_due`` looks at it."""
+        """Visit the partition in the next ``ask_due``."""
         self._waiting.remove(fetcher.tp)
         self._fetchers[fetcher.tp] = fetcher
         self._due = -inf
 
     def retry_unanswered(self, partition: str) -> None:
-        """A peer that has a partition, or (empty) any of them, receives FETCHes from now on."""
+        """Retry: a peer that has a partition, or (empty) any of them, can receive FETCHes now."""
         for fetcher in self._fetchers.values():
             if partition in ("", fetcher.tp.partition):
                 fetcher.retry_unanswered()
                 self._due = -inf
 
     def unanswered(self, now: float, longer_than_s: float) -> list[PartitionFetcher]:
-        """Those that ask for their next record in vain for so long."""
+        """Return fetchers whose next record has been requested in vain for longer than this."""
         fetchers = chain(self._fetchers.values(), self._waiting.all())
         return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is complete, or of no interest any more."""
+        """Drop a partition that is complete or cancelled."""
         self._fetchers.pop(tp, None)
         self._waiting.remove(tp)
         self._under_way.discard(tp)
 
     def deadline(self) -> float | None:
-        """When to call ``ask_due`` next."""
+        """Return when to call ``ask_due`` next."""
         return self._due if self._fetchers else None
 
     def _claim(
         self, now: float, fetcher: PartitionFetcher, room: bool = True, *, in_turn: bool = False
     ) -> tuple[int, int] | None:
-        """The offsets to ask for now, if it is the partition's turn, as ``in_turn`` says it is."""
+        """Return the offsets to request now if it is the partition's turn; ``in_turn``: it is."""
         action = fetcher.action(states.TURN, now, room)
         if action == states.FORGET:
             self.forget(fetcher.tp)
@@ -194,7 +194,7 @@ class FetchScheduler:
         tp = fetcher.tp
         wants = action in (states.ASK_NEXT, states.ASK_AGAIN)
         if wants and fetcher.unanswered_since is not None and self._waiting:
-            self._under_way.discard(tp)  # nobody may have it: the others first
+            self._under_way.discard(tp)  # perhaps no node has it: the others first
         if wants and tp not in self._under_way and not (in_turn or self._has_room):
             self._fetchers.pop(tp, None)
             self._waiting.add(fetcher)
@@ -216,7 +216,6 @@ class FetchScheduler:
         *,
         in_turn: bool = False,
     ) -> None:
-        """Adds what to ask for one partition: of the store that has it, or else of everybody."""
         in_vain = fetcher.unanswered_since is not None
         claimed = self._claim(now, fetcher, in_turn=in_turn)
         if claimed is None:
@@ -225,7 +224,7 @@ class FetchScheduler:
         if fetcher.source:
             of_stores.setdefault(fetcher.source, []).append(PartitionInfo(*tp, *claimed))
             if in_vain:
-                fetcher.source = ""  # it is asked once more; then anybody who has them
+                fetcher.source = ""  # requested once more, then from any node
         else:
             messages.append(self._fetch(tp, *claimed))
 
@@ -234,5 +233,4 @@ class FetchScheduler:
 
     @property
     def _has_room(self) -> bool:
-        """Whether one more partition may be asked for now, beside all that wait."""
         return len(self._waiting) < MAX_UNDER_WAY - len(self._under_way)

@@ -1,7 +1,7 @@
-"""The kinds of message fields: what a field may hold, and how it lies in a frame.
+"""The kinds of message fields: their valid values, and their encoding in a frame.
 
-A message class annotates its fields with kinds.  ``messages`` checks a message by them, ``codec``
-packs and unpacks it by them.  ``docs/wire.md`` lists the fields of each message.
+A message class annotates its fields with kinds.  ``messages`` validates a message by them,
+``codec`` encodes and decodes it by them.  ``docs/wire.md`` lists the fields of each message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dafka_core.protocol.beacons import check_endpoint
 
 
 def check_number(what: str, least: int, most: int, number: int) -> None:
-    """Raises ProtocolError unless ``least <= number <= most``."""
+    """Raise ProtocolError unless ``least <= number <= most``."""
     if not least <= number <= most:
         raise ProtocolError(f"{what} must lie in {least} to {most}")
 
@@ -50,7 +50,7 @@ _check_version: Final = partial(check_number, "a version", NO_VERSION, limits.MA
 
 
 def check_topics(topics: tuple[str, ...]) -> None:
-    """Raises ProtocolError unless all are topics and fit into one message."""
+    """Raise ProtocolError unless all are topics and fit into one message."""
     for topic in topics:
         check_topic(topic)
     if sum(4 + text_size_bytes(topic) for topic in topics) > limits.MAX_HELLO_BYTES // 2:
@@ -58,7 +58,7 @@ def check_topics(topics: tuple[str, ...]) -> None:
 
 
 def check_locations(locations: tuple[str, ...]) -> None:
-    """Raises ProtocolError unless these can be the URIs of a store's endpoints."""
+    """Raise ProtocolError unless these can be the URIs of a store's endpoints."""
     if not 1 <= len(locations) <= limits.MAX_LOCATIONS:
         raise ProtocolError(f"a store has 1 to {limits.MAX_LOCATIONS} endpoints")
     for location in locations:
@@ -68,16 +68,16 @@ def check_locations(locations: tuple[str, ...]) -> None:
             raise ProtocolError("an endpoint must be a URI, of printable ASCII")
 
 
-@lru_cache(maxsize=1024)  # many messages in a row are of one life
+@lru_cache(maxsize=1024)  # many consecutive messages have one life
 def check_epoch(epoch: Epoch | None) -> None:
-    """Raises ProtocolError unless a producer can have had such a life."""
+    """Raise ProtocolError for a life that no producer can have."""
     if epoch is not None:
         check_number("an epoch", 1, 2**32 - 1, epoch.number)
         check_sequence(epoch.start)
 
 
 def check_history(history: History) -> None:
-    """Raises ProtocolError unless the epochs ascend."""
+    """Raise ProtocolError unless the epochs ascend."""
     steps = pairwise(history)
     if any(one.life >= next_.life or one.start >= next_.start for one, next_ in steps):
         raise ProtocolError("the epochs of a history ascend, and so do their first offsets")
@@ -86,7 +86,7 @@ def check_history(history: History) -> None:
 def check_batch(
     sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None
 ) -> None:
-    """Raises ProtocolError unless a message can have these records."""
+    """Raise ProtocolError unless a message can have these records."""
     if not 1 <= count <= limits.MAX_BATCH_COUNT:
         raise ProtocolError(f"a batch has 1 to {limits.MAX_BATCH_COUNT} records")
     check_number("a sequence", 0, limits.MAX_SEQUENCE + 1 - count, sequence)
@@ -106,35 +106,35 @@ _TRANSACTION: Final = Struct(">qQQ")
 _HEAD: Final = Struct(">QQIQB")
 _KNOWN: Final = Struct(">QB")
 NO_TRANSACTION: Final = (0, 0, 0)
-"""Of records that belong to none: no transaction ends at 0."""
+"""Of records without a transaction, as none ends at 0."""
 
 
 class FrameReader(BytesIO):
-    """Reads fields off a frame; a frame that is shorter than it claims is a ProtocolError."""
+    """Reads fields off a frame; raises ProtocolError if the frame is too short."""
 
     def take(self, size_bytes: int) -> bytes:
-        """The next octets."""
+        """Return the next bytes."""
         octets = self.read(size_bytes)
         if len(octets) < size_bytes:
             raise ProtocolError("the frame ends within a field")
         return octets
 
     def number(self, size_bytes: int) -> int:
-        """The next number; RFC 46: "unsigned integers in network byte order"."""
+        """Return the next number; RFC 46: "unsigned integers in network byte order"."""
         return int.from_bytes(self.take(size_bytes), "big")
 
     def text(self, length_size_bytes: int = 1) -> str:
-        """The next string; RFC 46: "Strings are always length + text contents"."""
+        """Return the next string; RFC 46: "Strings are always length + text contents"."""
         return text_of(self.take(self.number(length_size_bytes)))
 
     def finish(self) -> None:
-        """Raises ProtocolError unless every octet has been read."""
+        """Raise ProtocolError if bytes are left."""
         if self.read(1):
             raise ProtocolError("the frame goes on after its last field")
 
 
 class FieldKind(NamedTuple):
-    """What a field may hold (``check`` raises ProtocolError), and its form in a frame."""
+    """The valid values of a field (``check`` raises ProtocolError), and its encoding."""
 
     check: Callable[[Any], None]
     pack: Callable[[Any], bytes]
@@ -142,29 +142,29 @@ class FieldKind(NamedTuple):
 
 
 def pack_text(text: str, length_size_bytes: int = 1) -> bytes:
-    """A string in a frame: its length, then its octets."""
+    """Encode a string: its length, then its bytes."""
     octets = octets_of(text)
     return len(octets).to_bytes(length_size_bytes, "big") + octets
 
 
 def transaction_of(numbers: tuple[int, ...]) -> Transaction | None:
-    """The transaction with this version, start and end; nothing of it is checked."""
+    """Return the transaction with this version, start and end, without validation."""
     return None if numbers == NO_TRANSACTION else Transaction._make(numbers)
 
 
 def pack_epoch(epoch: Epoch | None) -> bytes:
-    """An epoch in a frame; zeros for none."""
+    """Encode an epoch; zeros if None."""
     return bytes(EPOCH_BYTES) if epoch is None else epoch.packed()
 
 
-@lru_cache(maxsize=1024)  # many messages in a row are of one life
+@lru_cache(maxsize=1024)  # many consecutive messages have one life
 def epoch_of(octets: bytes) -> Epoch | None:
-    """The inverse of ``pack_epoch``; nothing of it is checked."""
+    """Decode an epoch, without validation."""
     return Epoch.unpack(octets) if any(octets) else None
 
 
 def _anything(value: object) -> None:
-    """Checked together with other fields."""
+    """Accept any value: it is checked together with other fields."""
 
 
 def _text(check: Callable[[str], None], *, may_be_empty: bool = False) -> FieldKind:
@@ -194,7 +194,7 @@ def _list(
 
     def unpack(frame: FrameReader) -> tuple[Any, ...]:
         count = frame.number(4)
-        # Before the loop: a frame may announce more than it holds.
+        # Before the loop: the count may exceed the frame.
         check_number("the count of entries", 0, most, count)
         return tuple(entry.unpack(frame) for _ in range(count))
 
@@ -202,7 +202,7 @@ def _list(
 
 
 def _check_heads(infos: tuple[PartitionInfo, ...]) -> None:
-    """Checks many at once: there are messages of thousands, and most of their topics are one."""
+    """Check many at once: messages have thousands, mostly of one topic."""
     known: str | None = None
     for topic, partition, earliest, end, _ in infos:
         if topic != known:
@@ -236,7 +236,7 @@ def _pack_heads(infos: tuple[PartitionInfo, ...], *, lives: bool) -> bytes:
 
 def _unpack_heads(frame: FrameReader, most: int, *, lives: bool) -> tuple[PartitionInfo, ...]:
     count = frame.number(4)
-    # Before the loop: a frame may announce more than it holds.
+    # Before the loop: the count may exceed the frame.
     check_number("the count of entries", 0, most, count)
     octets, at, infos = frame.read(), 0, []
     known, topic, life = b"", "", NO_LIFE
@@ -310,13 +310,13 @@ _LONG_TEXT: Final = FieldKind(
 _MAYBE_EPOCH: Final = FieldKind(
     _anything, pack_epoch, lambda frame: epoch_of(frame.take(EPOCH_BYTES))
 )
-_MOST_TEXTS: Final = limits.MAX_HELLO_BYTES // 4  # each takes four octets at least
+_MOST_TEXTS: Final = limits.MAX_HELLO_BYTES // 4  # each takes at least four bytes
 
 Topic = Annotated[str, _text(check_topic)]
 AnyTopic = Annotated[str, _text(check_topic, may_be_empty=True)]
 Address = Annotated[str, _text(check_address)]
 AnyAddress = Annotated[str, _text(check_address, may_be_empty=True)]
-"""Empty: all of them, or one that is not named."""
+"""Empty: any node, or an unnamed one."""
 Offset = Annotated[int, _number(8, check_sequence)]
 End = Annotated[int, _number(8, check_end)]
 Number = Annotated[int, _number(4, _anything)]
@@ -324,7 +324,7 @@ RecordSize = Annotated[int, _number(8, check_record_size)]
 QueryId = Annotated[int, _number(8, check_query)]
 FetchCount = Annotated[
     int,
-    # Clamped rather than refused: C nodes accept any count.
+    # Clamped instead of refused: C nodes accept any count.
     _number(4, check_fetch_count)._replace(
         unpack=lambda frame: min(frame.number(4), limits.MAX_FETCH_COUNT)
     ),
@@ -368,6 +368,7 @@ Heads = Annotated[
 Ranges = Annotated[
     tuple[PartitionInfo, ...], _heads(limits.MAX_FETCH_PARTITIONS, _check_ranges, lives=False)
 ]
-"""Offsets ``earliest`` up to, not including, ``end`` of partitions: in frames as heads are."""
+"""Ranges of partitions from ``earliest`` to ``end`` (exclusive), encoded as heads."""
 Times = Annotated[tuple[tuple[int, int], ...], _list(_TIME, limits.MAX_REPLY_ENTRIES)]
-"""(offset, microseconds since 1970 UTC): written then from this offset on, until the next one."""
+"""(offset, microseconds since 1970 UTC): the time of records from this offset up to the next one.
+"""

@@ -1,38 +1,31 @@
-"""The other stores that a store has ever met, kept on its disk; requestors are told of them.
+"""A store's durable list of all other stores it has discovered; requestors receive it.
 
-What only a store has that is away is missing from every answer.  The others cannot know what that
-is, but they know that there is such a store.  Which it is they tell each requestor when it
-connects, and before the answer to a question when that has changed since (STORES-KNOWN).
+Records that only an absent store has are missing from every answer.  The other stores cannot know
+them, but they know that the store exists.  They send its name to each requestor when it connects,
+and before an answer if the list has changed since (STORES-KNOWN).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from dafka_core.model.log_entries import LogEntry, Met
 from dafka_core.model.records import KnownStore
+from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.messages import Message, StoreEndpoints, StoreHello, StoresKnown
 from dafka_core.protocol.role import Outgoing
 
-KEPT_S: Final = 600.0
-"""How often it is written down that a store is there: so exact is "last heard" after a crash."""
-
-BEGIN_S: Final = 2.0
-"""How long a store that has just started takes those that it knows for there: it hears of them
-only now."""
-
 
 class KnownStores:
-    """What one store knows of the others.
+    """A store's list of the other stores.
 
     Args:
         store: its own address.
-        met: as it lies on its disk.
-        wall_us: the time, microseconds since 1970 UTC.
-        write: hands an entry to the log.
+        met: the list on its disk.
+        wall_us: clock, microseconds since 1970 UTC.
+        write: passes an entry to the log.
     """
 
     def __init__(
@@ -43,45 +36,43 @@ class KnownStores:
         write: Callable[[LogEntry], None],
     ) -> None:
         self.endpoints: dict[str, tuple[str, ...]] = {}
-        """Where others' records can be read in bulk, by address of those that are there."""
+        """Flight endpoints of other present stores, by address."""
         self.locations: tuple[str, ...] = ()
-        """Where this store's can; told to requestors."""
+        """This store's Flight endpoints; sent to requestors."""
         self.store = store
         self._met = {each.store: each for each in met if each.store != store}
         self._wall_us = wall_us
         self._write = write
-        self._peers: dict[str, str] = {}  # that are there, and where they were announced
-        self._told = RecentNames[int](
-            MAX_PEERS
-        )  # requestors, and which change they have been told of
+        self._peers: dict[str, str] = {}  # endpoints of present ones
+        self._told = RecentNames[int](MAX_PEERS)  # requestors, and the last change sent to each
         self._changes = 0
         self._begins = True
         self._settled_at = self._due = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The addresses of all of them."""
+        """Return all addresses."""
         return tuple(self._met)
 
     @property
     def here(self) -> frozenset[str]:
-        """The addresses of those that are there."""
-        # Other threads ask, too: each of the two copies is made in one step.
+        """Return the addresses of present stores."""
+        # Called from other threads: each of the two copies is atomic.
         return frozenset(tuple(self._met)).intersection(tuple(self._peers))
 
     def on_announced(self, peer: str, endpoint: str) -> None:
-        """A tower has announced a peer, which may be a store."""
+        """Note the endpoint of a peer that may be a store."""
         self._changes += peer in self._met
         if peer in self._peers or len(self._peers) < MAX_PEERS:
             self._peers[peer] = endpoint
 
     def on_endpoints(self, message: StoreEndpoints) -> None:
-        """A store says where its records can be read in bulk."""
+        """Note the Flight endpoints of a store."""
         if message.store in self.endpoints or len(self.endpoints) < MAX_STORES:
             self.endpoints[message.store] = message.locations
 
     def meet(self, store: str) -> None:
-        """Another store is there; the first time that is written down at once."""
+        """Add or confirm a store; a new one is written at once."""
         if store in self._met:
             if store not in self._peers:
                 self.on_announced(store, "")
@@ -90,21 +81,21 @@ class KnownStores:
             self._note(store)
 
     def forget(self, store: str) -> bool:
-        """Forgets a store until it comes again; False where it is there."""
+        """Forget a store until it appears again; return False if it is present."""
         if store in self._peers:
             return False
         self._changes += self._met.pop(store, None) is not None
         return True
 
     def on_peer_lost(self, peer: str) -> None:
-        """A peer has been silent for too long."""
+        """Note that a peer was silent for too long."""
         self.endpoints.pop(peer, None)
         if peer in self._met and peer in self._peers:
             self._note(peer)
         self._peers.pop(peer, None)
 
     def greeting(self, kind: type[Message], requestor: str) -> Outgoing | None:
-        """What is said to who subscribes to it with its own address."""
+        """Return the greeting for a peer that subscribes to it with its own address."""
         if not requestor or requestor == self.store:
             return None
         if kind is StoreHello:  # RFC 46: a store "SHALL send a STORE-HELLO ... to the subscriber"
@@ -112,13 +103,13 @@ class KnownStores:
         if kind is StoreEndpoints and self.locations:
             return StoreEndpoints(requestor, self.store, self.locations)
         if kind is StoresKnown:
-            # For good: who is only late does not subscribe anew.
+            # Permanently: a peer that is only late does not subscribe again.
             self._told.keep(requestor, -1)
             return self.news(requestor)
         return None
 
     def news(self, requestor: str) -> StoresKnown | None:
-        """Tells it what has changed since it was told, if it understands that."""
+        """Return changes since the last news to a requestor that understands them."""
         if self._told.get(requestor, self._changes) == self._changes:
             return None
         self._told[requestor] = self._changes
@@ -127,19 +118,22 @@ class KnownStores:
         return StoresKnown(requestor, self.store, entries)
 
     def on_tick(self, now: float) -> None:
-        """Writes down, now and then, who is there."""
+        """Write the times of present stores at intervals."""
         if not self._due:
-            self._due, self._settled_at = now + KEPT_S, now + BEGIN_S
+            self._due, self._settled_at = (
+                now + timing.KNOWN_STORE_WRITE_S,
+                now + timing.KNOWN_STORE_GRACE_S,
+            )
         if self._begins and now >= self._settled_at:
             self._begins = False
             self._changes += 1
         if now >= self._due:
-            self._due = now + KEPT_S
+            self._due = now + timing.KNOWN_STORE_WRITE_S
             for store in [name for name in self._met if name in self._peers]:
                 self._note(store)
 
     def deadline(self) -> float:
-        """When there is something to do."""
+        """Return the time of the next write."""
         return self._settled_at if self._begins else self._due
 
     def _note(self, store: str) -> None:

@@ -33,9 +33,9 @@ _ONE_RUN: Final = Struct("<qI")
 
 
 class PackedRecords(NamedTuple):
-    """A packed message's records: how long each is, and all one after the other.
+    """A packed message's records: their lengths, and their concatenated values.
 
-    ``times`` are their timestamps, as a ``RecordBatch`` has them.
+    ``times`` has their timestamps, as in a ``RecordBatch``.
     """
 
     lengths: npt.NDArray[np.uint32]
@@ -44,10 +44,10 @@ class PackedRecords(NamedTuple):
 
 
 def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> PackedRecords:
-    """What the content of a packed message has: ``count`` records and ``runs`` of timestamps.
+    """Decode the content of a packed message: ``count`` records and ``runs`` of timestamps.
 
     Raises:
-        ProtocolError: the lengths do not add up, or the runs do not.
+        ProtocolError: the lengths or the runs do not add up.
     """
     lengths_at = RUN_BYTES * runs
     records_at = lengths_at + LENGTH_BYTES * count
@@ -61,7 +61,7 @@ def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> Packed
 
 
 def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
-    if runs == 1:  # as most messages have
+    if runs == 1:  # the most frequent case
         stamp, of = _ONE_RUN.unpack_from(value)
         if of == count and stamp >= 0:
             return np.array([[count, stamp]], np.int64)
@@ -75,7 +75,7 @@ def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
 
 
 def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
-    """The timestamps of records ``start`` to ``stop``, as in the content of a packed message.
+    """Encode the timestamps of records ``start`` to ``stop`` for a packed message.
 
     Each run has ``limits.RUN_BYTES``.
     """
@@ -89,7 +89,7 @@ def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message is checked when it is made, field by field and as a whole."""
+    """A message, validated at its creation, field by field and as a whole."""
 
     kinds: ClassVar[dict[str, f.FieldKind]]
     """The kind of each field by its name; content has none."""
@@ -108,7 +108,7 @@ class Message:
         self.check()
 
     def check(self) -> None:
-        """Raises ProtocolError unless the fields, each valid in itself, are valid together."""
+        """Raise ProtocolError if the fields, each valid alone, contradict each other."""
 
 
 class OfPartition(Message):
@@ -120,29 +120,30 @@ class OfPartition(Message):
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 class UpTo(OfPartition):
-    """A message that says how far a partition goes: up to ``sequence``, inclusive."""
+    """A message with the end of a partition: ``sequence`` is the last record's, inclusive."""
 
     __slots__ = ()
     sequence: int
 
     @property
     def end(self) -> int:
-        """The offset of the next record."""
+        """Return the offset of the next record."""
         return self.sequence + 1
 
 
 class Packed(OfPartition):
     """Extension: consecutive records in one message, all of one ``epoch`` and ``transaction``.
 
-    ``value`` is the timestamps of the records as ``runs`` runs, none if they are not known: first
-    the timestamps, eight octets each, then the count of each one's records, four octets each.
-    Then come the lengths of the records, four octets each, and the records themselves.  All is
-    little endian, as columns are.
+    ``value`` begins with ``runs`` runs of timestamps, none if they are unknown: first the
+    timestamps,
+    eight bytes each, then the count of each one's records, four bytes each.  Then come the lengths
+    of the records, four bytes each, and the records themselves.  Numbers are little endian, as in
+    columns.
     """
 
     __slots__ = ()
@@ -154,7 +155,7 @@ class Packed(OfPartition):
     runs: int
 
     def check(self) -> None:
-        """Raises ProtocolError unless these are records of one transaction and epoch."""
+        """Raise ProtocolError unless these are records of one transaction and epoch."""
         check_batch(self.sequence, self.count, self.transaction, self.epoch)
         unpack_batch(self.count, self.value, self.runs)
 
@@ -170,7 +171,7 @@ class Reply(Message):
     parts: f.Number
 
     def check(self) -> None:
-        """Raises ProtocolError unless the part is one of the parts."""
+        """Raise ProtocolError unless the part is one of the parts."""
         if not 0 <= self.part < self.parts < 2**32:
             raise ProtocolError("a part must be below the number of parts, which has 32 bits")
 
@@ -199,7 +200,7 @@ class DirectRecord(OfPartition):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(OfPartition):
-    """FETCH, asks for missed records: "Topic is the address of the producer (partition)"."""
+    """FETCH, requests missed records: "Topic is the address of the producer (partition)"."""
 
     partition: f.Address
     requestor: f.Address
@@ -209,13 +210,13 @@ class Fetch(OfPartition):
 
     @property
     def end(self) -> int:
-        """The offset after the last record asked for, or after the last one there can be."""
+        """Return the offset after the last requested record, or the greatest one."""
         return min(self.sequence + self.count, MAX_SEQUENCE + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Ack(UpTo):
-    """ACK, from a store to a producer.  C nodes do not say which store (``store`` = "")."""
+    """ACK, from a store to a producer.  C nodes do not name the store (``store`` = "")."""
 
     partition: f.Address
     topic: f.Topic
@@ -225,7 +226,7 @@ class Ack(UpTo):
 
 @dataclass(frozen=True, slots=True)
 class EpochAck(UpTo):
-    """Extension: an ACK that says whose records they are: ``life`` has written the last one."""
+    """Extension: an ACK with the producer's ``life``, which has written the last record."""
 
     partition: f.Address
     topic: f.Topic
@@ -235,7 +236,7 @@ class EpochAck(UpTo):
 
     @property
     def plain(self) -> Ack:
-        """The same for producers that do not know epochs."""
+        """Return the message for producers that do not know epochs."""
         return Ack(self.partition, self.topic, self.sequence, self.store)
 
 
@@ -273,7 +274,7 @@ class GetHeads(Message):
 class ConsumerHello(Message):
     """CONSUMER-HELLO, from a consumer to one store: "all topic the consumer is subscribed to".
 
-    The store is empty in what C nodes send to all stores.
+    C nodes send it to all stores: the store is empty then.
     """
 
     store: f.AnyAddress
@@ -283,7 +284,7 @@ class ConsumerHello(Message):
 
 @dataclass(frozen=True, slots=True)
 class StoreHello(Message):
-    """STORE-HELLO, from a store to one consumer; to all of them, if it is empty, from C stores."""
+    """STORE-HELLO, from a store to one consumer; C stores may send it to all, then it is empty."""
 
     consumer: f.AnyAddress
     store: f.Address
@@ -321,14 +322,14 @@ class DirectRecordBatch(Packed):
 
 @dataclass(frozen=True, slots=True)
 class FetchBatch(Message):
-    """Extension: FETCHes of many partitions, to the store that has said that it has the records."""
+    """Extension: FETCHes of many partitions, to a store that has announced the records."""
 
     store: f.Address
     requestor: f.Address
     entries: f.Ranges
 
     def check(self) -> None:
-        """Raises ProtocolError unless it asks for something."""
+        """Raise ProtocolError if it requests nothing."""
         if not self.entries:
             raise ProtocolError("a FETCH-BATCH asks for one partition at least")
 
@@ -337,20 +338,21 @@ class FetchBatch(Message):
 class DirectRecordBatches(Message):
     """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
 
-    ``value`` is as that of a DIRECT-RECORD-BATCH with the records of all entries, in their order.
+    ``value`` is encoded as in a DIRECT-RECORD-BATCH with the records of all entries, in their
+    order.
     No run of timestamps has records of two entries.
     """
 
     requestor: f.Address
     entries: f.Ranges
     epochs: f.EntryEpochs
-    """Of the records of each entry, one for each."""
+    """One epoch for the records of each entry."""
     runs: f.Number
     value: bytes
 
     @classmethod
     def of(cls, requestor: str, batches: Sequence[RecordBatch]) -> Self:
-        """Record batches as a message; it does not say which transaction they are of."""
+        """Encode record batches, without their transactions."""
         lengths, values, entries, epochs = [], [], [], []
         for batch in batches:
             ends, data = batch.values.columns()
@@ -366,7 +368,7 @@ class DirectRecordBatches(Message):
         return cls(requestor, tuple(entries), tuple(epochs), runs, content)
 
     def check(self) -> None:
-        """Raises ProtocolError unless these are the records that the entries name."""
+        """Raise ProtocolError unless the content has the records of the entries."""
         if len(self.epochs) != len(self.entries):
             raise ProtocolError("there is one epoch for each entry")
         for entry, epoch in zip(self.entries, self.epochs, strict=True):
@@ -375,7 +377,10 @@ class DirectRecordBatches(Message):
         self._columns()
 
     def batches(self) -> Iterator[RecordBatch]:
-        """The records, each partition's in memory of its own: one that is kept keeps no other."""
+        """Yield the records, each partition's in a buffer of its own.
+
+        Otherwise a kept record would retain the others.
+        """
         (lengths, records, times), run_ends = self._columns()
         ends = np.zeros(len(lengths) + 1, np.int64)
         lengths.cumsum(out=ends[1:], dtype=np.int64)
@@ -406,10 +411,10 @@ class DirectRecordBatches(Message):
 
 @dataclass(frozen=True, slots=True)
 class HeadsQuery(Message):
-    """Extension: asks stores for what they hold of some topics (all topics if there are none).
+    """Extension: asks stores for their partitions of some topics (all topics if empty).
 
-    Other than with GET-HEADS, the answer names the store, says where a partition begins, and
-    has an end: a requestor knows when it has the whole answer, also when that is nothing.
+    Unlike the answer to GET-HEADS, this one names the store, has the beginning of each partition,
+    and has an end: a requestor knows when it is complete, also if it is empty.
     """
 
     requestor: f.Address
@@ -419,7 +424,7 @@ class HeadsQuery(Message):
 
 @dataclass(frozen=True, slots=True)
 class TimesQuery(OfPartition):
-    """Extension: asks stores when the records ``[sequence, end)`` of a partition were published."""
+    """Extension: asks stores for the timestamps of records ``[sequence, end)`` of a partition."""
 
     requestor: f.Address
     query: f.QueryId
@@ -433,8 +438,8 @@ class TimesQuery(OfPartition):
 class HistoryQuery(OfPartition):
     """Extension: asks stores for the history of a partition.
 
-    With a ``life`` a producer asks them to promise, too, that they acknowledge nothing more to
-    older ones: it is about to begin.
+    With a ``life`` a producer that is about to begin also asks them for a promise to acknowledge no
+    more records of older ones.
     """
 
     requestor: f.Address
@@ -446,10 +451,11 @@ class HistoryQuery(OfPartition):
 
 @dataclass(frozen=True, slots=True)
 class HistoryReply(OfPartition):
-    """Extension: a store's answer; also said to a producer that a newer life has taken over.
+    """Extension: a store's answer; also sent to a producer that a newer life has replaced.
 
-    ``promised`` is the newest life that the store has promised something, ``stores`` are the
-    others that it has ever met.  ``transaction`` is the partition's last one.
+    ``promised`` is the newest life with a promise of this store, ``stores`` are all others it
+    knows.
+    ``transaction`` is the partition's last one.
     """
 
     requestor: f.Address
@@ -464,10 +470,10 @@ class HistoryReply(OfPartition):
     transaction: f.MaybeTransaction = None
 
     def check(self) -> None:
-        """Raises ProtocolError unless it is a transaction of records that the store has."""
+        """Raise ProtocolError unless the transaction's records are among the store's."""
         last = self.transaction
         if last is not None:
-            check_batch(last.start, 1, last, None)  # its first record lies within it
+            check_batch(last.start, 1, last, None)  # its first record is within it
             if last.end > self.end:
                 raise ProtocolError("a partition's last transaction ends where it does, or before")
 
@@ -499,9 +505,9 @@ class RecordTooLarge(OfPartition):
 
 @dataclass(frozen=True, slots=True)
 class StoreEndpoints(Message):
-    """Extension: tells one requestor where a store's records can be read in bulk (Arrow Flight).
+    """Extension: sends one requestor the bulk endpoints of a store (Arrow Flight).
 
-    ``locations`` are URIs as Flight has them; a requestor takes the first that it can reach.
+    ``locations`` are Flight URIs; a requestor uses the first that it can reach.
     """
 
     requestor: f.Address
@@ -511,7 +517,7 @@ class StoreEndpoints(Message):
 
 @dataclass(frozen=True, slots=True)
 class StoresKnown(Message):
-    """Extension: tells one requestor which other stores a store knows, also those that are away."""
+    """Extension: sends one requestor the list of all stores known to a store, also absent ones."""
 
     requestor: f.Address
     store: f.Address

@@ -1,8 +1,8 @@
-"""What one reader of one partition still misses: when to fetch it, and when to fetch it again.
+"""The missing records of one partition for one reader, and when to request them.
 
-Consumers, stores and readers are built on this.  A fetcher asks until ``next_offset`` has reached
-``head``, however long the partition is, and also when its producer is gone.  (C consumers ask for
-one block and wait for the next head: docs/wire.md, "For C nodes".)
+Consumers, stores and readers use this.  A fetcher requests until ``next_offset`` has reached
+``head``, also after the producer is gone.  (C consumers request one block and wait for the next
+head: docs/wire.md, "For C nodes".)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import partition_states as states
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_states import FetchState
 
@@ -21,33 +22,27 @@ FETCH_FIRST_COUNT: Final = 1_000
 """The first block is small, since the size of the records is not known yet."""
 
 FETCH_BLOCK_COUNT: Final = 50_000
-"""At most one and a half of these are under way, below what C nodes ask for at once."""
+"""At most one and a half of these are in flight, below the count that C nodes request."""
 
 FETCH_BLOCK_BYTES: Final = 16 << 20
-"""A block is asked for by count; records of this size in sum keep a peer's queue within bounds."""
-
-RETRY_FIRST_S: Final = 1.0
-"""C nodes answer one identical FETCH a second."""
-
-RETRY_MAX_S: Final = 8.0
-"""How rarely a fetcher asks for records that no node has: they are lost, or the head was forged."""
+"""A block is requested by count; records of this total size keep a peer's queue within bounds."""
 
 MAX_REORDER_RECORDS: Final = 262_144
 MAX_REORDER_BYTES: Final = 64 << 20
-"""How much a role keeps of records behind gaps; it fetches the others again."""
+"""Memory of a role for records behind gaps; it fetches further ones again."""
 
 _OFFSET: Final = attrgetter("offset")
 
 
 @dataclass(slots=True)
 class ReorderBudget:
-    """How much all of a role's fetchers together keep behind gaps."""
+    """The memory that all of a role's fetchers share for records behind gaps."""
 
     records: int = 0
     size_bytes: int = 0
 
     def add(self, batch: RecordBatch) -> bool:
-        """Takes room for a batch; False if there is none."""
+        """Reserve room for a batch; return False if there is none."""
         records = self.records + len(batch.values)
         size_bytes = self.size_bytes + batch.values.size_bytes
         if records > MAX_REORDER_RECORDS or size_bytes > MAX_REORDER_BYTES:
@@ -56,28 +51,28 @@ class ReorderBudget:
         return True
 
     def remove(self, batch: RecordBatch) -> None:
-        """Gives the room of a batch back."""
+        """Release the room of a batch."""
         self.records -= len(batch.values)
         self.size_bytes -= batch.values.size_bytes
 
 
 @dataclass(slots=True, eq=False)
 class PartitionFetcher:
-    """One partition as one reader sees it.  Returns each record once and in order."""
+    """One partition as one reader receives it: each record once and in order."""
 
     tp: TopicPartition
     next_offset: int
     """The record to return next."""
     _budget: ReorderBudget
     head: int = 0
-    """The partition is known to reach this far (exclusive).  It never goes backwards."""
+    """The known end of the partition (exclusive).  It never decreases."""
     kept: list[RecordBatch] = field(default_factory=list)
-    """Batches behind a gap: sorted, none touching ``next_offset``."""
+    """Batches behind a gap: sorted, none adjacent to ``next_offset``."""
     source: str = ""
-    """The store of ours that has said that it has the next records, if one has."""
-    _asked_end: int = field(init=False)  # nothing is under way if it is at most next_offset
+    """A store of ours that has announced the next records, if any."""
+    _asked_end: int = field(init=False)  # nothing is in flight if it is at most next_offset
     unanswered_since: float | None = field(init=False)
-    """When the reader first asked for the record that is next, if nothing has come since."""
+    """Time of the first request for the next record, if nothing has arrived since."""
     _quiet_since: float = field(init=False)
     _retry_s: float = field(init=False)
     _count: int = field(init=False)
@@ -86,18 +81,18 @@ class PartitionFetcher:
         self.begin(self.next_offset)
 
     def begin(self, next_offset: int) -> None:
-        """Goes on at an offset, as if nothing had come; what is known of the head stays."""
+        """Restart at an offset; the known head stays."""
         self.close()
         self.next_offset = next_offset
         self.head = max(self.head, next_offset)
         self._asked_end = next_offset
         self.unanswered_since = None
         self._quiet_since = 0.0
-        self._retry_s = RETRY_FIRST_S
+        self._retry_s = timing.FETCH_RETRY_S
         self._count = FETCH_FIRST_COUNT
 
     def state(self, now: float, room: bool = True) -> FetchState:
-        """The partition's state (docs/states.md); ``room``: the reader takes records."""
+        """Return the partition's state (docs/states.md); ``room``: the reader accepts records."""
         if not room:
             return FetchState.NO_ROOM
         if self.next_offset >= self.head:
@@ -110,15 +105,15 @@ class PartitionFetcher:
         return FetchState.BEHIND
 
     def action(self, event: str, now: float, room: bool = True) -> str:
-        """What the reader does at an event."""
+        """Return the reader's action for an event."""
         return states.FETCH_TABLE[self.state(now, room)][event].action
 
     def raise_head(self, end: int) -> None:
-        """A peer says that the partition reaches ``end`` (exclusive)."""
+        """Note a peer's claim that the partition reaches ``end`` (exclusive)."""
         self.head = max(self.head, end)
 
     def take(self, now: float, batch: RecordBatch) -> list[RecordBatch]:
-        """Offers records; returns those that are next, each once and in order."""
+        """Add records; return those that are next, each once and in order."""
         end = batch.end
         self.raise_head(end)
         if end <= self.next_offset:
@@ -128,13 +123,13 @@ class PartitionFetcher:
             return []
         taken = [batch.between(self.next_offset, end), *self.advance(end)]
         self._quiet_since = now
-        self._retry_s = RETRY_FIRST_S
+        self._retry_s = timing.FETCH_RETRY_S
         mean_bytes = batch.values.size_bytes // (end - batch.offset) + 1
         self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))
         return taken
 
     def advance(self, end: int) -> list[RecordBatch]:
-        """The reader has the records up to ``end`` (exclusive) from elsewhere.
+        """Skip records up to ``end`` (exclusive), which the reader has from elsewhere.
 
         Returns the kept ones that are next now.
         """
@@ -155,41 +150,41 @@ class PartitionFetcher:
         return taken
 
     def skip(self, now: float) -> list[RecordBatch]:
-        """The next record cannot be had; returns the kept ones after it."""
+        """Skip the next record, which is unavailable; return the kept ones after it."""
         self._quiet_since = now
-        self._retry_s = RETRY_FIRST_S
+        self._retry_s = timing.FETCH_RETRY_S
         return self.advance(self.next_offset + 1)
 
     def lose(self, batch: RecordBatch) -> None:
-        """The reader could not take these records: they are to be asked for again."""
+        """Return records that the reader could not accept; they are requested again."""
         self.raise_head(batch.end)
         self._asked_end = max(self.next_offset, min(self._asked_end, batch.offset))
         if batch.offset <= self.next_offset < batch.end:
             self.unanswered_since = None
 
     def unanswered_s(self, now: float) -> float:
-        """How long the reader has asked for the record that is next, and nothing has come."""
+        """Return how long the next record has been requested without any arrival."""
         return 0.0 if self.unanswered_since is None else now - self.unanswered_since
 
     def retry_unanswered(self) -> None:
-        """A peer that may have missed earlier FETCHes receives ours from now on."""
+        """Retry at once: a peer that may have missed earlier FETCHes receives ours from now on."""
         if self.unanswered_since is not None:
             self._asked_end = self.next_offset
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
     def ask(self, now: float, requestor: str, action: str) -> Fetch | None:
-        """What to ask for now, if anything; ``action`` is that of its turn."""
+        """Return the request that is due, if any; ``action`` is from the state table."""
         start, end = self.claim(now, action) or (0, 0)
         return (
             Fetch(self.tp.partition, requestor, self.tp.topic, start, end - start) if end else None
         )
 
     def claim(self, now: float, action: str) -> tuple[int, int] | None:
-        """The same, as the offsets where it begins and ends (exclusive)."""
+        """Return the bounds of the request that is due, if any (end exclusive)."""
         start = max(self.next_offset, self._asked_end)
         if action == states.ASK_AGAIN:
             start = self.next_offset
-            self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+            self._retry_s = min(self._retry_s * 2, timing.MAX_FETCH_RETRY_S)
         elif action == states.ASK_NEXT:
             self._count = min(self._count * 2, FETCH_BLOCK_COUNT)
         else:
@@ -203,17 +198,17 @@ class PartitionFetcher:
         return start, start + count
 
     def deadline(self) -> float | None:
-        """When to call ``ask`` again if nothing comes."""
+        """Return when to call ``ask`` again if nothing arrives."""
         return self._quiet_since + self._retry_s if self.next_offset < self.head else None
 
     def close(self) -> None:
-        """Gives back the room of what is kept."""
+        """Release the room of kept records."""
         for batch in self.kept:
             self._budget.remove(batch)
         self.kept.clear()
 
     def gap_end(self) -> int:
-        """Up to where the next records are missing: to those that are kept, or else to the head."""
+        """Return the end of the first gap: the kept records, or else the head."""
         return self.kept[0].offset if self.kept else self.head
 
     def _keep(self, batch: RecordBatch) -> None:

@@ -1,9 +1,9 @@
-"""The states of a partition in a consumer and in a store, and what each does with what happens.
+"""The states of a partition in a consumer and in a store, and the reactions to each event.
 
-The roles decide by these tables: ``STORE_TABLE[state][RECORDS].action`` says what a store does with
+The roles decide by these tables: ``STORE_TABLE[state][RECORDS].action`` is a store's reaction to
 records.  A partition's state follows from its data (``PartitionFetcher.state``,
-``StorePartition.state``), so no step can forget to set it.  Tests hold the roles against the states
-that may follow; ``scripts/states.py`` writes docs/states.md.
+``StorePartition.state``), so no step can forget to set it.  Tests compare the roles with the
+states that may follow; ``scripts/states.py`` writes docs/states.md.
 """
 
 from __future__ import annotations
@@ -12,69 +12,69 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-HEAD: Final = "a head comes"
-RECORDS: Final = "records come"
-TURN: Final = "its turn to ask"
+HEAD: Final = "a head arrives"
+RECORDS: Final = "records arrive"
+TURN: Final = "its turn to fetch"
 TIME: Final = "time passes"
-PEER: Final = "a peer receives FETCHes anew"
+PEER: Final = "a peer connects again"
 ROOM: Final = "room ends or begins"
-LOSS: Final = "nobody has the next records"
+LOSS: Final = "no node has the next records"
 PUT: Final = "a client writes records"
 STAGE: Final = "a client stages records"
 COMMIT: Final = "a client commits"
-OUTCOME: Final = "the log is done"
+OUTCOME: Final = "the log reports the outcome"
 
-TAKE: Final = "takes them"
-TAKE_OVER: Final = "gives up the part, if any, and takes them"
+TAKE: Final = "accepts them"
+TAKE_OVER: Final = "discards the incomplete transaction, if any, and accepts them"
 LEAVE: Final = "fetches them later"
 REFUSE: Final = "refuses them"
-FORGET: Final = "asks for nothing"
+FORGET: Final = "requests nothing"
 WAIT: Final = "waits"
-ASK_NEXT: Final = "asks for the next block"
-ASK_AGAIN: Final = "asks again"
-POSTPONE: Final = "asks when there is room"
-SAY_SO: Final = "says so; waits, or goes on behind them"
+ASK_NEXT: Final = "requests the next block"
+ASK_AGAIN: Final = "repeats the request"
+POSTPONE: Final = "requests when the reader has room"
+REPORT_LOSS: Final = "reports a loss; waits, or skips them"
 
 
-class PartitionState(Enum):
-    """A state, with what it means."""
+class LabelledState(Enum):
+    """A state, with its meaning."""
 
     __hash__ = object.__hash__  # Enum's own is Python code, too slow for each batch
 
     @property
     def label(self) -> str:
-        """The state's name in prose."""
+        """Return the state's name in prose."""
         return self.name.lower().replace("_", " ")
 
 
-class FetchState(PartitionState):
-    """What a partition is for a consumer."""
+class FetchState(LabelledState):
+    """States of a partition in a consumer."""
 
     UP_TO_DATE = "it has all records that it knows of"
-    BEHIND = "records are missing that it has not asked for"
-    FETCHING = "it has asked for missing records, and the answer may still come"
-    OVERDUE = "it has asked, and nothing came for 1 s; each time twice as long, up to 8 s"
-    NO_ROOM = "the application has not taken enough of what was delivered"
+    BEHIND = "it has not requested its missing records"
+    FETCHING = "it has requested missing records, and waits for the answer"
+    OVERDUE = "no answer for 1 s; twice as long after each retry, up to 8 s"
+    NO_ROOM = "the application has not read enough delivered records"
 
 
-class StoreState(PartitionState):
-    """What a partition is for a store."""
+class StoreState(LabelledState):
+    """States of a partition in a store."""
 
     FOLLOWING = "it has all records that it knows of"
     BEHIND = "records are missing, and it fetches them"
-    IN_PART = "it has the first part of another store's transaction, which no reader sees"
-    COMMITTING = "a commit is on its way to the disk: its outcome tells how the partition goes on"
+    IN_PART = "it has the first part of another store's transaction, invisible to readers"
+    COMMITTING = "a commit is in the log's queue; its outcome decides the next state"
 
 
 class Reaction(NamedTuple):
-    """The labels of the states that may follow an event, and what the role does."""
+    """The labels of the states that may follow an event, and the role's action."""
 
     then: str
     action: str = ""
 
 
-Table = Mapping[PartitionState, Mapping[str, Reaction]]
-"""By state and event; where there is no entry, the state stays."""
+Table = Mapping[LabelledState, Mapping[str, Reaction]]
+"""By state and event; without an entry the state stays."""
 
 FETCH_TABLE: Final[Table] = {
     FetchState.UP_TO_DATE: {
@@ -84,14 +84,14 @@ FETCH_TABLE: Final[Table] = {
         ROOM: Reaction("no room"),
     },
     FetchState.BEHIND: {
-        LOSS: Reaction("up to date, behind", SAY_SO),
+        LOSS: Reaction("up to date, behind", REPORT_LOSS),
         RECORDS: Reaction("up to date, behind, fetching", TAKE),
         TURN: Reaction("fetching", ASK_NEXT),
         TIME: Reaction("behind, overdue"),
         ROOM: Reaction("no room"),
     },
     FetchState.FETCHING: {
-        LOSS: Reaction("up to date, behind, fetching", SAY_SO),
+        LOSS: Reaction("up to date, behind, fetching", REPORT_LOSS),
         HEAD: Reaction("fetching, behind"),
         RECORDS: Reaction("up to date, behind, fetching", TAKE),
         TURN: Reaction("fetching", WAIT),
@@ -100,7 +100,7 @@ FETCH_TABLE: Final[Table] = {
         ROOM: Reaction("no room"),
     },
     FetchState.OVERDUE: {
-        LOSS: Reaction("up to date, behind, overdue", SAY_SO),
+        LOSS: Reaction("up to date, behind, overdue", REPORT_LOSS),
         RECORDS: Reaction("up to date, behind, fetching, overdue", TAKE),
         TURN: Reaction("fetching", ASK_AGAIN),
         PEER: Reaction("overdue, behind"),

@@ -26,6 +26,7 @@ from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.model.timestamps import stamped_once
 from dafka_core.model.values import Values
 from dafka_core.protocol import messages as m
+from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
@@ -43,9 +44,6 @@ from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 ROUNDS: Final = 3
 """How often C stores are asked how far the partition goes.  If a lost answer were taken for "no
 such partition", the producer would begin it anew, over the records that it has."""
-
-ASK_AGAIN_S: Final = 0.5
-"""How long a producer waits for stores that are missing before it asks again."""
 
 LEAST_NUMBER: Final = 2
 """1 is that of a partition's first life, for which no store has promised anything."""
@@ -169,7 +167,7 @@ class Takeover:
     @property
     def missing(self) -> Missing | None:
         """The stores that it waits for, if it knows of any, whatever becomes of them."""
-        waited = self._directory.expected.stores
+        waited = self._directory.discovery.awaited_stores
         met = len(self._directory.stores)
         return self.lack or (Missing(met + len(waited), waited) if waited else None)
 
@@ -185,7 +183,7 @@ class Takeover:
             except StopIteration:
                 return messages
             if self.lack is not None:
-                self._due = now + ASK_AGAIN_S
+                self._due = now + timing.TAKEOVER_RETRY_S
         if self._question is None and self._next is not None and now >= self._due:
             self._question, asked = self._next(now)
             messages += asked
@@ -220,10 +218,6 @@ class Takeover:
 
 MAX_ACKING_STORES: Final = 1_000
 """Stores told apart by their acknowledgements.  A name costs memory and peers choose it."""
-
-HURRY_INTERVAL_S: Final = 0.2
-"""The interval of HEAD while the application waits in ``flush``: a HEAD makes stores acknowledge
-again, so a lost acknowledgement costs this long."""
 
 HURRIES_PER_FETCH: Final = 5
 """C stores acknowledge nothing twice.  After so many HEADs in a hurry without an ACK the producer
@@ -387,7 +381,7 @@ class ProducerRole:
         interval_s = self._head_interval_s
         self.hurry = self.hurry and self.unacknowledged > 0
         if self.hurry:
-            interval_s = min(interval_s, HURRY_INTERVAL_S)
+            interval_s = min(interval_s, timing.FLUSH_HEAD_INTERVAL_S)
         if now < self._head_due:
             self._head_due = min(self._head_due, now + interval_s)
             return []

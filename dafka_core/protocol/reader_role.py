@@ -1,4 +1,4 @@
-"""The reader's role: asks stores for heads and times, and fetches ranges; follows no topic."""
+"""The reader's role: asks stores for heads and times, and fetches ranges."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class RangeRead:
     delivered: list[RecordBatch] = field(default_factory=list)
     history: FollowedHistory = field(default_factory=FollowedHistory)
     parted_at: int | None = None
-    """Where what was delivered is not the partition's any more."""
+    """Offset from which a newer history has replaced the delivered records."""
     room: bool = True
-    """Whether to ask for more; the reader takes what it has asked for in any case."""
+    """Set to False to pause; requested records still arrive."""
     failure: RecordTooLargeError | None = None
-    """Why nothing comes after what was delivered."""
+    """Reason why no records follow the delivered ones."""
 
     def take(self, now: float, batch: RecordBatch) -> None:
-        """Delivers records if they are next, and of the history of those before."""
+        """Deliver records if they are next, and of the history of those before."""
         if self.history.is_stale(batch) or self.parted_at is not None:
             return
         self.parted_at = self.history.parted_by(batch.epoch, self.fetcher.next_offset)
@@ -54,20 +54,20 @@ class ReaderRole:
         self.reads: dict[TopicPartition, list[RangeRead]] = {}
 
     def subscriptions(self) -> list[bytes]:
-        """What is sent to this node alone."""
+        """Subscribe to messages addressed to this node."""
         kinds = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge)
         direct = [subscription(kind, self.address) for kind in kinds]
         return [*direct, *self.directory.subscriptions()]
 
     def read(self, tp: TopicPartition, start: int, end: int) -> RangeRead:
-        """Begins to fetch ``[start, end)``; the next tick asks."""
+        """Start to fetch ``[start, end)``; the next tick sends the request."""
         read = RangeRead(PartitionFetcher(tp, start, self.reorder_budget), end)
         read.fetcher.raise_head(end)
         self.reads.setdefault(tp, []).append(read)
         return read
 
     def forget(self, read: RangeRead) -> None:
-        """The range is complete, or of no interest any more."""
+        """Drop a range that is complete or cancelled."""
         tp = read.fetcher.tp
         reads = self.reads.get(tp, [])
         if read in reads:
@@ -77,7 +77,7 @@ class ReaderRole:
             self.reads.pop(tp, None)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
-        """Takes greetings and answers."""
+        """Process greetings and answers."""
         match message:
             case m.StoreHello() | m.HeadsReply(query=0):
                 self._retry_unanswered()
@@ -86,12 +86,12 @@ class ReaderRole:
         return self.directory.on_message(now, message)
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        """Takes DIRECT-RECORDs that were sent to this reader."""
+        """Process DIRECT-RECORDs addressed to this reader."""
         messages: list[Outgoing] = []
         if requestor != self.address:
             return messages
         for read in self.reads.get(batch.tp, ()):
-            # Ranges may overlap, and C stores send one record more than was asked for.
+            # Ranges may overlap, and C stores send one record more than requested.
             if batch.offset < read.end:
                 part = batch.between(batch.offset, min(batch.end, read.end))
                 read.take(now, part)
@@ -99,28 +99,28 @@ class ReaderRole:
         return messages
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """A store that receives our messages from now on may have missed earlier FETCHes."""
+        """Retry at a store that receives our messages only from now on."""
         if kind in (m.Fetch, m.ConsumerHello):
             self._retry_unanswered()
         return self.directory.on_subscribed(now, kind, topic)
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """The peer may be a store, whose answers count."""
+        """Note a peer that may be a store."""
         self.directory.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
-        """The reader does not wait for a store that is gone."""
+        """Stop waiting for a lost store."""
         self.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Asks for what is missing."""
+        """Request missing records."""
         messages = self.directory.on_tick(now)
         for read in self._all_reads():
             messages.extend(self._ask(now, read))
         return messages
 
     def deadline(self, now: float) -> float | None:
-        """When to ask again."""
+        """Return the time of the next request."""
         deadlines = [self.directory.deadline(now)]
         deadlines.extend(read.fetcher.deadline() for read in self._all_reads() if read.room)
         return min((due for due in deadlines if due is not None), default=None)

@@ -1,8 +1,8 @@
-"""The largest record that each peer takes: peers announce it, and are sent nothing larger.
+"""The largest record that each peer accepts: peers announce it, and receive nothing larger.
 
-A node announces its limit by a subscription that no message matches, so C nodes take no harm.
-ZeroMQ passes it on before any other (a SUB socket sends them in the order of their octets), and
-takes it back when the connection ends.
+A node announces its limit by a subscription that matches no message, so C nodes are unaffected.
+ZeroMQ delivers it before any other (a SUB socket sends them in the order of their bytes), and
+withdraws it when the connection ends.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from dafka_core.protocol.messages import DirectRecordBatches, Head, RecordTooLar
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 
 STORE: Final = "store"
-"""The kind of node that has to take every record: producers publish none that a store does not."""
+"""The kind of node that must accept every record: producers publish none larger than its limit."""
 
 LEAST_BYTES: Final = max_taken_bytes(0)
-"""What every node takes.  An announcement of less is none: nobody makes others send less."""
+"""Accepted by every node.  A lower announcement is invalid: no peer can make others send less."""
 
 _ID: Final = b"A"
 _ANNOUNCEMENT: Final = re.compile(rb"A([A-Z])\0([^\0]{1,255})\0([0-9]{1,10})", re.DOTALL)
 
 
 class Announcement(NamedTuple):
-    """What a node says of itself; ``letter`` is the first one of its kind."""
+    """A node's announced kind, by its first letter, and record limit."""
 
     is_store: bool
     node: str
@@ -42,12 +42,12 @@ class Announcement(NamedTuple):
 
 
 def announcement(kind: str, node: str, limit_bytes: int) -> bytes:
-    """What a node of this kind subscribes to at its peers."""
+    """Return the subscription with which a node announces itself to peers."""
     return b"%b%b\0%b\0%d" % (_ID, kind[:1].upper().encode(), octets_of(node), limit_bytes)
 
 
 def parse_announcement(prefix: bytes) -> Announcement | None:
-    """What a subscription announces, if it is an announcement."""
+    """Parse a subscription; return None if it is no announcement."""
     match = _ANNOUNCEMENT.fullmatch(prefix)
     if match is None:
         return None
@@ -58,7 +58,7 @@ def parse_announcement(prefix: bytes) -> Announcement | None:
 
 
 def error_of(record: RecordTooLarge, limit_bytes: int, node: str) -> RecordTooLargeError:
-    """What ``node`` says of a record that it was not sent."""
+    """Return the error for a record that was not sent to ``node``."""
     return RecordTooLargeError(*record.tp, record.sequence, record.size_bytes, limit_bytes, node)
 
 
@@ -77,9 +77,9 @@ class RecordLimits:
         self._changed = False
 
     def apply(self, frame: bytes) -> Announcement | None:
-        """Takes what an XPUB socket reports of a subscriber.  It counts from ``refresh`` on.
+        """Process an XPUB socket's subscription frame, effective from ``refresh`` on.
 
-        Returns what a subscriber has announced, if it has just done so.
+        Returns a new announcement, if the frame has one.
         """
         if frame[1:2] != _ID or (found := parse_announcement(frame[1:])) is None:
             return None
@@ -95,7 +95,7 @@ class RecordLimits:
         return None
 
     def refresh(self) -> None:
-        """To be called after ``apply``, for many subscriptions at once."""
+        """Recompute the limits after a burst of ``apply``."""
         if not self._changed:
             return
         self._changed = False
@@ -105,24 +105,24 @@ class RecordLimits:
         self._by_node = {each.node: each.limit_bytes for each in reversed(ascending)}
 
     def letters(self) -> Counter[str]:
-        """How many nodes have announced a limit, by the first letter of their kind.
+        """Return the number of connected nodes by the first letter of their kind.
 
-        Any thread may ask.
+        Any thread may call this.
         """
         return Counter(
             letter for letter, _ in {(each.letter, each.node) for each in [*self._announced]}
         )
 
     def stores_taking(self, size_bytes: int) -> int:
-        """How many stores take a record of this size; those that announce no limit do not count."""
+        """Count the stores that accept a record of this size, without those that have no limit."""
         taking = (each for each in self._announced if each.limit_bytes >= size_bytes)
         return len({each.node for each in taking if each.is_store})
 
     def kept(self, message: Outgoing) -> list[Outgoing]:
-        """The message, without the records that its receivers do not take.
+        """Return the message without records too large for its receivers.
 
-        A requestor is told of each that it does not take.  Instead of a record that goes to all,
-        and that one of them does not take, all get the head: who takes the record fetches it.
+        A requestor receives an error for each of them.  A record for all that one peer doesn't
+        accept is replaced by the head: the other peers fetch it.
         """
         if isinstance(message, DirectRecordBatches):
             limit_bytes = self._by_node.get(message.requestor, inf)

@@ -1,8 +1,8 @@
-"""What a role is: the part of a node that decides.
+"""A role: the part of a node that decides.
 
-A role takes ``(now, message)`` and returns what to send.  It owns no socket, no clock and no
-thread, so the same code runs under real sockets and in a simulated network.  ``now`` is seconds
-on any clock that never goes backwards.
+A role takes ``(now, message)`` and returns messages to send.  It owns no socket, no clock and no
+thread, so the same code runs under real sockets and in a simulated network.  ``now`` is seconds on
+any clock that never goes backwards.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ Outgoing = Message | OutgoingBatch
 
 
 class PeerNews(NamedTuple):
-    """One thing that a node has learnt of a peer; the rest is not known by it."""
+    """One new fact about a peer; the other fields are unset."""
 
     node: str
     endpoint: str = ""
-    """Where a tower has announced it."""
+    """Announced by a tower."""
     round_trip_s: float = 0.0
-    """A connection to it was made, which takes one round trip."""
+    """Duration of connecting to it, which takes one round trip."""
     is_store: bool | None = None
-    """It has connected to us, and says what it is."""
+    """Kind that it has announced when it connected to us."""
 
 
 class Role(Protocol):
-    """What a mesh node calls, always from one thread."""
+    """The interface between a mesh node and its role, called from one thread."""
 
     address: str
     """The node's UUID: 32 upper-case hexadecimal digits."""
 
     def subscriptions(self) -> list[bytes]:
-        """What to subscribe to from the start."""
+        """Return the initial subscriptions."""
 
     def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
-        """Takes a message that is no record.  ``peer`` has sent it; it is empty if not known."""
+        """Process a message without records.  ``peer`` is its sender; empty if unknown."""
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        """Takes records that were sent to ``requestor``; it is empty for RECORD."""
+        """Process records that were sent to ``requestor``; it is empty for RECORD."""
 
     def on_subscribed(self, now: float, kind: type[Message], topic: str) -> list[Outgoing]:
-        """A peer has subscribed to ``kind`` and ``topic`` (empty: to all topics)."""
+        """Process a peer's subscription to ``kind`` and ``topic`` (empty: all topics)."""
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """A peer is new, was connected to, or says what it is."""
+        """Process a new peer, a new connection or a peer's announced kind."""
 
     def on_peer_lost(self, peer: str) -> None:
-        """A peer has been silent for too long."""
+        """Process the loss of a peer that was silent for too long."""
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """The node calls it after every round of its loop, and at ``deadline``."""
+        """Run after every round of the node's loop, and at ``deadline``."""
 
     def deadline(self, now: float) -> float | None:
-        """When ``on_tick`` has something to do next, if nothing happens before."""
+        """Return when ``on_tick`` must run next if nothing happens before."""

@@ -1,281 +1,72 @@
-"""The directory of stores: discovery, and questions to all of them.
+"""Questions to all stores, and their answers; ``discovery`` finds the stores.
 
-Stores introduce themselves: a node that subscribes to STORE-HELLO is greeted by every store it
-reaches, and a store that reaches the node subscribes to the hello with its own address.  When both
-have happened, messages go both ways.
-
-Our stores also greet with an empty reply, which says that they answer queries (``HeadsQuery``,
-``TimesQuery``).  An answer to a query has an end, so a requestor knows when it has all of it, also
-when that is nothing.  C stores are asked with GET-HEADS, whose answers have no end: they are
-complete when none has come for a while.
-
-An answer also waits for stores that have not introduced themselves yet.
+Our stores greet with an empty reply, which shows that they answer queries (``HeadsQuery``,
+``TimesQuery``).  An answer to a query has an end, so a requestor knows when it is complete, also if
+it is empty.  C stores are asked with GET-HEADS, whose answers have no end: they count as complete
+when none has arrived for a while.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.beacons import MAX_PEERS
+from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import MAX_STORES, RecentNames
+from dafka_core.protocol.discovery import GREETS, HELLO, STORE_KIND, SUBSCRIPTION, Discovery
+from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.role import Outgoing, PeerNews
 
-# Which stores an answer has to wait for: those that may be there and have not greeted yet.
-#
-# Nobody says how many stores there are.  But a tower announces every node that joins or that is
-# there, a store tells which others it knows (STORES-KNOWN), and a node says what it is when it has
-# connected.  So each node that is announced is waited for until it is known to be no store, has
-# greeted, or is given up, by name.  How long that takes depends on how far away it is.
-
-
-PATIENCE_S: Final = 3.0
-"""How long nothing may come of a node before it is given up.  A node that is near and busy takes
-less; an address that nobody has, or a firewall, costs so long once."""
-
-ROUND_TRIPS: Final = 6
-"""The same in round trips, if these are known to take longer: a connection and its subscriptions
-take some four of them."""
-
-MOST_PATIENCE_S: Final = 30.0
-"""More than that nobody waits, however far the node is."""
-
-SLOW_S: Final = 2.0
-"""Who has waited so long for a store is told which one it was."""
-
-INTRODUCTION_S: Final = 0.1
-"""Within this time after its first subscription a C node that is a store subscribes to hellos, too:
-the SUB socket sends all of them at once.  Our nodes say what they are."""
-
-MAX_KNOWN: Final = 10 * MAX_STORES
-"""What stores say of others, all together: one that lies costs no more."""
-
-MAX_NEWS: Final = 100
-"""Outcomes that nobody has looked at are forgotten, the oldest first."""
-
-
-class Outcome(NamedTuple):
-    """What has become of a node that was waited for, worth telling."""
-
-    node: str
-    endpoint: str
-    waited_s: float
-    is_given_up: bool
-    is_store: bool
-    """It is one; otherwise that is not known."""
-
-
-@dataclass(slots=True)
-class _Expected:
-    endpoint: str
-    since: float
-    due: float
-    """When it is given up."""
-    is_store: bool = False
-    is_announced: bool = False
-    introduced_at: float = inf
-    """When it had connected to us, if it has not said what it is."""
-
-
-class ExpectedStores:
-    """The nodes that an answer waits for, and what stores say of each other."""
-
-    def __init__(self) -> None:
-        self.outcomes: deque[Outcome] = deque(maxlen=MAX_NEWS)
-        """For the node that runs this; it empties it."""
-        self._expected: dict[str, _Expected] = {}
-        self._done = RecentNames[None](MAX_PEERS)
-        """Nodes not to be waited for: no stores, those that have greeted, and those given up."""
-        self._introduced = RecentNames[float](MAX_PEERS)
-        """C nodes that have connected to us before they were announced, and when."""
-        self.told: dict[str, tuple[KnownStore, ...]] = {}
-        """What stores have said of others, by who has said it."""
-
-    def __bool__(self) -> bool:
-        """Whether there is anybody to wait for, as far as was looked."""
-        return bool(self._expected)
-
-    @property
-    def stores(self) -> tuple[str, ...]:
-        """The stores among the nodes that are waited for; any thread may ask."""
-        return tuple(node for node, each in [*self._expected.items()] if each.is_store)
-
-    def known(self) -> dict[str, KnownStore]:
-        """All that stores have said of others, by address: of each the newest."""
-        newest: dict[str, KnownStore] = {}
-        for each in (each for told in [*self.told.values()] for each in told):
-            before = newest.get(each.store, each)
-            newest[each.store] = max(before, each, key=lambda known: known.heard_us)
-        return newest
-
-    def on_peer(self, now: float, news: PeerNews) -> None:
-        """A node was announced, has a connection to us, or says what it is."""
-        if news.is_store is False:
-            self.done(news.node)
-        elif news.node not in self._done:
-            expected = self._expect(now, news.node, news.endpoint)
-            is_repeated = bool(news.endpoint) and expected.is_announced
-            expected.is_store = expected.is_store or news.is_store is True
-            expected.is_announced = expected.is_announced or bool(news.endpoint)
-            if not is_repeated:
-                self._go_on(now, expected, news.round_trip_s)
-
-    def on_subscribed(self, now: float, node: str, *, is_store: bool) -> None:
-        """A node subscribes to what is sent to it alone: it has connected to us."""
-        if node in self._done:
-            return
-        expected = self._expected.get(node)
-        if expected is None:
-            self._introduced.keep(node, now)
-            return
-        expected.introduced_at = min(expected.introduced_at, now)
-        expected.is_store = expected.is_store or is_store
-        self._go_on(now, expected)
-
-    def on_known(
-        self,
-        now: float,
-        teller: str,
-        stores: Iterable[KnownStore],
-        lost: Container[str] = (),
-    ) -> None:
-        """A store says which others it knows; those that are there are waited for.
-
-        Not those ``lost``: the mesh has given them up here, as the teller is about to.
-        """
-        stores = tuple(stores)
-        others = sum(len(told) for name, told in self.told.items() if name != teller)
-        if others + len(stores) <= MAX_KNOWN:
-            self.told[teller] = stores
-        for each in stores:
-            if each.here and each.store not in self._done and each.store not in lost:
-                self._expect(now, each.store, each.endpoint).is_store = True
-
-    def met(self, now: float, node: str) -> None:
-        """A store has greeted: it is waited for by its answers from now on."""
-        expected = self._expected.get(node)
-        if expected is not None and now - expected.since >= SLOW_S:
-            waited_s = now - expected.since
-            self.outcomes.append(Outcome(node, expected.endpoint, waited_s, False, True))
-        self.done(node)
-
-    def done(self, node: str) -> None:
-        """A node is not to be waited for."""
-        self._expected.pop(node, None)
-        self._introduced.pop(node, None)
-        self._done.keep(node, None)
-
-    def lost(self, node: str) -> None:
-        """The mesh has given up a node; when it is announced again, it is waited for again."""
-        if node in self._expected:
-            expected = self._expected[node]
-            expected.due, expected.is_announced = -inf, False
-        self._done.pop(node, None)
-        self._introduced.pop(node, None)
-
-    def waits(self, now: float) -> bool:
-        """Whether there is anybody to wait for; gives up those whose time is over."""
-        for node, expected in [*self._expected.items()]:
-            if not expected.is_store and now >= expected.introduced_at + INTRODUCTION_S:
-                self.done(node)
-            elif now >= expected.due:
-                self._give_up(now, node)
-        return bool(self._expected)
-
-    def _expect(self, now: float, node: str, endpoint: str) -> _Expected:
-        expected = self._expected.get(node)
-        if expected is None:
-            at = self._introduced.pop(node, inf)
-            expected = _Expected(endpoint, now, now + PATIENCE_S, introduced_at=at)
-            if len(self._expected) < MAX_PEERS:
-                self._expected[node] = expected
-        expected.endpoint = endpoint or expected.endpoint
-        return expected
-
-    def _go_on(self, now: float, expected: _Expected, round_trip_s: float = 0.0) -> None:
-        patience_s = min(max(PATIENCE_S, ROUND_TRIPS * round_trip_s), MOST_PATIENCE_S)
-        expected.due = max(expected.due, now + patience_s)
-
-    def _give_up(self, now: float, node: str) -> None:
-        expected = self._expected[node]
-        waited_s = now - expected.since
-        self.outcomes.append(Outcome(node, expected.endpoint, waited_s, True, expected.is_store))
-        self.done(node)
-        if expected.due == -inf:
-            self.lost(node)
-
-
-SETTLE_S: Final = 0.25
-"""Stores that exist are heard of within this time; before it has passed nothing is known to be
-complete.  Beacons are answered at once, so that takes some milliseconds, and a store that is
-farther away than this is named by another one."""
-
-HEARD_S: Final = 0.15
-"""The same from the first beacon on, where the tower itself is far away."""
-
-QUIET_S: Final = 0.4
-"""Answers to GET-HEADS are complete when none has come for this long."""
-
-ASK_AGAIN_S: Final = 0.5
-"""A query or its answer may be lost: the directory asks again when nothing has come for this long.
-Longer than ``QUIET_S``, since asking begins a new silence."""
-
-POLL_S: Final = 0.02
-"""How often the directory looks whether a question is answered."""
-
 OWN: Final = (m.DirectRecord, m.Fetch, m.Ack, m.StoreHello, m.ConsumerHello)
-"""RFC 46: what nodes, each its kind, subscribe to with their own address."""
+"""Subscriptions of nodes with their own address, by kind (RFC 46)."""
 
 GREETING: Final = 0
-"""The number of no query: that of the reply with which our stores introduce themselves."""
+"""Reserved query number of the reply with which our stores introduce themselves."""
 
 HEADS: Final = 2**64 - 1
-"""The number of no query, too: that of replies to GET-HEADS and CONSUMER-HELLO."""
+"""Reserved query number of replies to GET-HEADS and CONSUMER-HELLO."""
 
 
 _REPLIES: Final = {m.HeadsQuery: m.HeadsReply, m.TimesQuery: m.TimesReply}
-"""What answers what; a history has more to be right."""
+"""The reply to each query; a history needs more checks."""
 
 
 @dataclass(slots=True)
 class StoreQuery:
-    """A question to all stores, and what they have answered so far."""
+    """A question to all stores, and their answers so far."""
 
     query: m.HeadsQuery | m.TimesQuery | m.HistoryQuery
-    heard_at: float  # when it was asked, or part of an answer came, last
-    rounds: int = 1  # how often to ask C stores, or wait for them, from now on
+    heard_at: float  # time of the question or of the last part of an answer
+    rounds: int = 1  # remaining questions to C stores, or waits for them
     wanted: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """By partition: a record that it is about."""
+    """Records that the question is about, one for each partition."""
     available: dict[TopicPartition, int] = field(default_factory=dict)
-    """Of those: the first record from that one on that any store has."""
+    """The first of them, or after them, that any store has."""
     heads: dict[TopicPartition, PartitionInfo] = field(default_factory=dict)
-    """By partition: what the stores have together."""
+    """The combined records of the stores, by partition."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By store: from which offset on it wrote at which time (microseconds since 1970 UTC)."""
+    """By store: timestamps (microseconds since 1970 UTC) by first offset."""
     histories: dict[str, m.HistoryReply] = field(default_factory=dict)
-    """By store: what it has said of a partition's lives."""
+    """By store."""
     parts: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
-    """By store: how many parts its answer has, and those that have come."""
+    """By store: the number of its answer's parts, and those that have arrived."""
     answered: bool = False
 
     def asks_for(self, topic: str) -> bool:
-        """Whether it asks for the heads of a topic."""
+        """Return True if it asks for the heads of a topic."""
         query = self.query
         return isinstance(query, m.HeadsQuery) and (not query.topics or topic in query.topics)
 
     def is_answered_by(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> bool:
-        """Whether a reply with its number may be one to it.
+        """Return True if a reply with its number is a valid answer.
 
-        Not a history in place of heads: a producer may tell that of its own partition to anybody,
-        and would be taken for a store that never answers.
+        A history does not answer a question for heads: any producer may send the one of its own
+        partition, and would count as a store that never answers.
         """
         query = self.query
         if isinstance(query, m.HistoryQuery):
@@ -283,34 +74,34 @@ class StoreQuery:
         return isinstance(reply, _REPLIES[type(query)])
 
     def best_times(self) -> list[tuple[int, int]]:
-        """The answer of the store that knows the most."""
+        """Return the answer of the store with most timestamps."""
         return sorted(max(self.times.values(), key=len, default={}).items())
 
     def has_answered(self, store: str) -> bool:
-        """Whether every part of a store's answer has come."""
+        """Return True if every part of a store's answer has arrived."""
         parts, heard = self.parts.get(store, (1, ()))
         return len(heard) == parts
 
     def add_head(self, info: PartitionInfo) -> None:
-        """A store has these records."""
+        """Add a store's records of a partition."""
         tp = info.tp
         known = self.heads.get(tp)
         merged = self.heads[tp] = info if known is None else known.merged(info)
-        # What one store has up to here and another one from there on has a gap between them.
+        # If one store ends here and another one begins later, the gap between matters.
         wanted = self.wanted.get(tp)
         if wanted is not None and min(info.end, merged.end) > wanted:
             first = max(info.earliest, wanted)
             self.available[tp] = min(first, self.available.get(tp, first))
 
     def add_reply(self, reply: m.HeadsReply | m.TimesReply | m.HistoryReply) -> None:
-        """A part of a store's answer has come."""
+        """Add a part of a store's answer."""
         if isinstance(reply, m.HistoryReply):
             self.parts[reply.store] = (1, {0})
             self.histories[reply.store] = reply
             return
         known = self.parts.get(reply.store)
         if known is None or known[0] != reply.parts:
-            # The store has more to say than when it was asked before.
+            # The answer has more parts than the one to an earlier question.
             known = self.parts[reply.store] = (reply.parts, set())
         known[1].add(reply.part)
         if isinstance(reply, m.HeadsReply):
@@ -320,77 +111,65 @@ class StoreQuery:
             self.times.setdefault(reply.store, {}).update(reply.entries)
 
 
-@dataclass(slots=True)
-class _Store:
-    greeted: bool = False  # we have received its hello: its messages reach us
-    lost: bool = False  # it had greeted, and is silent
-    reached: bool = False  # it has subscribed to our hello: our messages reach it
-    answers_queries: bool = False
-    locations: tuple[str, ...] = ()
-
-
 class StoreDirectory:
-    """The stores, and the questions under way."""
+    """The stores, and the open questions."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.expected = ExpectedStores()
-        """Those that have not greeted yet."""
-        self._stores: dict[str, _Store] = {}
-        self._ours = RecentNames[None](MAX_PEERS)
-        """Nodes that subscribe to answers to queries, so they are no C nodes."""
+        self.discovery = Discovery()
         self._settled_at: float | None = None
-        self._heard_of_any = False
+        self._has_beacon = False
         self._questions: dict[int, StoreQuery] = {}
         self._numbers = count(GREETING + 1)
 
     @property
     def stores(self) -> list[str]:
-        """The addresses of the stores that have greeted."""
-        return list(self._greeted())
+        """Return the addresses of the stores that have greeted."""
+        return list(self.discovery.greeted)
 
     @property
     def c_stores(self) -> list[str]:
-        """The addresses of those that answer no queries."""
-        return [name for name, store in self._greeted().items() if not self._answering(name, store)]
-
-    def greeted(self, store: str) -> bool:
-        """Whether a store's messages reach us."""
-        return store in self._stores and self._stores[store].greeted
-
-    def meets(self, store: str) -> bool:
-        """Whether messages go both ways."""
-        return self.greeted(store) and self._stores[store].reached
-
-    @property
-    def away(self) -> bool:
-        """Whether a store that was there is gone, perhaps only for a while."""
-        return any(store.lost for store in list(self._stores.values()))
-
-    @property
-    def missing(self) -> list[KnownStore]:
-        """The stores that are known, by what the others say of them, and do not answer here.
-
-        One that no other store knows any more was forgotten; where there is no other, nobody has.
-        """
-        known = self.expected.known()
-        here = self._greeted()
-        if not self.expected.told:
-            known |= {name: KnownStore(name) for name, each in [*self._stores.items()] if each.lost}
-        return [known[name] for name in sorted(known) if name not in here]
-
-    def waits_for_others(self, question: StoreQuery) -> bool:
-        """Whether all stores that have greeted have answered, so that only others are expected."""
-        return bool(self._greeted()) and self._have_answered(question)
+        """Return the addresses of those that answer no queries."""
+        greeted = self.discovery.greeted
+        return [name for name, store in greeted.items() if not store.answers_queries]
 
     @property
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """Where stores can be read in bulk, by address of those that say so."""
-        greeted = self._greeted()
+        """Return the bulk endpoints of stores, by address."""
+        greeted = self.discovery.greeted
         return {name: store.locations for name, store in greeted.items() if store.locations}
 
+    @property
+    def away(self) -> bool:
+        """Return True if a store is gone, perhaps only for a while."""
+        return bool(self.discovery.lost)
+
+    @property
+    def missing(self) -> list[KnownStore]:
+        """Return known stores that do not answer here.
+
+        A store that no other store knows any more was forgotten; without other stores, none is.
+        """
+        known, greeted = self.discovery.known(), self.discovery.greeted
+        if not self.discovery.lists:
+            known |= {name: KnownStore(name) for name in self.discovery.lost}
+        return [known[name] for name in sorted(known) if name not in greeted]
+
+    def greeted(self, store: str) -> bool:
+        """Return True if a store's messages reach us."""
+        return store in self.discovery.greeted
+
+    def meets(self, store: str) -> bool:
+        """Return True if messages are delivered in both directions."""
+        found = self.discovery.greeted.get(store)
+        return found is not None and found.hears_us
+
+    def waits_for_others(self, question: StoreQuery) -> bool:
+        """Return True if all greeted stores have answered, so that only others are awaited."""
+        return bool(self.discovery.greeted) and self._have_answered(question)
+
     def subscriptions(self) -> list[bytes]:
-        """What stores send to one requestor."""
+        """Subscribe to the messages of stores to one requestor."""
         replies = (m.HeadsReply, m.TimesReply, m.HistoryReply)
         kinds = (m.StoreHello, m.DirectHead, m.StoreEndpoints, m.StoresKnown, *replies)
         return [subscription(kind, self.address) for kind in kinds]
@@ -403,10 +182,10 @@ class StoreDirectory:
         rounds: int = 1,
         wanted: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Asks what stores hold of some topics; of all topics if there are none.
+        """Ask stores for their partitions of some topics; of all topics if empty.
 
-        Asks C stores in so many ``rounds``: their silence may also be a lost message.  With
-        ``wanted`` the answer says which records from these on there are.
+        C stores are asked in several ``rounds``: their silence may also be a lost message.  With
+        ``wanted`` the answer has the first available record from each of these on.
         """
         query = m.HeadsQuery(self.address, next(self._numbers), tuple(sorted(topics)))
         return self._begin(now, StoreQuery(query, now, rounds, wanted or {}))
@@ -414,44 +193,45 @@ class StoreDirectory:
     def ask_times(
         self, now: float, tp: TopicPartition, start: int, end: int
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Asks when the records ``[start, end)`` of a partition were published."""
+        """Ask for the timestamps of records ``[start, end)`` of a partition."""
         query = m.TimesQuery(self.address, next(self._numbers), *tp, start, end)
         return self._begin(now, StoreQuery(query, now))
 
     def ask_history(
         self, now: float, tp: TopicPartition, life: EpochId = NO_LIFE
     ) -> tuple[StoreQuery, list[Outgoing]]:
-        """Asks stores for the history of a partition; and for a promise, with a ``life``."""
+        """Ask stores for the history of a partition; with a ``life`` also for a promise."""
         query = m.HistoryQuery(self.address, next(self._numbers), *tp, life)
         return self._begin(now, StoreQuery(query, now))
 
     def forget(self, question: StoreQuery) -> None:
-        """The question is of no interest any more."""
+        """Drop a question."""
         self._questions.pop(question.query.query, None)
 
     def on_message(self, now: float, message: m.Message) -> list[Outgoing]:
-        """Takes greetings and answers."""
+        """Process greetings and answers."""
         match message:
             case m.StoreHello():
                 is_new = not self.greeted(message.store)
-                store = self._greets(now, message.store)
-                # A C store says no more, and only now GET-HEADS is sent for it.
-                return self._ask_all(now) if is_new and store.reached else []
+                store = self.discovery.apply(now, message.store, GREETS)
+                # A C store sends nothing more, and only now GET-HEADS is sent for it.
+                return self._ask_all(now) if is_new and store.hears_us else []
             case m.StoreEndpoints():
-                self._store(message.store).locations = message.locations
+                store = self.discovery.apply(now, message.store, STORE_KIND)
+                store.locations = message.locations
             case m.HeadsReply(query=0):
-                # The last message of a store's greeting: messages go both ways now.
-                self._greets(now, message.store).answers_queries = True
+                # The last message of a store's introduction: messages are delivered in both
+                # directions now.
+                self.discovery.apply(now, message.store, GREETS).answers_queries = True
                 return self._ask_all(now)
             case m.StoresKnown():
                 others = (each for each in message.entries if each.store != self.address)
-                lost = {name for name, each in self._stores.items() if each.lost}
-                self.expected.on_known(now, message.store, others, lost)
+                self.discovery.on_known(now, message.store, others)
             case m.HeadsReply() | m.TimesReply() | m.HistoryReply() if (
                 question := self._questions.get(message.query)
             ) is not None and question.is_answered_by(message):
-                # Messages go both ways, also if the store's greeting was lost.
-                self._greets(now, message.store).answers_queries = True
+                # Messages are delivered in both directions, also if the store's greeting was lost.
+                self.discovery.apply(now, message.store, GREETS).answers_queries = True
                 known = message.store in question.parts or len(question.parts) < MAX_STORES
                 if known and not question.answered:
                     question.heard_at = now
@@ -464,39 +244,36 @@ class StoreDirectory:
         return []
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """A store that subscribes to our hello receives our messages from now on: asks it."""
-        if kind is m.HistoryReply and topic:
-            # Before its hello, also if its own greeting is lost.
-            self._ours.keep(topic, None)
-        if topic and kind in OWN:
-            self.expected.on_subscribed(now, topic, is_store=kind is m.ConsumerHello)
-        if kind is not m.ConsumerHello or not topic:
+        """Ask a store that subscribes to our hello, and so receives our messages from now on."""
+        if not topic or kind not in (*OWN, m.HistoryReply):
             return []
-        self._store(topic).reached = True
-        return self._ask_all(now)
+        event = HELLO if kind is m.ConsumerHello else SUBSCRIPTION
+        node = self.discovery.apply(now, topic, event)
+        # C nodes do not subscribe to histories.  Ours do before they greet.
+        node.answers_queries = node.answers_queries or kind is m.HistoryReply
+        node.hears_us = node.hears_us or event == HELLO
+        return self._ask_all(now) if event == HELLO else []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """A peer is new, was connected to, or says what it is: it may be a store."""
-        if not self._heard_of_any:
-            self._heard_of_any = True
-            self._settled_at = max(self._settled_at or now + SETTLE_S, now + HEARD_S)
-        self.expected.on_peer(now, news)
+        """Note a peer that may be a store."""
+        if not self._has_beacon:
+            self._has_beacon = True
+            settled_at = self._settled_at or now + timing.SETTLE_S
+            self._settled_at = max(settled_at, now + timing.SETTLE_AFTER_BEACON_S)
+        self.discovery.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
-        """The directory does not wait for a store that is gone."""
-        self.expected.lost(peer)
-        store = self._stores.get(peer)
-        if store is not None:
-            # It may only be late. Then it will greet us anew, but its own connection to us has
-            # lasted, so it will not subscribe anew: ``reached`` stays.
-            store.lost = store.lost or store.greeted
-            store.greeted = store.answers_queries = False
-            store.locations = ()
+        """Stop waiting for a store that is gone.
+
+        It may only be late. Then it will greet us again, but not subscribe again, since its own
+        connection to us has persisted.
+        """
+        self.discovery.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Finds out which questions are answered, and asks the others again in time."""
+        """Complete the questions that are answered, and repeat the others in time."""
         if self._settled_at is None:
-            self._settled_at = now + SETTLE_S
+            self._settled_at = now + timing.SETTLE_S
         messages: list[Outgoing] = []
         for question in self._open():
             if self._is_answered(now, question):
@@ -504,33 +281,13 @@ class StoreDirectory:
                 question.answered = not question.rounds or not self._ends_with_silence(question)
                 if not question.answered:
                     messages.extend(self._ask(now, question))
-            elif now >= question.heard_at + ASK_AGAIN_S:
+            elif now >= question.heard_at + timing.QUERY_RETRY_S:
                 messages.extend(self._ask(now, question))
         return messages
 
     def deadline(self, now: float) -> float | None:
-        """Soon, while a question is open."""
-        return now + POLL_S if self._open() else None
-
-    def _answering(self, name: str, store: _Store) -> bool:
-        return store.answers_queries or name in self._ours
-
-    def _greeted(self) -> dict[str, _Store]:
-        # A copy first: other threads ask, too.
-        return {name: store for name, store in list(self._stores.items()) if store.greeted}
-
-    def _store(self, address: str) -> _Store:
-        if address not in self._stores and len(self._stores) >= MAX_STORES:
-            self._stores = self._greeted()
-            if len(self._stores) >= MAX_STORES:
-                return _Store()
-        return self._stores.setdefault(address, _Store())
-
-    def _greets(self, now: float, address: str) -> _Store:
-        store = self._store(address)
-        store.greeted, store.lost = True, False
-        self.expected.met(now, address)
-        return store
+        """Return the time of the next check while a question is open."""
+        return now + timing.ANSWER_POLL_S if self._open() else None
 
     def _open(self) -> list[StoreQuery]:
         return [question for question in self._questions.values() if not question.answered]
@@ -543,7 +300,7 @@ class StoreDirectory:
         return [message for question in self._open() for message in self._ask(now, question)]
 
     def _ask(self, now: float, question: StoreQuery) -> list[Outgoing]:
-        """The query, and GET-HEADS if there are stores that do not know queries."""
+        """Return the query, and GET-HEADS if there are stores that do not know queries."""
         question.heard_at = now
         query = question.query
         messages: list[Outgoing] = [query]
@@ -552,19 +309,17 @@ class StoreDirectory:
         return messages
 
     def _is_answered(self, now: float, question: StoreQuery) -> bool:
-        greeted = self._greeted()
         settled = self._settled_at is not None and now >= self._settled_at
-        if self.expected.waits(now) or not greeted or not settled:
+        if self.discovery.waits(now) or not settled or not self.waits_for_others(question):
             return False
-        if not self._have_answered(question):
-            return False
-        return not self._ends_with_silence(question) or now >= question.heard_at + QUIET_S
+        silent = now >= question.heard_at + timing.C_STORE_SILENCE_S
+        return silent or not self._ends_with_silence(question)
 
     def _have_answered(self, question: StoreQuery) -> bool:
-        """Whether all stores that have greeted have; C stores when they hear the question."""
+        """Return True if all greeted stores have; C stores when they receive the question."""
         return all(
-            question.has_answered(name) if self._answering(name, store) else store.reached
-            for name, store in self._greeted().items()
+            question.has_answered(name) if store.answers_queries else store.hears_us
+            for name, store in self.discovery.greeted.items()
         )
 
     def _ends_with_silence(self, question: StoreQuery) -> bool:

@@ -1,8 +1,8 @@
-"""Limits of a store: topics, partitions and bytes per owner, and the partitions they admit.
+"""Limits of a store: topics, partitions and bytes per owner, and the admitted partitions.
 
-A partition's owner is known by its address alone, which begins with digits of the owner's key
-(docs/security.md).  A partition that is on the disk is always gone on with, but for the octets of
-its owner.  One that holds no record any more, after retention or a deletion, does not count.
+A partition's owner follows from its address, which begins with digits of the owner's key
+(docs/security.md).  A partition on the disk is always continued, within its owner's byte limit. A
+partition without records, after retention or a deletion, does not count.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)
 """The options' names."""
 
 SAY_AGAIN_S: Final = 60.0
-"""How often it is said that a limit refuses something: anybody may send thousands in a second."""
+"""Interval of log messages about one limit: any peer may cause thousands in a second."""
 
 _log = logging.getLogger("dafka.store")
 
 
 @dataclass(slots=True)
 class Held:
-    """What a store's log holds.
+    """The contents of a store's log.
 
     Attributes:
-        topics, owners: partitions with records, by topic and by owner.
-        size_bytes: what they take, by owner.
-        seen: of the partitions that were new when this was begun, those that are in the log.
+        topics, owners: number of partitions with records, by topic and by owner.
+        size_bytes: size by owner.
+        seen: partitions that were new at the start of the scan and are in the log.
     """
 
     topics: Counter[str] = field(default_factory=Counter)
@@ -54,16 +54,16 @@ class Held:
 
 
 class StoreLimits:
-    """Counts what a store has and is about to have, and says what is above its limits.
+    """Counts a store's stored and pending partitions and bytes, and compares them with its limits.
 
     Args:
-        most: the limits by the options' names; 0, or none: there is no limit.
-        by_key: whether addresses begin with digits of keys; else each address is an owner.
+        most: the limits by the options' names; 0 or missing: unlimited.
+        by_key: addresses begin with digits of keys; else each address is an owner.
 
     Attributes:
-        new: partitions that were taken, and may not be in the log; other threads may copy it.
-        over: the owners who have as many octets as they may.
-        refused: how often something was, by limit.
+        new: accepted partitions that may not be in the log yet; other threads may copy it.
+        over: owners who have reached their byte limit.
+        refused: the number of refusals by limit.
     """
 
     def __init__(
@@ -74,27 +74,27 @@ class StoreLimits:
         self.new: dict[TopicPartition, None] = {}
         self.over: set[str] = set()
         self.refused = Counter(dict.fromkeys(LIMITS, 0))
-        self._topics = Counter[str]()  # held and new ones
+        self._topics = Counter[str]()  # stored and new ones
         self._owners = Counter[str]()
         self._partition_count = self._topic_count = 0
-        self._size_bytes = Counter[str]()  # as the log was looked at last
-        # What it cannot have seen: on its way to the log, or there since it was begun.
+        self._size_bytes = Counter[str]()  # at the last scan of the log
+        # Not in the scan: in the log's queue, or written since the scan began.
         self._under_way, self._stored = Counter[str](), Counter[str]()
-        self._earlier = Counter[str]()  # there before the look that is not done
+        self._earlier = Counter[str]()  # written before the running scan
         self._said: dict[str, tuple[float, int]] = {}
         self._last: dict[str, StoreLimitError] = {}
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether it matters how much each owner has."""
+        """Return True if bytes are limited."""
         return self._most[KEY_BYTES] > 0
 
     def owner(self, tp: TopicPartition) -> str:
-        """Whose a partition is."""
+        """Return a partition's owner."""
         return tp.partition[: self._digits]
 
     def why_not_new(self, tp: TopicPartition) -> StoreLimitError | None:
-        """Why one more partition cannot be taken; None: it can."""
+        """Return the error that refuses a new partition, if any."""
         is_topic = self._topics[tp.topic] > 0 or tp.topic.startswith(INTERNAL)
         counts = (
             (PARTITIONS, self._partition_count),
@@ -108,17 +108,17 @@ class StoreLimits:
         return self.why_no_records(tp)
 
     def why_no_records(self, tp: TopicPartition) -> StoreLimitError | None:
-        """Why no records can be taken, though the partition is there; None: they can."""
+        """Return the error that refuses records of a known partition, if any."""
         is_over = bool(self.over) and self.owner(tp) in self.over
         return self._error(KEY_BYTES, tp) if is_over else None
 
     def add(self, tp: TopicPartition) -> None:
-        """A new partition was taken."""
+        """Count an accepted new partition."""
         self.new[tp] = None
         self._count(tp)
 
     def take(self, tp: TopicPartition, size_bytes: int) -> bool:
-        """Records are on their way to the log; whether their owner has enough by them."""
+        """Count records in the log's queue; return True if their owner has reached its limit."""
         if not self.counts_bytes:
             return False
         owner = self.owner(tp)
@@ -126,7 +126,7 @@ class StoreLimits:
         return self._is_news(owner)
 
     def store(self, tp: TopicPartition, size_bytes: int) -> None:
-        """Records that were on their way are in the log."""
+        """Count queued records as written."""
         owner = self.owner(tp)
         self._under_way[owner] -= size_bytes
         self._stored[owner] += size_bytes
@@ -134,12 +134,12 @@ class StoreLimits:
             del self._under_way[owner]
 
     def begin_look(self) -> None:
-        """What the log holds is looked at from now on."""
+        """Note the start of a scan of the log."""
         self._earlier += self._stored
         self._stored = Counter()
 
     def apply(self, held: Held) -> set[str]:
-        """What the log held since ``begin_look``; returns who is over since, or not any more."""
+        """Apply the result of a scan; return owners that crossed their limit either way."""
         self.new = {tp: None for tp in self.new if tp not in held.seen}
         self._topics, self._owners = held.topics, held.owners
         self._partition_count = held.topics.total()
@@ -153,12 +153,12 @@ class StoreLimits:
         return before ^ self.over
 
     def refuse(self, error: StoreLimitError) -> None:
-        """Counts what was refused, and keeps why for when it is said."""
+        """Count a refusal, and keep its reason for the next log message."""
         self.refused[error.option] += 1
         self._last[error.option] = error
 
     def report(self, now: float) -> None:
-        """Says what was refused since it was said last, by limit."""
+        """Log the refusals since the last message, by limit."""
         for option, error in self._last.items():
             count = self.refused[option]
             said_at, said = self._said.get(option, (-SAY_AGAIN_S, 0))
@@ -190,11 +190,11 @@ class StoreLimits:
 
 
 class AdmittedPartitions:
-    """Admits partitions: all that are in the log, and new ones below the limits.
+    """Admits partitions: all in the log, and new ones below the limits.
 
     Args:
-        scheduler: asks for what they lack.
-        lives_of: where a partition on disk ends, and whose its records are.
+        scheduler: fetches their missing records.
+        lives_of: returns the end and history of a partition on disk.
     """
 
     def __init__(
@@ -209,12 +209,12 @@ class AdmittedPartitions:
         self._lives_of = lives_of
 
     def find(self, tp: TopicPartition) -> StorePartition | None:
-        """A partition, from now on kept track of; None if a limit refuses it."""
+        """Return a partition, new ones included; None if a limit refuses it."""
         found = self.admit(tp)
         return None if isinstance(found, StoreLimitError) else found
 
     def admit(self, tp: TopicPartition) -> StorePartition | StoreLimitError:
-        """The same, or why it is refused, which is counted then."""
+        """Return a partition, or the error that refuses it, which is counted."""
         partition = self.by_name.get(tp)
         if partition is None:
             end, history, promised, _ = self._lives_of(tp)
@@ -228,7 +228,7 @@ class AdmittedPartitions:
         return partition
 
     def refusal(self, tp: TopicPartition) -> StoreLimitError | None:
-        """Why a client's records are not taken, which counts as refused then; None: they are."""
+        """Return and count the error that refuses a client's records, if any."""
         is_there = tp in self.by_name or self._lives_of(tp).end > 0
         limits = self.limits
         error = limits.why_no_records(tp) if is_there else limits.why_not_new(tp)
@@ -237,7 +237,7 @@ class AdmittedPartitions:
         return error
 
     def refuses(self, partition: StorePartition, end: int) -> bool:
-        """Whether records up to ``end`` are not taken from peers, nor asked for, for now."""
+        """Return True if records up to ``end`` are neither accepted nor fetched at present."""
         fetcher = partition.fetcher
         error = self.limits.why_no_records(fetcher.tp) if end > fetcher.next_offset else None
         if error is None:
@@ -248,19 +248,19 @@ class AdmittedPartitions:
         return True
 
     def on_taken(self, batch: RecordBatch) -> None:
-        """Records are on their way to the log."""
+        """Count records in the log's queue."""
         if self.limits.take(batch.tp, batch.values.size_bytes):
             self._change([self.limits.owner(batch.tp)])
 
     def on_stored(self, entries: Iterable[LogEntry]) -> None:
-        """This is in the log, or will not be."""
+        """Count entries as written, or as dropped."""
         for entry in entries if self.limits.counts_bytes else ():
             batch = entry.batch if isinstance(entry, Stage) else entry
             if isinstance(batch, RecordBatch):
                 self.limits.store(batch.tp, batch.values.size_bytes)
 
     def on_held(self, held: Held) -> None:
-        """The log holds so much: what was refused goes on where there is room again."""
+        """Apply a scan of the log: refused partitions continue if there is room again."""
         self._change(self.limits.apply(held))
 
     def _change(self, owners: Iterable[str]) -> None:

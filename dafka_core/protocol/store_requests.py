@@ -21,17 +21,17 @@ from dafka_core.protocol.limits import (
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import HEADS
 
-# Transactions on the mesh: which records belong to one, and publishing committed ones.
+# Transactions on the mesh: the transaction of each record, and the publication of committed ones.
 #
-# A store that has all of a transaction makes it visible at once and keeps it as the partition's
-# last transaction, so each packed message says which transaction its records belong to. A store
-# knows that of records that are committed there, and of those of a partition's last transaction.
-# It sends older ones as records like any other (docs/wire.md, "Transactions").
+# A store that has all records of a transaction makes them visible at once and keeps it as the
+# partition's last transaction, so each packed message names the transaction of its records. A store
+# knows it for records that were committed there, and for those of a partition's last transaction.
+# It sends older ones as plain records (docs/wire.md, "Transactions").
 
 
 MAX_PUBLISHED_TRANSACTIONS: Final = 64
-"""Transactions of one partition that wait to be published and are still told apart: a client may
-commit faster than the mesh takes them.  The records of older ones are sent without."""
+"""Unpublished transactions of one partition whose bounds are kept: a client may commit faster than
+the mesh accepts.  The records of older ones are sent as plain records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class PublishCommitted:
     transactions: tuple[Transaction, ...]
 
     def joined(self, newer: PublishCommitted) -> PublishCommitted:
-        """What to publish when something newer has been committed.
+        """Append a newer commit.
 
-        If that does not follow, the records between came from another store, which published
-        them; a consumer that misses the rest of this one fetches it.
+        If it does not follow, the records between came from another store, which published them; a
+        consumer that misses the rest of this one fetches it.
         """
         if newer.start != self.end:
             return newer
@@ -58,7 +58,7 @@ class PublishCommitted:
         return PublishCommitted(self.tp, self.start, newer.end, transactions)
 
     def rest(self, start: int) -> PublishCommitted:
-        """What is left to publish from ``start`` on."""
+        """Return the part from ``start`` on."""
         transactions = tuple(each for each in self.transactions if each.end > start)
         return PublishCommitted(self.tp, start, self.end, transactions)
 
@@ -66,7 +66,7 @@ class PublishCommitted:
 def split_by_transaction(
     batch: RecordBatch, transactions: Sequence[Transaction]
 ) -> list[RecordBatch]:
-    """The batch, cut where transactions (ascending, without overlap) begin and end."""
+    """Cut the batch where transactions (ascending, without overlap) begin and end."""
     parts: list[RecordBatch] = []
     start = batch.offset
 
@@ -86,10 +86,11 @@ def split_by_transaction(
 def continued(
     batch: RecordBatch, staged: Transaction | None
 ) -> tuple[RecordBatch, Transaction | None]:
-    """The next batch of a partition as a store keeps it, and the transaction it leaves in part.
+    """Return the next batch to store, and the transaction of which it leaves a part missing.
 
-    ``staged`` is the transaction of which the store has the first part.  A batch of another one,
-    or of none, shows that its sender has ``staged`` complete: it is stored without a transaction.
+    ``staged`` is the transaction whose first part is stored.  A batch of another one, or of none,
+    shows
+    that its sender has ``staged`` complete: it is stored without a transaction.
     """
     if staged is not None and batch.transaction != staged:
         batch = replace(batch, transaction=None)
@@ -98,13 +99,13 @@ def continued(
 
 
 MAX_PENDING_REQUESTS: Final = 65_536
-"""Requests that wait for an answer, some 30 MB.  One peer may have all of them as long as there is
-no other; beyond, each may have its share, so there are at most twice as many.  A share that follows
-how many there are is right for one reader as for a thousand: so this is no option."""
+"""Requests that wait for an answer, some 30 MB.  One peer may fill the queue while there is no
+other; beyond, each may have its share, so there are at most twice as many.  A share that follows
+the number of peers suits one reader as well as a thousand: so this is no option."""
 
 
 def subscriptions(store: str) -> list[bytes]:
-    """What a store subscribes to at its peers."""
+    """Return a store's subscriptions at its peers."""
     of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
     queries = (m.HeadsQuery, m.TimesQuery, m.HistoryQuery)
     replies = (m.HeadsReply, m.HistoryReply, m.TimesReply)
@@ -123,17 +124,17 @@ class AnnounceHeads:
 
 @dataclass(frozen=True, slots=True)
 class HeadsAfter:
-    """What is left of the answer to a GET-HEADS or CONSUMER-HELLO."""
+    """The unsent rest of the answer to a GET-HEADS or CONSUMER-HELLO."""
 
     requestor: str
     topics: tuple[str, ...]
-    """One that is empty stands for every topic."""
+    """An empty one stands for every topic."""
     after: TopicPartition | None = None
-    """In the first of them: what has been sent last."""
+    """The last partition sent of the first topic."""
 
     @classmethod
     def of(cls, request: m.GetHeads | m.ConsumerHello | HeadsAfter) -> HeadsAfter:
-        """What to answer to a request."""
+        """Return the work for a request."""
         if isinstance(request, m.GetHeads):
             return cls(request.requestor, (request.topic,))
         if isinstance(request, m.ConsumerHello):
@@ -142,11 +143,11 @@ class HeadsAfter:
 
     @property
     def most(self) -> int:
-        """How many are sent at once."""
+        """Return the number of heads to send at once."""
         return MAX_REPLY_ENTRIES
 
     def rest(self, sent: Sequence[PartitionInfo]) -> HeadsAfter | None:
-        """What is left when these have been sent, as many as are sent at once if there are more."""
+        """Return the rest after these were sent; None if they were fewer than ``most``."""
         if len(sent) >= self.most:
             return replace(self, after=sent[-1].tp)
         return HeadsAfter(self.requestor, self.topics[1:]) if self.topics[1:] else None
@@ -154,25 +155,25 @@ class HeadsAfter:
 
 @dataclass(slots=True)
 class FetchMany:
-    """What is left of the FETCH-BATCHes of one requestor, by partition."""
+    """The unsent ranges of one requestor's FETCH-BATCHes, by partition."""
 
     requestor: str
     wanted: dict[tuple[str, str], PartitionInfo]
 
     @classmethod
     def of(cls, fetch: m.FetchBatch) -> FetchMany:
-        """A FETCH-BATCH as work."""
+        """Return the work for a FETCH-BATCH."""
         return cls(fetch.requestor, {entry[:2]: entry for entry in fetch.entries})
 
     def take(self, count: int) -> list[PartitionInfo]:
-        """Removes the first ranges."""
+        """Remove the first ranges."""
         taken = [*islice(self.wanted.values(), count)]
         for entry in taken:
             del self.wanted[entry[:2]]
         return taken
 
     def add(self, newer: Iterable[PartitionInfo]) -> None:
-        """Adds ranges; one that continues what is wanted of its partition is joined to it."""
+        """Add ranges; a range that continues another of its partition extends it."""
         for entry in newer:
             older = self.wanted.get(entry[:2], entry)
             joined = older._replace(end=entry.end) if older.end == entry.earliest else entry
@@ -188,31 +189,31 @@ class _Queue(OrderedDict[tuple[type, object], Work]):
     """The requests of one peer."""
 
     size = 0
-    """How many there are; each range of a FETCH-BATCH is one."""
+    """The number of requests; each range of a FETCH-BATCH is one."""
 
 
 class RequestQueue:
-    """Requests that wait.  Peers take turns; of each, what has waited longest is next.
+    """Waiting requests.  Peers take turns; each one's oldest request is next.
 
-    Who cannot be told apart by connections is by the requestors' names, which a peer may make up.
-    Of requests with the same key it keeps one: they are the same question.
+    Peers without an identified connection are told apart by the requestors' names, which may be
+    forged. Of requests with the same key it keeps one: they are the same question.
     """
 
     def __init__(self) -> None:
-        # By peer.  A plain dict looks at all that has been removed before its first key.
+        # By peer.  A plain dict skips all removed keys before its first one.
         self._queues: OrderedDict[str, _Queue] = OrderedDict()
         self._size = 0
-        self._taken = ("", "")  # whose request was taken last: the requestor, and the peer
+        self._taken = ("", "")  # the last request taken: its requestor and its peer
         self.refused_count = 0
-        """Requests for which there was no room."""
+        """Requests rejected because the queue was full."""
 
     def __len__(self) -> int:
         return self._size
 
     def add(self, request: Work, peer: str = "") -> bool:
-        """Adds a request, to an older one with its key if there is one; False without room.
+        """Add a request, merged with an older one with its key; return False if there is no room.
 
-        ``peer`` is who has sent it, if that is known.
+        ``peer`` is its sender, if known.
         """
         peer, key = peer or _requestor(request), _key(request)
         queue = self._queues.get(peer, _Queue())
@@ -230,7 +231,7 @@ class RequestQueue:
         return True
 
     def take(self) -> Work | None:
-        """Removes the next request."""
+        """Remove the next request."""
         if not self._queues:
             return None
         peer, queue = self._queues.popitem(last=False)
@@ -243,7 +244,7 @@ class RequestQueue:
         return request
 
     def put_back(self, rest: m.Fetch | HeadsAfter | FetchMany | PublishCommitted) -> None:
-        """Adds what is left of the request that was taken last, behind others of its peer."""
+        """Add the rest of the request that was taken last, after others of its peer."""
         requestor, key = _requestor(rest), _key(rest)
         peer = self._taken[1] if self._taken[0] == requestor else requestor
         newer = self._queues.get(peer, _Queue()).pop(key, None)
@@ -272,7 +273,7 @@ def _size(request: Work) -> int:
 
 
 def _requestor(request: Work) -> str:
-    """Who asks; empty for the store's own work."""
+    """Return the requestor; empty for the store's own work."""
     if isinstance(request, m.ConsumerHello):
         return request.consumer
     return "" if isinstance(request, AnnounceHeads | PublishCommitted) else request.requestor
@@ -297,10 +298,9 @@ def _key(request: Work) -> tuple[type, object]:
 
 
 def _joined(older: Work, newer: Work) -> Work:
-    """The newer request, after the older one if it continues that.
+    """Merge a newer request into an older one if it continues that, or replace it.
 
-    Requestors fetch the next block while one is under way.  Otherwise they have changed their
-    mind.
+    Requestors fetch the next block while one is in flight.  Otherwise they have changed their mind.
     """
     if isinstance(older, PublishCommitted) and isinstance(newer, PublishCommitted):
         return older.joined(newer)
@@ -316,15 +316,15 @@ def _joined(older: Work, newer: Work) -> Work:
 
 
 def announcement(infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """The HEAD of each partition."""
+    """Return the HEAD of each partition."""
     return [m.Head(*info.tp, info.end - 1) for info in infos if info.end]
 
 
 def goes_on(fetch: m.Fetch, end: int) -> list[Outgoing]:
-    """What follows the answer to a FETCH if the partition goes on after it.
+    """Return the message after a FETCH's answer if the partition continues.
 
-    C nodes ask for 100,000 records at most, and for the next ones only when they receive a head
-    again (docs/wire.md, "For C nodes").
+    C nodes request 100,000 records at most, and the next ones only when they receive a head again
+    (docs/wire.md, "For C nodes").
     """
     if end <= fetch.end:
         return []
@@ -332,7 +332,7 @@ def goes_on(fetch: m.Fetch, end: int) -> list[Outgoing]:
 
 
 def fetched_batches(requestor: str, batches: Iterable[RecordBatch]) -> list[Outgoing]:
-    """The answer to a FETCH-BATCH: small batches of many partitions in one message."""
+    """Return the answer to a FETCH-BATCH: small batches of many partitions in one message."""
     messages: list[Outgoing] = []
     small: list[RecordBatch] = []
     size_bytes = 0
@@ -352,24 +352,24 @@ def fetched_batches(requestor: str, batches: Iterable[RecordBatch]) -> list[Outg
 
 
 def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """The answer to GET-HEADS; RFC 46: "one DIRECT-HEAD command for each partition"."""
+    """Return the answer to GET-HEADS; RFC 46: "one DIRECT-HEAD command for each partition"."""
     return [m.DirectHead(requestor, *info.tp, info.end - 1) for info in infos if info.end]
 
 
 def packed_heads(requestor: str, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """The same for who understands HEADS-REPLY: no message for each partition."""
+    """Return the answer to GET-HEADS for nodes that support HEADS-REPLY, in fewer messages."""
     return heads_reply(m.HeadsQuery(requestor, HEADS, ()), store, infos)
 
 
 def heads_reply(query: m.HeadsQuery, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """The answer to a HEADS-QUERY: at least one part, also when there is nothing to say."""
+    """Return the answer to a HEADS-QUERY: at least one part, even if it is empty."""
     return _in_parts(m.HeadsReply, query, store, [info for info in infos if info.end])
 
 
 def times_reply(
     query: m.TimesQuery, store: str, times: Sequence[tuple[int, int]]
 ) -> list[Outgoing]:
-    """The answer to a TIMES-QUERY, in parts as a HEADS-REPLY."""
+    """Return the answer to a TIMES-QUERY, in parts as a HEADS-REPLY."""
     return _in_parts(m.TimesReply, query, store, times)
 
 

@@ -1,8 +1,8 @@
-"""The store's role: takes every partition in order, acknowledges what is on disk, answers from it.
+"""The store's role: accepts every partition in order, acknowledges durable records, serves them.
 
-The role decides; the node has the log.  ``take_pending`` returns what the log is to do next, and
-``on_stored`` what to send when the log has done it.  Requests to read wait in ``requests``.
-docs/states.md has the states of a partition.
+The role decides; the node has the log.  ``take_pending`` returns the log's next entries, and
+``on_stored`` the messages to send after the log has processed them.  Requests to read wait in
+``requests``.  docs/states.md has the states of a partition.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Final
 
 from dafka_core.config.node_options import MAX_RECORD_BYTES, StoreLimitError
 from dafka_core.errors import DafkaError, RecordTooLargeError
@@ -19,13 +18,12 @@ from dafka_core.model.log_entries import Commit, GoOn, LogEntry, Met, Promise, S
 from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
-from dafka_core.protocol import store_requests
+from dafka_core.protocol import store_requests, timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.histories import TOLD, Histories
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import RecentNames
-from dafka_core.protocol.loss_detector import AWAY_S
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
@@ -34,27 +32,19 @@ from dafka_core.protocol.store_limits import AdmittedPartitions, StoreLimits
 from dafka_core.protocol.store_partition import HostedPartitions, StorePartition
 from dafka_core.protocol.store_requests import PublishCommitted, continued
 
-# Partitions of which a store lacks records that all others have given up.
+# Partitions of which a store lacks records that all other stores have deleted.
 #
-# A store that was away for longer than the others keep records, or that is new, asks for what
-# nobody has any more. It goes on where the others begin to have records, as a consumer does
-# (option ``on_data_loss``); what it has from before is set aside, since a partition has no holes.
+# A store that was away for longer than the others keep records, or a new one, requests records that
+# no store has any more. It continues where the others begin, as a consumer does (option
+# ``on_data_loss``); its older records are set aside, since a partition has no holes.
 #
-# It takes nothing for given up because others are silent.  A store must say that it begins behind
-# what this one lacks, nobody may have sent that for a while, and the history of who says so must be
-# as new as this store's own.
-
-
-UNANSWERED_S: Final = 10.0
-"""For so long nobody has sent the records: some asking in vain.  ``AWAY_S`` while a store that is
-known is away, since it may have them."""
-
-ASK_S: Final = 1.0
-"""How often it asks for the histories of partitions that have waited for so long."""
+# Silence of the others proves nothing.  A store must announce that it begins after the missing
+# records, no peer may have sent them for a while, and the announcing store's history must be as new
+# as this store's own.
 
 
 class TrimmedElsewhere:
-    """What other stores have said of such partitions."""
+    """The announcements of other stores about such partitions."""
 
     def __init__(self, known: KnownStores) -> None:
         self._known = known
@@ -62,22 +52,22 @@ class TrimmedElsewhere:
         self._due = 0.0
 
     def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
-        """Another store says what it holds."""
+        """Note another store's records of a partition."""
         next_offset, said = partition.fetcher.next_offset, self._earliest.get(info.tp)
         if next_offset < info.earliest:
             self._earliest.setdefault(info.tp, {})[store] = info.earliest
         elif said is not None and next_offset < info.end:
-            said[store] = info.earliest  # it has what is next
+            said[store] = info.earliest  # it has the next record
         elif said is not None:
             said.pop(store, None)
 
     def on_tick(
         self, now: float, partitions: Mapping[TopicPartition, StorePartition]
     ) -> list[Outgoing]:
-        """Asks for the history of what has been waited for long enough."""
+        """Ask for the history of partitions that have waited long enough."""
         if not self._earliest or now < self._due:
             return []
-        self._due = now + ASK_S
+        self._due = now + timing.STORE_LOSS_CHECK_S
         asked: list[Outgoing] = []
         for tp, said in [*self._earliest.items()]:
             partition = partitions[tp]
@@ -89,11 +79,11 @@ class TrimmedElsewhere:
         return asked
 
     def deadline(self) -> float | None:
-        """When to look again."""
+        """Return the time of the next check."""
         return self._due if self._earliest else None
 
     def on_history(self, now: float, partition: StorePartition, reply: HistoryReply) -> GoOn | None:
-        """Has the partition go on where the others begin; None if it waits still."""
+        """Return the entry that restarts the partition where the others begin; None to wait."""
         here = self._known.here
         said = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
         if not said or not self._waited(now, partition, reply.stores):
@@ -109,26 +99,29 @@ class TrimmedElsewhere:
         return GoOn(reply.tp, start, history, last if last and last.end <= start else None)
 
     def _waited(self, now: float, partition: StorePartition, known: Collection[str]) -> bool:
-        """Whether nobody has sent the next record for long enough; others know more stores."""
+        """Return True if the next record was sent by no peer for long enough.
+
+        ``known`` are all stores that are known.
+        """
         away = {*self._known.names, *known} - self._known.here - {self._known.store}
-        wait_s = AWAY_S if away else UNANSWERED_S
+        wait_s = timing.ABSENT_STORE_S if away else timing.STORE_LOSS_S
         is_busy = partition.commits or partition.asides
         return not is_busy and partition.fetcher.unanswered_s(now) >= wait_s
 
 
 class StoreRole:
-    """Keeps up with every partition there is.
+    """Replicates every partition of the mesh.
 
     Args:
         address: the store's own.
-        lives_of: where a partition on disk ends, and whose its records are.
-        hosting_id: drawn at random; that of the epochs of what clients write to this store.
+        lives_of: returns the end and history of a partition on disk.
+        hosting_id: random id of the epochs of clients' records in this store.
         least_number: of these epochs; the time in seconds, as for producers (``Takeover``).
-        met: the stores that this one has ever met.
+        met: all stores that this one has ever discovered.
         wall_us: the time, microseconds since 1970 UTC.
-        sync_interval_s: how often to ask other stores for their heads.
-        limit_bytes: the largest record that reaches it.
-        limits: on what it keeps.
+        sync_interval_s: interval of asking other stores for their heads.
+        limit_bytes: the largest record that can arrive.
+        limits: on its contents.
     """
 
     def __init__(
@@ -146,17 +139,17 @@ class StoreRole:
     ) -> None:
         self.address = address
         self.too_large: list[RecordTooLargeError] = []
-        """Where partitions cannot go on here, each once; the node empties it."""
+        """Errors of partitions that are blocked by a record, each once; drained by the node."""
         self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
-        """Hears of what was taken, hosted perhaps, and never gets to the log."""
+        """Receives accepted records that never reach the log."""
         self.requests = store_requests.RequestQueue()
         self.packing = RecentNames[None](MAX_PEERS)
-        """Requestors that understand HEADS-REPLY; the others get a message for each head."""
+        """Requestors that support HEADS-REPLY; the others get a message for each head."""
         self.scheduler = FetchScheduler(address)
         self.admitted = AdmittedPartitions(self.scheduler, lives_of, limits or StoreLimits())
         self.partitions = self.admitted.by_name
         self._partition = self.admitted.find
-        self.pending: list[LogEntry] = []  # what the log is to do next
+        self.pending: list[LogEntry] = []  # the log's next entries
         self.pending_bytes = 0  # of values, and one for each record or entry
         self.known = KnownStores(address, met, wall_us, self.write)
         self.histories = Histories(self.known, hosting_id, least_number)
@@ -167,14 +160,14 @@ class StoreRole:
         self._sync_due = 0.0
         self._hosted = HostedPartitions()
         self._acknowledge: dict[TopicPartition, StorePartition] = {}
-        self._commit_s = 0.0  # when the last commit was taken
+        self._commit_s = 0.0  # when the last commit was accepted
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
         return store_requests.subscriptions(self.address)
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
-        """Takes heads, hellos and requests."""
+        """Process heads, hellos and requests."""
         match message:
             case m.Head() | m.DirectHead():
                 direct = isinstance(message, m.DirectHead)
@@ -191,7 +184,7 @@ class StoreRole:
                 self._on_history(now, message)
             case m.StoreHello() if message.store != self.address:
                 self.known.meet(message.store)
-                return [m.GetHeads("", self.address)]  # this store wants all that another has
+                return [m.GetHeads("", self.address)]  # this store wants all records of the other
             case m.Fetch() | m.GetHeads() | m.ConsumerHello() | m.TimesQuery():
                 self.requests.add(message, peer)
             case m.HeadsQuery():
@@ -202,7 +195,7 @@ class StoreRole:
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        """Takes records; those that are next become pending."""
+        """Process records; the next ones become pending."""
         partition = self._partition(batch.tp) if requestor in ("", self.address) else None
         if partition is None:
             return []
@@ -219,12 +212,12 @@ class StoreRole:
             self._hosted.end(batch.tp)
             self._write_taken(partition, taken)
         elif batch.offset < partition.durable:
-            # Its sender has not received our ACK.  C stores keep silent: it waits for ever then.
+            # Its sender has not received our ACK.  C stores send none: it would wait for ever.
             self._acknowledge[batch.tp] = partition
         return self.scheduler.ask(now, partition.fetcher)
 
     def host(self, now: float, batch: RecordBatch) -> RecordBatch | None:
-        """Takes a client's records, if they are the partition's next; returns what the log gets."""
+        """Accept a client's records if they are the partition's next; return the log's entry."""
         partition = self._partition(batch.tp)
         if partition is None or batch.offset != partition.visible_end:
             return None
@@ -239,11 +232,11 @@ class StoreRole:
         return hosted
 
     def stage(self, stage: Stage) -> Stage | None:
-        """Takes records to stage, if the store can keep track of their partition."""
+        """Accept records to stage, if their partition is admitted."""
         partition = self._partition(stage.batch.tp)
         if partition is None:
             return None
-        # What begins at the partition's end replaces what is staged there; see ``log_entries``.
+        # Records at the partition's end replace staged ones; see ``log_entries``.
         at_end = stage.batch.offset == partition.visible_end
         if at_end and partition.action(states.STAGE) == states.TAKE_OVER:
             self._give_up_part(partition)
@@ -252,7 +245,7 @@ class StoreRole:
         return stage
 
     def commit(self, now: float, commit: Commit) -> Commit | StoreLimitError:
-        """Takes a commit, if its partitions are admitted; returns it with epochs, or why not."""
+        """Accept a commit if its partitions are admitted; return it with epochs, or the error."""
         epochs, partitions = [], []
         for staged in commit.transactions:
             if isinstance(found := self.admitted.admit(staged.tp), StoreLimitError):
@@ -266,23 +259,23 @@ class StoreRole:
         return commit
 
     def write(self, entry: LogEntry) -> None:
-        """Hands an entry to the log, after those that wait for it."""
+        """Append an entry to the log's queue."""
         self.pending.append(entry)
         batch = entry.batch if isinstance(entry, Stage) else entry
         size = batch.values.size_bytes + len(batch.values) if isinstance(batch, RecordBatch) else 1
         self.pending_bytes += size
 
     def next_offset(self, tp: TopicPartition) -> int:
-        """The offset of the record that a partition takes next; more than is on disk yet."""
+        """Return the next offset that a partition accepts, which may be ahead of the disk."""
         return known.visible_end if (known := self.partitions.get(tp)) else self._lives_of(tp).end
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """Greets requestors, and tells peers what they may have missed."""
+        """Greet requestors, and send peers what they may have missed."""
         if (greeting := self.known.greeting(kind, topic)) is not None:
             return [greeting]
         if kind is m.TimesReply and topic:
-            # A requestor's last subscription, in the order of their octets: from now on it receives
-            # everything.  For good: who is only late does not subscribe anew.
+            # A requestor's last subscription, in the order of their bytes: from now on it receives
+            # everything.  Permanently: a peer that is only late does not subscribe again.
             self.packing.keep(topic, None)
             return [m.HeadsReply(topic, GREETING, self.address, 0, 1, ())]
         if kind is m.GetHeads and not topic:
@@ -299,16 +292,16 @@ class StoreRole:
         return []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """It may be a store that is known."""
+        """Note a peer that may be a known store."""
         if news.endpoint and news.node != self.address:
             self.known.on_announced(news.node, news.endpoint)
 
     def on_peer_lost(self, peer: str) -> None:
-        """Other peers have its records, or it comes back, perhaps with other endpoints."""
+        """Note the loss: other peers have its records, or it returns."""
         self.known.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Asks for what is missing, and other stores for their heads."""
+        """Request missing records, and other stores' heads."""
         self.known.on_tick(now)
         messages = [*self.scheduler.ask_due(now), *self._hosted.on_tick(now), *self._take_acks()]
         if now >= self._sync_due:
@@ -318,22 +311,22 @@ class StoreRole:
         return [*messages, *self.histories.on_tick(now), *gone]
 
     def deadline(self, now: float) -> float | None:
-        """When to ask again."""
+        """Return the time of the next request."""
         asked = (self.scheduler, self._hosted, self.histories, self.known, self._trimmed)
         deadlines = [self._sync_due, *(each.deadline() for each in asked)]
         return min(due for due in deadlines if due is not None)
 
     def take_pending(self) -> list[LogEntry]:
-        """Removes what the log is to do next."""
+        """Remove the log's next entries."""
         pending, self.pending, self.pending_bytes = self.pending, [], 0
         return pending
 
     def on_stored(
         self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None] = ()
     ) -> list[Outgoing]:
-        """The log has done this, synced, or not where an outcome says why.
+        """Process the log's outcomes: entries are durable, or failed with an error.
 
-        Returns the acknowledgements of what is there, and what is hosted here, to be published.
+        Returns the acknowledgements, and hosted records to publish.
         """
         published: list[Outgoing] = []
         self.admitted.on_stored(entries)
@@ -350,7 +343,7 @@ class StoreRole:
         return [*self._take_acks(), *published]
 
     def on_published(self, publish: PublishCommitted) -> list[Outgoing]:
-        """All of the committed records are published; returns their head."""
+        """Return the head after all of the committed records are published."""
         return self._hosted.published(publish.tp, publish.end)
 
     def _write_taken(self, partition: StorePartition, taken: list[RecordBatch]) -> None:
@@ -367,7 +360,7 @@ class StoreRole:
     def _on_batch_stored(self, batch: RecordBatch, error: DafkaError | None) -> list[Outgoing]:
         partition = self.partitions[batch.tp]
         if partition.asides:
-            return []  # it may be among what is set aside next
+            return []  # it may be among the next records set aside
         if error is not None:
             lives = self._lives_of(batch.tp)
             partition.history = lives.history
@@ -397,12 +390,12 @@ class StoreRole:
         return published
 
     def _give_up_part(self, partition: StorePartition) -> None:
-        # A client writes where a transaction came in part: its sender may be gone for ever.
+        # A client writes where a transaction is incomplete: its sender may be gone for ever.
         if partition.staged is not None:
             self._begin_anew(partition, partition.visible_end)
 
     def _begin_anew(self, partition: StorePartition, end: int) -> None:
-        """Forgets what was taken from ``end`` on: the log does not have it, or will not."""
+        """Forget records from ``end`` on: the log does not have them, and will not."""
         fetcher, dropped = partition.fetcher, list[RecordBatch]()
         for entry in self.take_pending():
             if isinstance(entry, RecordBatch) and entry.tp == fetcher.tp and entry.offset >= end:
@@ -413,7 +406,7 @@ class StoreRole:
         partition.history = before(partition.history, end)
         partition.visible_end, partition.staged = end, None
         self.scheduler.postpone(fetcher)
-        self.admitted.on_stored(dropped)  # or rather not
+        self.admitted.on_stored(dropped)  # in fact dropped
         self.on_dropped(dropped)
 
     def _note_too_large(self, record: m.RecordTooLarge) -> None:
@@ -464,9 +457,9 @@ class StoreRole:
     def _set_aside(
         self, partition: StorePartition, start: int | None, end: int, winner: Epoch | None
     ) -> None:
-        """Gives up the records from ``start`` on for the history of ``winner``, up to ``end``."""
+        """Yield the records from ``start`` on to the history of ``winner``, up to ``end``."""
         if start is not None and winner is not None:
-            # After what the log was given before: that is set aside, too.
+            # After all queued entries: those are set aside, too.
             self.write(SetAside(partition.fetcher.tp, start))
             partition.asides += 1
             partition.give_up(start, end, winner.life)

@@ -1,1 +1,1 @@
-"""The keys of a cluster: their files, and who is let in by them."""
+"""Keys of a cluster: their files, and the permissions that they give."""

@@ -1,4 +1,4 @@
-"""The directory of allowed keys: who is let in, as its files are now."""
+"""The directory of allowed keys, reread when its files change."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dafka_core.security.permissions import (
 )
 
 LOOK_INTERVAL_S: Final = 1.0
-"""How often the directory of allowed keys is looked at."""
+"""Interval of checks of the directory."""
 
 _PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE))
-"""Errors that say nothing of the directory: what was known counts until it can be read again."""
+"""Temporary errors: the known keys stay valid until the directory can be read again."""
 
 _OPEN: Final = "everybody can write to it, and so let in anybody: 'chmod o-w' it"
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("dafka.security")
 
 
 class _Stamp(NamedTuple):
-    """What changes with a file."""
+    """The attributes of a file that change with its contents."""
 
     changed_ns: int
     size: int
@@ -45,10 +45,10 @@ class _Stamp(NamedTuple):
 
 
 def own_permissions(config: SecurityOptions) -> Permissions:
-    """What a node with these options may do, as far as its own directory says; all without a key.
+    """Return a node's own permissions by its own directory; all without a key.
 
     Raises:
-        ConfigError: the key or the directory is wrong.
+        ConfigError: the key or the directory is invalid.
     """
     if not config.secret_key_file:
         return EVERYBODY
@@ -58,11 +58,11 @@ def own_permissions(config: SecurityOptions) -> Permissions:
 
 
 def check_produce(config: SecurityOptions, topic: str) -> None:
-    """Has a producer know at once what else only stores' logs would say.
+    """Check early whether stores would refuse a producer's records.
 
     Raises:
-        NotAllowedError: the own directory says that the own key may not produce to the topic.
-        ConfigError: the key or the directory is wrong.
+        NotAllowedError: the node's directory does not permit its key to produce to the topic.
+        ConfigError: the key or the directory is invalid.
     """
     owner = own_permissions(config)
     if not owner.may_produce(topic):
@@ -70,18 +70,18 @@ def check_produce(config: SecurityOptions, topic: str) -> None:
 
 
 def unlisted(public: bytes) -> Permissions:
-    """What a node takes its own key for that its directory does not have: others decide."""
+    """Return the assumed permissions of an own key that is not in its directory: peers decide."""
     return Permissions("(own)", frozenset(ROLES), prefix=address_prefix(public))
 
 
 class AllowedKeys:
-    """The public keys in a directory, as they are now.
+    """The public keys in a directory, kept up to date.
 
     Args:
-        is_second: whether somebody else in this process says what changes there.
+        is_second: another instance in this process logs changes of the directory.
 
     Raises:
-        ConfigError: it is no directory, or a file in it is wrong.
+        ConfigError: it is no directory, or a file in it is invalid.
     """
 
     def __init__(self, directory: str, *, is_second: bool = False) -> None:
@@ -103,31 +103,31 @@ class AllowedKeys:
             raise ConfigError("allowed_keys", directory, wrong[0])
 
     def find(self, key: str) -> AllowedKey | None:
-        """What is known of a key that is allowed."""
+        """Return an allowed key."""
         return self._keys.get(key)
 
     def owner(self, address: str) -> AllowedKey | None:
-        """Whose a node's address is, of those that are allowed."""
+        """Return the allowed key that owns a node's address."""
         known = self._by_prefix.get(address[:PREFIX_DIGITS])
         listed = (each for each in self._with_addresses if each.permissions.is_own(address))
         return known or next(listed, None)
 
     def all(self) -> list[AllowedKey]:
-        """All of them, in the order of their names."""
+        """Return all keys in the order of their names."""
         return sorted(self._keys.values(), key=lambda key: key.name)
 
     def find_token(self, said: str) -> AllowedKey | None:
-        """The key whose owner says a token."""
+        """Return the key that a token belongs to."""
         return self._tokens.get(token_digest(said))
 
     def with_role(self, role: str) -> list[AllowedKey]:
-        """The keys that have a role, in the order of their names."""
+        """Return the keys with a role, in the order of their names."""
         return [key for key in self.all() if role in key.roles]
 
     def look(self, now: float) -> bool:
-        """Reads the directory again if it is time; whether other keys are allowed than before.
+        """Reread the directory if a check is due; return True if allowed keys have changed.
 
-        What is wrong in it is said, and lets nobody in.
+        Invalid files are logged, and allow nobody in.
         """
         if now < self._due:
             return False
@@ -162,10 +162,10 @@ class AllowedKeys:
             _log.info("key %(name)s (%(key)s) %(what)s from now on", facts, extra=extra)
 
     def _read(self) -> list[str]:
-        """Takes in what is there; what is wrong.
+        """Read the directory; return the errors of its files.
 
         Raises:
-            OSError: nothing can be read at the moment; what was known is kept.
+            OSError: it cannot be read at present; the known keys stay.
         """
         wrong: list[str] = []
         stamps: dict[str, _Stamp] = {}
@@ -180,7 +180,7 @@ class AllowedKeys:
             if error.errno in _PASSING:
                 raise
             wrong.append(f"must be a directory of public keys ({error.strerror})")
-        # A file that has not changed is not read again: there may be thousands, in each node.
+        # Unchanged files are not read again: there may be thousands, in each node.
         parsed = {
             name: self._parsed[name] if self._stamps.get(name) == stamp else self._load(name, stamp)
             for name, stamp in stamps.items()
@@ -189,7 +189,7 @@ class AllowedKeys:
         return wrong + self._take(parsed)
 
     def _load(self, name: str, stamp: _Stamp) -> AllowedKey | str:
-        """A key, or what is wrong with its file; empty where there is none any more."""
+        """Return a key, or the error of its file; empty if the file has gone."""
         if stamp.why_wrong:
             return stamp.why_wrong
         try:
@@ -205,7 +205,7 @@ class AllowedKeys:
             return f"cannot be read ({error.strerror})"
 
     def _take(self, parsed: dict[str, AllowedKey | str]) -> list[str]:
-        """Lets in the owners of keys, each of which must be told from the others; what is wrong."""
+        """Accept keys that are distinguishable from all others; return the errors."""
         wrong: list[str] = []
         found: dict[str, AllowedKey] = {}
         prefixes: dict[str, AllowedKey] = {}
@@ -240,7 +240,7 @@ def _change(before: Permissions, now: Permissions) -> str:
 
 
 def _stamp(entry: os.DirEntry[str]) -> _Stamp | None:
-    """What changes with a file; None if there is none, as where a link leads nowhere."""
+    """Return the attributes of a file; None if it is missing, as behind a dangling link."""
     try:
         status = entry.stat()
     except FileNotFoundError:

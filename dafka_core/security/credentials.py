@@ -1,7 +1,7 @@
-"""What Arrow Flight needs of a key, made from its secret: a token, and a store's certificate.
+"""Credentials for Arrow Flight, derived from a secret key: a token, and a store's certificate.
 
-So there is nothing else to be kept: who has the secret has both.  What others know them by is in
-the public file: the token's digest, and the certificate.
+So nothing else must be kept: the owner of the secret has both.  The public file has what identifies
+them: the token's digest, and the certificate.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 SERVER_NAME: Final = "dafka-store"
-"""What every store's certificate is for.  Clients trust certificates, and not names of hosts."""
+"""The subject of every store's certificate.  Clients trust certificates, not names of hosts."""
 
 HEADER: Final = "authorization"
 SCHEME: Final = "Bearer "
-"""How a token is said: RFC 6750."""
+"""Prefix of a token in a header: RFC 6750."""
 
 VALID_DAYS: Final = 3_650
-"""How long a certificate lasts: the key is shut out by its file, and not by time."""
+"""Lifetime of a certificate: a key is revoked by its file, not by time."""
 
 _TOKEN: Final = b"dafka: a token for Arrow Flight, version 1"
 _TLS_KEY: Final = b"dafka: a key for TLS, version 1"
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""Of the curve P-256."""
+"""Order of the curve P-256."""
 
 _EARLIER: Final = dt.timedelta(days=1)
-"""Clocks differ."""
+"""Tolerance for clocks that differ."""
 
 
 class TlsPair(NamedTuple):
@@ -51,18 +51,18 @@ class TlsPair(NamedTuple):
 
 
 def token(secret: bytes) -> str:
-    """What the owner of a secret key, in Z85, says to a store."""
+    """Return the token that the owner of a secret key, in Z85, sends to a store."""
     return hmac.new(z85.decode(secret), _TOKEN, hashlib.sha256).hexdigest()
 
 
 def token_digest(said: str) -> str:
-    """What the store knows a token by, which nobody can say in its place."""
+    """Return the digest by which a store recognises a token."""
     return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def new_certificate(secret: bytes, name: str, days: float = VALID_DAYS) -> str:
-    """A certificate for a store with this secret key in Z85, as one line."""
-    # Only those who make one, or are a store, need the library, which takes a while to load.
+    """Return a certificate for a store with this secret key in Z85, as one line."""
+    # Only stores and creators of keys need the library, which takes a while to load.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
@@ -81,10 +81,10 @@ def new_certificate(secret: bytes, name: str, days: float = VALID_DAYS) -> str:
 
 
 def tls_pair(secret: bytes, certificate: str) -> TlsPair:
-    """What a store serves by.
+    """Return a store's certificate and private key.
 
     Raises:
-        ValueError: the certificate is none, or another key's.
+        ValueError: the certificate is invalid, or belongs to another key.
     """
     from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415
 
@@ -97,7 +97,7 @@ def tls_pair(secret: bytes, certificate: str) -> TlsPair:
 
 
 def pem(certificate: str) -> bytes:
-    """A certificate of one line in the form that gRPC takes."""
+    """Return a certificate of one line as PEM for gRPC."""
     lines = (certificate[at : at + 64] for at in range(0, len(certificate), 64))
     return "\n".join(
         ("-----BEGIN CERTIFICATE-----", *lines, "-----END CERTIFICATE-----", "")
@@ -105,10 +105,10 @@ def pem(certificate: str) -> bytes:
 
 
 def parsed(certificate: str) -> x509.Certificate:
-    """A certificate of one line.
+    """Parse a certificate of one line.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     from cryptography import x509  # noqa: PLC0415
 
@@ -119,14 +119,14 @@ def parsed(certificate: str) -> x509.Certificate:
 
 
 def has_expired(certificate: str) -> bool:
-    """Whether a certificate, which is one, is not valid any more."""
+    """Return True if a valid certificate has expired."""
     return parsed(certificate).not_valid_after_utc < dt.datetime.now(dt.UTC)
 
 
 def _tls_key(secret: bytes) -> ec.EllipticCurvePrivateKey:
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
-    # Of twice the size, so that each number is as likely as the others.
+    # Of twice the size, so that each number is equally probable.
     drawn = hmac.new(z85.decode(secret), _TLS_KEY, hashlib.sha512).digest()
     number = int.from_bytes(drawn, "big") % (_ORDER - 1) + 1
     return ec.derive_private_key(number, ec.SECP256R1())

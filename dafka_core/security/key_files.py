@@ -1,7 +1,7 @@
-"""Keys in files, in the form of ZeroMQ's certificates, which ``zmq.auth`` reads and writes.
+"""Keys in files, in the format of ZeroMQ's certificates, which ``zmq.auth`` reads and writes.
 
-``NAME.key_secret`` is for its owner alone; ``NAME.key`` is public, and says what its owner may be,
-and by what Arrow Flight knows it (``credentials``).
+``NAME.key_secret`` is for its owner alone; ``NAME.key`` is public, with its owner's permissions and
+its credentials for Arrow Flight (``credentials``).
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ from dafka_core.system.files import make_directory, move, others_can_read, repla
 
 PUBLIC: Final = ".key"
 SECRET: Final = ".key_secret"  # noqa: S105 -- no secret
-"""How the names of files with keys end."""
+"""Suffixes of key files."""
 
 FROM_ENVIRONMENT: Final = "env:"
-"""What stands before the name of an environment variable in place of a file's name."""
+"""Prefix of an environment variable's name in place of a file's name."""
 
 _SECRET_DIGITS: Final = 40
 
 _NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
 _KEY: Final = re.compile(r"(?m)^\s*(public|secret)-key\s*=\s*[\"']?(.*?)[\"']?\s*$")
 _FACTS: Final = ("roles", "produce", "consume", "addresses")
-"""What a public file may say of its owner, in this order."""
+"""Permissions in a public file, in this order."""
 
 TOKEN: Final = "token-sha256"  # noqa: S105 -- no token
 CERTIFICATE: Final = "certificate"
-"""What follows it, for Arrow Flight."""
+"""Credentials after them, for Arrow Flight."""
 
 _METADATA: Final = re.compile(
     rf"\s+({'|'.join((*_FACTS, TOKEN, CERTIFICATE))})\s*=\s*(?:\"([^\"]*)\"|([\w.*?, -]*))"
 )
-"""A line of it.  Between quotation marks may stand whatever is in patterns; else what nobody takes
-for something else."""
+"""A line of metadata.  Quotation marks may enclose any pattern; otherwise only unambiguous
+characters are accepted."""
 
 _UNREADABLE: Final = re.compile(r"[\"\r\n\ud800-\udfff]")
-"""What of a pattern would end its line there, or is no UTF-8: nobody could read the file."""
+"""Characters in a pattern that would end its line, or are not UTF-8: the file would be unreadable.
+"""
 
 
 class KeyPair(NamedTuple):
@@ -70,38 +71,39 @@ class KeyPair(NamedTuple):
 
 
 class AllowedKey(NamedTuple):
-    """A public key in Z85, and what its owner may do."""
+    """A public key in Z85, and its owner's permissions."""
 
     key: str
     permissions: Permissions
     token_digest: str = ""
-    """What its token is known by; empty in a file written by hand without it."""
+    """Digest of its token; empty in a file written by hand without it."""
     certificate: str = ""
-    """A store's, as one line."""
+    """A store's certificate, as one line."""
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """Return the name of its file."""
         return self.permissions.name
 
     @property
     def roles(self) -> frozenset[str]:
-        """What its owner may be."""
+        """Return its owner's roles."""
         return self.permissions.roles
 
 
 def new_key(
     directory: Path, name: str, roles: tuple[str, ...], **patterns: tuple[str, ...]
 ) -> tuple[Path, Path]:
-    """Makes a key; its public file and its secret one, which only the owner of it can read.
+    """Create a key; return its public file and its secret one, which only its owner can read.
 
     Args:
         patterns: of ``Permissions``: ``produce``, ``consume`` and ``addresses``.
 
     Raises:
-        ConfigError: the name is none for a file, there is a key of that name, or a pattern cannot
-            be written into one.
-        OSError: the directory cannot be made or written to.
+        ConfigError: the name is unsuitable for a file, exists already, or a pattern cannot be
+            written
+            into the file.
+        OSError: the directory cannot be created or written to.
     """
     if not _NAME.fullmatch(name):
         why = "must begin with a letter or digit, and have letters, digits, '.', '_' and '-' only"
@@ -112,11 +114,11 @@ def new_key(
             raise ConfigError(option, escape(pattern), why)
     make_directory(directory, 0o700)
     made: list[Path] = []
-    # Made where nobody else looks, and moved when it is whole.
+    # Written in a hidden directory, and moved when it is complete.
     with tempfile.TemporaryDirectory(prefix=".new-", dir=directory) as hidden:
         public, secret = map(Path, create_certificates(hidden, name))
         secret.chmod(0o600)
-        # ZeroMQ's library writes what is said of a key into the secret file only.
+        # ZeroMQ's library writes metadata into the secret file only.
         told = {"roles": roles, **patterns}
         facts = {each: ", ".join(told[each]) for each in _FACTS if each in told}
         _, own = load_certificate(secret)
@@ -136,9 +138,9 @@ def new_key(
 
 
 def renew(directory: Path, name: str) -> AllowedKey:
-    """Writes into a key's public file anew what Arrow Flight needs of it.
+    """Write the credentials for Arrow Flight into a key's public file again.
 
-    A file written by hand has nothing of it, and a certificate lasts for years, but not for ever.
+    A file written by hand lacks them, and certificates expire after years.
 
     Raises:
         ConfigError: there is no such key, or its secret is not here.
@@ -158,10 +160,10 @@ def renew(directory: Path, name: str) -> AllowedKey:
 
 
 def read_secret(file: str) -> KeyPair:
-    """A node's own key, from a file, or from an environment variable: ``env:NAME``.
+    """Read a node's own key from a file, or from an environment variable: ``env:NAME``.
 
     Raises:
-        ConfigError: it cannot be read, others can read it, or it is none.
+        ConfigError: it is invalid, cannot be read, or others can read it.
     """
     if file.startswith(FROM_ENVIRONMENT):
         return _from_environment(file)
@@ -197,7 +199,7 @@ def _from_environment(file: str) -> KeyPair:
     try:
         return KeyPair(zmq.curve_public(secret), secret)
     except (ValueError, zmq.ZMQError):
-        # Who mistakes this for where the secret itself is given shall not see it in a log.
+        # A secret given by mistake instead of its place must not appear in a log.
         shown = name if name.isidentifier() and len(name) < _SECRET_DIGITS else HIDDEN
         why = (
             f"environment variable {shown} must be the 40 characters behind secret-key in a file "
@@ -207,9 +209,9 @@ def _from_environment(file: str) -> KeyPair:
 
 
 def own_prefix(config: SecurityOptions) -> str:
-    """What the addresses of a node with these options begin with; empty without a key.
+    """Return the prefix of a node's addresses; empty without a key.
 
-    Raises what ``read_secret`` raises.
+    Raises the errors of ``read_secret``.
     """
     if not config.secret_key_file:
         return ""
@@ -217,10 +219,10 @@ def own_prefix(config: SecurityOptions) -> str:
 
 
 def read_public(path: Path) -> AllowedKey:
-    """A public key and what is said of it.
+    """Read a public key and its metadata.
 
     Raises:
-        ValueError: the file cannot be let count; it says why.
+        ValueError: the file is invalid; the text has the reason.
     """
     try:
         return parse_public(path.stem, path.read_bytes())
@@ -229,10 +231,10 @@ def read_public(path: Path) -> AllowedKey:
 
 
 def parse_public(name: str, octets: bytes) -> AllowedKey:
-    """The same of what is in its file.
+    """Parse the contents of a public file.
 
     Raises:
-        ValueError: it cannot be let count; it says why.
+        ValueError: they are invalid; the text has the reason.
     """
     try:
         text = octets.decode("utf-8-sig")
@@ -240,7 +242,7 @@ def parse_public(name: str, octets: bytes) -> AllowedKey:
         public = halves["public"].encode()
         if len(z85.decode(public)) != 32:
             raise ValueError
-    except (ValueError, KeyError, struct.error):  # what Z85 has not
+    except (ValueError, KeyError, struct.error):  # invalid Z85
         raise ValueError("holds no public key, or not a whole one") from None
     if "secret" in halves:
         raise ValueError(f"holds a secret key, which is for its owner alone: name it NAME{SECRET}")
@@ -257,10 +259,10 @@ def parse_public(name: str, octets: bytes) -> AllowedKey:
 
 
 def _told(text: str) -> dict[str, str]:
-    """What a public file says of its owner.
+    """Parse the metadata of a public file.
 
     Raises:
-        ValueError: there is a line that is not understood, and may be meant to take from him.
+        ValueError: a line is unknown, and might be meant to restrict the owner.
     """
     told: dict[str, str] = {}
     section = ""

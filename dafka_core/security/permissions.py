@@ -1,4 +1,4 @@
-"""What the owner of a key, or a user of the gateway for Kafka's clients, may do."""
+"""Permissions of a key's owner, or of a user of the gateway for Kafka's clients."""
 
 from __future__ import annotations
 
@@ -21,32 +21,33 @@ CONSUME: Final = "consume"
 ADMIN: Final = "admin"
 
 ROLES: Final = (TOWER, STORE, PRODUCE, CONSUME, ADMIN)
-"""What somebody may be."""
+"""Possible roles."""
 
 ALL_TOPICS: Final = ("*",)
 
 REPORTS: Final = {QUERIES_TOPIC: CONSUME, AUDIT_TOPIC: PRODUCE}
-"""Topics in which queries say what they do, and who may."""
+"""Topics with reports of queries, and the role that may write them."""
 
 SHARED_BY_STORES: Final = "6461666B61206B61666B61206C697374"
-"""An address that each store may use, in turn: of a partition that all stores append to.
+"""An address that all stores may use, in turn: of a partition that all of them append to.
 
-Every node judges by it, also one without the package that uses it: no extension can declare it."""
+Every node checks it, also one without the package that uses it: no extension can declare it."""
 
 PREFIX_DIGITS: Final = 12
-"""Hexadecimal digits of an address that are its owner's key's: the other 80 bits tell the addresses
-of one key apart.  A second key for these 48 bits can be found, but no directory lets in both."""
+"""Hexadecimal digits of an address that belong to its owner's key: the other 80 bits distinguish
+the addresses of one key.  A second key for these 48 bits can be found, but no directory accepts
+both."""
 
 
 @dataclass(frozen=True)
 class Permissions:
-    """What somebody may do, by roles, by patterns of topics, and by addresses.
+    """Permissions by roles, by patterns of topics, and by addresses.
 
     Args:
-        name: of the key or the user, for people.
-        produce: patterns of the topics that may be produced to, as in a shell; they count for
-            holders of the role alone, as those of ``consume`` do.
-        addresses: patterns of addresses that are its own beside those that begin with ``prefix``.
+        name: of the key or the user, for messages.
+        produce: shell patterns of the topics that may be produced to; only for holders of the role.
+            ``consume`` likewise.
+        addresses: patterns of own addresses beside those that begin with ``prefix``.
     """
 
     name: str
@@ -57,46 +58,46 @@ class Permissions:
     prefix: str = ""
 
     def may_produce(self, topic: str) -> bool:
-        """Whether it may publish records of a topic; a store publishes those that it has.
+        """Return True if it may publish records of a topic; a store publishes those that it has.
 
-        What stores tell each other by internal topics is theirs, whatever the patterns are.
+        Internal topics with messages between stores are theirs, whatever the patterns are.
         """
         if topic.startswith(INTERNAL):
             return self.is_store or self.is_admin or REPORTS.get(topic) in self.roles
         return self.is_store or (PRODUCE in self.roles and _any(self._produce, topic))
 
     def may_write(self, topic: str, partition: str) -> bool:
-        """Whether records of a partition may come from it.
+        """Return True if records of a partition may come from it.
 
-        Reports of queries go to partitions that are named after these, and may be anybody's.
+        Reports of queries go to partitions named after these, in any owner's addresses.
         """
         return self.may_produce(topic) and (topic in REPORTS or self.owns(partition))
 
     def may_consume(self, topic: str) -> bool:
-        """Whether it may have records of a topic, and know of them."""
+        """Return True if it may receive records of a topic, and know of them."""
         return self.is_store or (CONSUME in self.roles and _any(self._consume, topic))
 
     def may_know(self, topic: str) -> bool:
-        """Whether it may know which partitions of a topic there are, and how far they go."""
+        """Return True if it may know a topic's partitions and their ends."""
         return self.is_admin or self.may_consume(topic) or self.may_produce(topic)
 
     @property
     def knows_all(self) -> bool:
-        """Whether there is no topic that it may not know of."""
+        """Return True if it may know every topic."""
         return self.is_admin or self.is_store or (CONSUME in self.roles and "*" in self.consume)
 
     def is_own(self, address: str) -> bool:
-        """Whether a node of that address is its own."""
+        """Return True if a node with that address is its own."""
         is_made = bool(self.prefix) and address.startswith(self.prefix)
         is_shared = self.is_store and address == SHARED_BY_STORES
         return is_made or is_shared or _any(self._addresses, address)
 
     def made_own(self, address: str) -> str:
-        """An address that is made of what lasts, such that it is its own."""
+        """Return an own address derived from a permanent text."""
         return address if self.is_own(address) else self.prefix + address[len(self.prefix) :]
 
     def owns(self, address: str) -> bool:
-        """Whether records of a partition may come from it: it is its own, or it is a store.
+        """Return True if records of a partition may come from it: it is its own, or it is a store.
 
         A store forwards every partition.
         """
@@ -109,17 +110,17 @@ class Permissions:
 
     @property
     def is_tower(self) -> bool:
-        """Whether it may tell nodes of each other."""
+        """Return True if it may introduce nodes to each other."""
         return TOWER in self.roles
 
     @property
     def is_store(self) -> bool:
-        """Whether it may keep, acknowledge and forward the records of others."""
+        """Return True if it may keep, acknowledge and forward the records of others."""
         return STORE in self.roles
 
     @property
     def is_admin(self) -> bool:
-        """Whether it may delete, trim, and set rules."""
+        """Return True if it may delete, trim, and set rules."""
         return ADMIN in self.roles
 
     @cached_property
@@ -136,18 +137,18 @@ class Permissions:
 
 
 EVERYBODY: Final = Permissions("everybody", frozenset(ROLES), addresses=("*",))
-"""Who is not asked who he is, where there is no security."""
+"""The permissions of all nodes where there is no security."""
 
 NOBODY: Final = Permissions("(revoked)", frozenset())
 
 
 def refused(owner: Permissions, asked: str) -> NotAllowedError:
-    """What somebody is told who has asked for what he may not."""
+    """Return the error for an operation that is not permitted."""
     return NotAllowedError(escape(owner.name), told(owner), asked)
 
 
 def told(owner: Permissions) -> str:
-    """What a key's owner may do, in a few words."""
+    """Describe an owner's permissions in a few words."""
     patterns = {PRODUCE: owner.produce, CONSUME: owner.consume}
     roles = sorted(owner.roles, key=ROLES.index)
     words = [
@@ -160,15 +161,15 @@ def told(owner: Permissions) -> str:
 
 
 def address_prefix(public_key: bytes) -> str:
-    """What the addresses of a key's owner begin with: each node can tell whose an address is."""
+    """Return the prefix of a key's addresses: each node can tell whose an address is."""
     return sha256(public_key).hexdigest()[:PREFIX_DIGITS].upper()
 
 
 def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
-    """Roles from words, each of which may name several by commas; in the order of ``ROLES``.
+    """Parse roles from words with commas, in the order of ``ROLES``.
 
     Raises:
-        ValueError: a word is none, or there is none at all.
+        ValueError: a word is no role, or there is none at all.
     """
     named = {each.strip() for word in words for each in word.split(",")} - {""}
     for name in sorted(named.difference(ROLES)):
@@ -181,7 +182,7 @@ def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_patterns(words: Iterable[str]) -> tuple[str, ...]:
-    """Patterns from words, each of which may name several by commas."""
+    """Parse patterns from words, each of which may have several with commas."""
     return tuple(
         dict.fromkeys(p for word in words for each in word.split(",") if (p := each.strip()))
     )

@@ -1,4 +1,4 @@
-"""Throttles of what anybody can cause by the thousand: guessed passwords, and logs of refusals."""
+"""Throttles for guessed passwords, and for log messages about refusals."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Final
 from dafka_core.system.hosts import address_of, plain
 
 MOST_WRONG: Final = 10
-"""Wrong guesses of an address in a minute, after which none of it is looked at."""
+"""Wrong guesses of an address in a minute, after which its requests are refused."""
 
 MINUTE_S: Final = 60.0
 
 MAX_ADDRESSES: Final = 10_000
-"""Of which wrong guesses are counted; the one that was wrong first is forgotten."""
+"""Addresses with counted wrong guesses; the oldest one is dropped."""
 
 
 class Guesses:
-    """Counts what was wrong by the address that it came from.  For any thread."""
+    """Counts wrong guesses by the address that they came from.  Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wrong: dict[str, tuple[int, float]] = {}
 
     def are_refused(self, address: str) -> bool:
-        """Whether nothing that comes from there is looked at now, right or wrong."""
+        """Return True if requests from there are refused now, right or wrong."""
         with self._lock:
             return self._counted(guesser(address))[0] >= MOST_WRONG
 
     def add_wrong(self, address: str) -> int:
-        """Counts one; how many that were within a minute."""
+        """Count a wrong guess; return the number within the last minute."""
         whose = guesser(address)
         with self._lock:
             count, until = self._counted(whose)
@@ -48,7 +48,7 @@ class Guesses:
 
 
 def guesser(address: str) -> str:
-    """Of the newer protocol one user has as many addresses as it likes, of one network."""
+    """Return the network of an IPv6 address: one user may have all of its addresses."""
     found = address_of(address.partition("%")[0])
     if found is None or found.version == 4:
         return plain(address)
@@ -56,17 +56,17 @@ def guesser(address: str) -> str:
 
 
 SAY_AGAIN_S: Final = 60.0
-"""How often the same refusal is said."""
+"""Interval of the same message."""
 
 MOST_SAID: Final = 1_000
-"""Refusals that are said in that time; beyond these they are counted only."""
+"""Different messages in that time; further ones are only counted."""
 
 
 class LogThrottle:
     """Logs each message once a minute, and a limited number of them.  Thread-safe."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}  # in the order in which they end
+        self._until: dict[str, float] = {}  # in the order of their ends
         self._lock = threading.Lock()
 
     def is_new(self, what: str) -> bool:

@@ -1,4 +1,4 @@
-"""Who may ask over HTTP: by a token, which nobody guesses, and by a name of the machine's own."""
+"""Access over HTTP: by an unguessable token, and by a name of this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dafka_core.system.hosts import address_of, is_loopback
 
 MIN_CHARACTERS: Final = 16
 MAX_CHARACTERS: Final = 1_024
-"""Of a token.  One that is made here has 43, which stand for 256 bits."""
+"""Length limit of a token.  Generated ones have 43 characters, for 256 bits."""
 
 _TOKEN: Final = re.compile(rf"[!-~]{{{MIN_CHARACTERS},{MAX_CHARACTERS}}}")
 
@@ -29,7 +29,7 @@ _log: Final = logging.getLogger("dafka.security")
 
 
 class Answer(IntEnum):
-    """What becomes of a token, as HTTP says it."""
+    """The result for a token, as an HTTP status."""
 
     RIGHT = 200
     WRONG = 401
@@ -40,34 +40,34 @@ WHY: Final = {
     Answer.WRONG: "a token is needed: say 'Authorization: Bearer TOKEN'",
     Answer.TOO_MANY: f"{MOST_WRONG} wrong tokens came from this address within a minute: wait one",
 }
-"""What is told of the others."""
+"""Explanations of the refusals."""
 
 
 def new_token() -> str:
-    """One that nobody guesses."""
+    """Return an unguessable token."""
     return secrets.token_urlsafe(32)
 
 
 def write_token(path: Path) -> None:
-    """Makes a file with a new token, for its owner alone.
+    """Create a file with a new token, for its owner alone.
 
     Raises:
-        OSError: it is there already, or cannot be made.
+        OSError: it exists, or cannot be created.
     """
     with open_new(path, 0o600, replaces=False) as file:
         file.write(f"{new_token()}\n".encode())
 
 
 class Door:
-    """Lets in who says the token, and does not let anybody guess it.  For any thread.
+    """Admits requests with the token, and limits guessing.  Thread-safe.
 
     Args:
-        what: what is behind it, for the log.
+        what: the protected service, for the log.
         option: the option that named the file, for errors.
-        file: has the token, and is read again when it changes; without one a token is made.
+        file: has the token, and is reread when it changes; without a file a token is generated.
 
     Raises:
-        ConfigError: the file is none with a token, or others can read it.
+        ConfigError: the file has no token, or others can read it.
     """
 
     def __init__(self, what: str, option: str, file: str = "") -> None:
@@ -78,15 +78,15 @@ class Door:
         self._lock = threading.Lock()
         self._guesses = Guesses()
         self.wrong_count = 0
-        """How many wrong tokens have come."""
+        """Number of wrong tokens."""
         self.token = "" if file else new_token()
-        """What is to be said; nothing is while its file is wrong."""
+        """The valid token; empty while its file is invalid."""
         why = self._read()
         if why:
             raise ConfigError(option, file, why)
 
     def judge(self, said: str, address: str) -> Answer:
-        """Whether that is the token; ``address`` is who says it."""
+        """Judge a token from an address."""
         with self._lock:
             if self._guesses.are_refused(address):
                 return Answer.TOO_MANY
@@ -101,10 +101,10 @@ class Door:
         return Answer.WRONG
 
     def sign(self, text: str) -> str:
-        """What only who knows the token could have made of a text."""
+        """Sign a text with the token."""
         with self._lock:
             self._look()
-            key = self.token or secrets.token_urlsafe(32)  # while it is wrong nobody is let in
+            key = self.token or secrets.token_urlsafe(32)  # an invalid file admits nobody
         return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()
 
     def _is_right(self, said: str) -> bool:
@@ -143,17 +143,19 @@ class Door:
 
 
 def bearer(header: str) -> str | None:
-    """The token in a header ``Authorization``; None if there is none (RFC 6750)."""
+    """Return the token in a header ``Authorization``, if any (RFC 6750)."""
     kind, _, token = header.strip().partition(" ")
     return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
 def is_own_name(host: str, names: Collection[str], *, is_local: bool) -> bool:
-    """Whether a header ``Host`` names this machine; others point no IP address here.
+    """Return True if a header ``Host`` names this machine.
+
+    Other names may point to its IP address, too.
 
     Args:
-        names: names that are its own.
-        is_local: whether only this machine reaches the port.
+        names: its own names.
+        is_local: only this machine reaches the port.
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower()

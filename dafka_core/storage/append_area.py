@@ -1,21 +1,21 @@
-"""The append area: groups of small batches, until there are enough for blocks.
+"""The append area: groups of small batches, until they are large enough for blocks.
 
-LMDB writes whole pages, and those on the way to them: a small value for each of many partitions
-costs a page each.  So what an append has of small batches becomes one value, a group
-(``group.py``), in the table ``meta``:
+LMDB writes whole pages, and those on the path to them: a small value for each of many partitions
+costs a page each.  So the small batches of an append become one value, a group (``group.py``), in
+the table ``meta``:
 
     "group ", level, bucket, number  ->  group
     "trim of ", partition id         ->  offset below which it is trimmed, checksum
 
-An append writes its group at level 0.  Once those are many or large, the append that finds them so
-sorts them into the buckets of level 1, each of 64 partitions with neighbouring ids.  ``FAN_IN``
-groups of one bucket are merged into the narrower buckets of the next level, and from the last level
-into the table ``blocks``.  Each time, what follows each other of a partition becomes one block.  A
-block that is not small any more goes to that table at once; so does one that another one follows
-there, since it cannot grow.
+An append writes its group at level 0.  When those are many or large, the next append sorts them
+into the buckets of level 1, each of 64 partitions with adjacent ids.  ``FAN_IN`` groups of one
+bucket are merged into the narrower buckets of the next level, and from the last level into the
+table ``blocks``.  Each time, adjacent blocks of a partition become one block.  A block that is not
+small any more moves to that table at once; so does one that another block follows there, since it
+cannot grow.
 
-So a record is written once for each level, a bucket at a time is there twice, and groups have about
-one size, so that the pages of one that is gone have room for another.
+So a record is written once for each level, one bucket at a time exists twice, and groups have
+similar sizes, so that the pages of a deleted one have room for another.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 # One group: small blocks of many partitions, packed as one value.
 #
-#  header      magic, format version, checksum of what follows up to the blocks, number of blocks,
+#  header      magic, format version, checksum of the rest up to the blocks, number of blocks,
 #                 bytes of the whole group
 #  directory   partition id, first offset, records, bytes and checksum of each block, in this order
-#     blocks      as ``block.py`` has them, each at a multiple of 8 bytes
+#     blocks      as in ``block.py``, each at a multiple of 8 bytes
 #
-# Blocks of trickling records are of one size, so another group's page in the place of one of these
-# would hold whole blocks.  The directory knows its blocks by their checksums.
+# Trickling records make blocks of one size, so another group's page in the place of one of these
+# would contain whole blocks.  The directory identifies its blocks by their checksums.
 #
 # Everything is little endian.  Pure: no database, no clock.
 
@@ -63,7 +63,7 @@ DIRECTORY = np.dtype(
 
 
 class GroupedBlock(NamedTuple):
-    """A block of a group: whose it is, its first offset, its records, and the block itself."""
+    """A block of a group: its partition, first offset, records, and the packed block."""
 
     partition_id: int
     first: int
@@ -72,12 +72,12 @@ class GroupedBlock(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after its last record."""
+        """Return the offset after its last record."""
         return self.first + self.records
 
 
 def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
-    """The blocks as one value; they must ascend by partition and offset."""
+    """Pack blocks, ascending by partition and offset, as one value."""
     sizes = [len(block.packed) for block in blocks]
     rows = [(*block[:3], len(block.packed), peek_checksum(block.packed)) for block in blocks]
     directory = np.array(rows, DIRECTORY).tobytes()
@@ -94,12 +94,12 @@ def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
 
 
 class Group:
-    """A group over the buffer it was parsed from; nothing is copied.
+    """A group over the buffer it was parsed from, without copies.
 
-    What is in its blocks is not checked, only that each is the one that was packed.
+    The contents of its blocks are not checked, only that each is the packed one.
 
     Raises:
-        ValueError: the buffer does not hold a group; from methods, a block is another one.
+        ValueError: the buffer holds no group; from methods, a block is another one.
     """
 
     __slots__ = ("_blocks_at", "_buffer", "_directory")
@@ -121,7 +121,7 @@ class Group:
         self._directory = np.frombuffer(view, DIRECTORY, count, HEADER.size)
 
     def of_partition(self, partition_id: int) -> list[GroupedBlock]:
-        """A partition's blocks."""
+        """Return a partition's blocks."""
         ids, wanted = self._directory["id"], np.uint64(partition_id)
         start = int(ids.searchsorted(wanted))
         if start == len(ids) or ids[start] != wanted:
@@ -149,25 +149,26 @@ def _blocks_at(count: int) -> int:
 
 
 MOVED_BYTES = 64 << 10
-"""A block of so many is worth the page that its last octets do not fill, and its own place."""
+"""A block of this size justifies its own place and a partly filled last page."""
 
 APPENDED_GROUPS = 32
-"""A reader may have to look into each one for a record."""
+"""A reader may have to search each one for a record."""
 
 APPENDED_BYTES = 3 << 19
-"""More would be sorted in larger parts and written less often; but what is sorted is there twice,
-and the file does not shrink again."""
+"""More would be sorted in larger parts and written less often; but sorted data exists twice, and
+the file never shrinks."""
 
 FAN_IN = 8
-"""As ``merge_planner.GROWTH``: more groups to look into, or more writing."""
+"""As ``merge_planner.GROWTH``: more groups to search, or more writing."""
 
 MERGED_GROUPS = 2 * FAN_IN
-"""At a time, where more have piled up: a group may have 5 MB, and appends wait meanwhile."""
+"""Groups merged at a time if more have accumulated: one may have 5 MB, and appends wait meanwhile.
+"""
 
 WIDTHS = (2**64, 64, 8)
-"""How many ids a bucket of each level has.  What comes together in one has ``FAN_IN`` times as much
-of each partition as before, so the next has as many partitions less.  Part of the directory's
-format: readers look for a partition's groups by it."""
+"""The number of ids in a bucket of each level.  A merged bucket has ``FAN_IN`` times as much of
+each partition as before, so the next level's has as many fewer partitions.  Part of the directory's
+format: readers find a partition's groups by it."""
 
 _APPENDED = (0, 0)
 _GROUP = b"group "
@@ -175,15 +176,16 @@ _TRIMMED = b"trim of "
 _GROUP_KEY = struct.Struct(">6sBQQ")
 _ID = struct.Struct(">Q")
 
-Bucket = tuple[int, int]  # a level, and the ids of its partitions, divided by the level's width
+Bucket = tuple[int, int]  # a level, and its partitions' ids divided by the level's width
 Moved = tuple[int, MergeCandidate]  # a partition's id and its block, which is in the table now
 
 
 class AppendArea:
     """The area in one transaction of LMDB.
 
-    ``moved`` are the blocks that went to the table of blocks in this transaction, and ``due`` the
-    buckets that got a group in it and have enough to be merged.
+    ``moved`` are the blocks moved to the table of blocks in this transaction, and ``due`` the
+    buckets
+    that received a group in it and have enough to be merged.
     """
 
     def __init__(
@@ -202,10 +204,10 @@ class AppendArea:
     # -- reading ---------------------------------------------------------------------------------
 
     def find(self, partition_id: int, offset: int) -> list[GroupedBlock]:
-        """The block that holds a record, and those that follow it; none when the area does not.
+        """Return the block with a record and those after it; empty if the area has none.
 
         Raises:
-            ValueError: a group that may hold it is damaged, and no other one does.
+            ValueError: a group that may have it is damaged, and no other one has it.
         """
         found: list[GroupedBlock] = []
         blocks, damage = self._blocks_of(partition_id)
@@ -218,7 +220,7 @@ class AppendArea:
         return found
 
     def of_partition(self, partition_id: int) -> list[GroupedBlock]:
-        """A partition's blocks, by offset.
+        """Return a partition's blocks, by offset.
 
         Raises:
             ValueError: a group that may have some is damaged.
@@ -231,11 +233,11 @@ class AppendArea:
     # -- writing ---------------------------------------------------------------------------------
 
     def append(self, block: GroupedBlock) -> None:
-        """Takes a small block, behind all records of its partition; ``flush`` writes it."""
+        """Add a small block after all records of its partition; ``flush`` writes it."""
         self._pending.setdefault(block.partition_id, []).append(block)
 
     def flush(self) -> None:
-        """Writes what was appended as one group; sorts groups into buckets if there is enough."""
+        """Write the added blocks as one group; sort groups into buckets if large enough."""
         if not self._pending:
             return
         pending = [block for _, blocks in sorted(self._pending.items()) for block in blocks]
@@ -250,7 +252,7 @@ class AppendArea:
         self._replace(_APPENDED, keys, [*blocks, *pending])
 
     def merge(self, bucket: Bucket) -> None:
-        """Merges the groups of a bucket, if there are enough, into those of the next level."""
+        """Merge the groups of a bucket into those of the next level, if they are many enough."""
         keys, blocks = self._taken(self._slots(bucket), MERGED_GROUPS)
         if len(keys) >= FAN_IN:
             self._replace(bucket, keys, blocks)
@@ -258,12 +260,12 @@ class AppendArea:
             self.due.add(bucket)
 
     def trim(self, partition_id: int, before: int) -> None:
-        """Notes that a partition's records below ``before`` need not be written again."""
+        """Note that a partition's records below ``before`` need not be written again."""
         key, value = _TRIMMED + _ID.pack(partition_id), _ID.pack(before)
         self._txn.put(key, value + checksum(key, value), db=self._meta)
 
     def cut(self, partition_id: int, start: int) -> None:
-        """Takes out a partition's blocks that end behind ``start``; whoever calls has them.
+        """Remove a partition's blocks that end after ``start``; the caller has copies.
 
         Raises:
             ValueError: a group that may have some is damaged.
@@ -277,7 +279,7 @@ class AppendArea:
             del self._pending[partition_id]
         for level, width in enumerate(WIDTHS):
             slots = self._slots((level, partition_id // width))
-            # In memory of their own: each put changes pages.
+            # Copied: each put changes pages.
             for key, value in [(key, bytes(value)) for key, value in slots]:
                 blocks = [*Group(value)] if value else []
                 left = [*filter(stays, blocks)]
@@ -285,7 +287,7 @@ class AppendArea:
                     self._txn.put(key, bytes(pack_group(left)) if left else b"", db=self._meta)
 
     def _earliest(self, partition_id: int) -> int:
-        """As was noted; 0 if that is damaged, since what is merged is not there any more."""
+        """Return the noted offset; 0 if the note is damaged, since merged blocks may be deleted."""
         key = _TRIMMED + _ID.pack(partition_id)
         found = bytes(self._txn.get(key, db=self._meta) or b"")
         value = found[: _ID.size]
@@ -308,7 +310,7 @@ class AppendArea:
             self._put((level, number), pack_group(list(each)))
 
     def _merged(self, blocks: list[GroupedBlock]) -> list[GroupedBlock]:
-        """The blocks with neighbours made one, without those that were trimmed or moved."""
+        """Merge adjacent blocks, without those that were trimmed or moved."""
         blocks.sort(key=attrgetter("partition_id", "first"))
         left: list[GroupedBlock] = []
         for partition_id, of_partition in groupby(blocks, attrgetter("partition_id")):
@@ -334,7 +336,7 @@ class AppendArea:
     # -- keys and values -------------------------------------------------------------------------
 
     def _blocks_of(self, partition_id: int) -> tuple[list[GroupedBlock], ValueError | None]:
-        """A partition's blocks, by offset, and what is wrong where there may be more of them."""
+        """Return a partition's blocks, by offset, and an error if more of them may be missing."""
         found, damage = [*self._pending.get(partition_id, ())], None
         for level, width in enumerate(WIDTHS):
             for key, value in self._slots((level, partition_id // width)):
@@ -347,9 +349,9 @@ class AppendArea:
     def _taken(
         self, values: Iterable[tuple[bytes, memoryview]], most: int
     ) -> tuple[list[bytes], list[GroupedBlock]]:
-        """Keys and blocks of the first groups, in memory of their own: pages are about to change.
+        """Copy the keys and blocks of the first groups: pages are about to change.
 
-        A damaged group is left where it is, for readers to name it: appends go on.
+        A damaged group stays in its place, for readers to report it: appends continue.
         """
         keys: list[bytes] = []
         blocks: list[GroupedBlock] = []
@@ -369,10 +371,9 @@ class AppendArea:
             self.due.add(bucket)
 
     def _slots(self, bucket: Bucket) -> Iterator[tuple[bytes, memoryview]]:
-        """Keys and groups of a bucket, the group empty where one was taken from before another.
+        """Return keys and groups of a bucket; an empty group where one was removed before another.
 
-        Each is asked for by its key: in a damaged tree LMDB ends the process when it is asked for
-        whatever comes next.
+        Each is read by its key: in a damaged tree LMDB ends the process in ``next``.
         """
         for number in count():
             key = _GROUP_KEY.pack(_GROUP, *bucket, number)
@@ -396,7 +397,7 @@ def _stretches(blocks: Iterable[GroupedBlock]) -> Iterator[list[GroupedBlock]]:
 
 
 def _joined(stretch: list[GroupedBlock]) -> list[GroupedBlock]:
-    """Neighbours as one block; as they are when one is damaged, which a reader then finds."""
+    """Merge adjacent blocks; unchanged if one is damaged, which a reader then reports."""
     if len(stretch) == 1:
         return stretch
     try:

@@ -1,11 +1,11 @@
 """A backup of a store: one LMDB file and a manifest, complete or absent.
 
-    backup.mdb     the tables of a store's log (``log.py``); after an earlier backup only the blocks
-                   that are new since
-    backup.json    what it is of, and the file's size and checksum (xxh3, 128 bits)
+    backup.mdb     the tables of a store's log (``log.py``); after an earlier backup only newer
+                   blocks
+    backup.json    the backup's description, and the file's size and checksum (xxh3, 128 bits)
 
-It is made under another name, in the same place, and gets its own when all of it is on disk.  No
-store opens it: it is restored into a directory of its own.
+It is written under another name, in the same directory, and renamed when it is on disk.  No store
+opens it: it is restored into a directory of its own.
 """
 
 from __future__ import annotations
@@ -43,16 +43,14 @@ from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, transl
 from dafka_core.storage.tables import FoundBlock, Tables
 from dafka_core.system.files import OWNERS_ALONE, make_directory, move
 
-# What a backup takes of a log: all entries of its tables at one moment, or what is new in them.
+# The entries of a log that a backup copies: all at one moment, or the newer ones.
 #
-# A backup that goes on from an earlier one takes the tables of rows and of notes as they are,
-# since they are small, and of each partition the blocks with records that the earlier one does
-# not have in blocks of its own. Blocks change only by records that are added at their end, by
-# merging, which leaves the records what they were, and where records are set aside; then the
-# histories differ, and all blocks of the partition are taken.
+# An incremental backup copies the tables of rows and of notes completely, since they are small, and
+# of each partition the blocks with records that the earlier backup lacks. Blocks change only by
+# records added at their end, by merging, which preserves the records, and when records are set
+# aside; then the histories differ, and all blocks of the partition are copied.
 #
-# First comes an entry of no table that says of what the others are, and last one that says how many
-# there were.
+# The first entry belongs to no table and describes the others, and the last one has their number.
 
 
 META, PARTITIONS, BLOCKS, FACTS = range(4)
@@ -63,7 +61,7 @@ LAST_KEY: Final = b"last"
 
 
 class Entry(NamedTuple):
-    """An entry of a table; ``value`` is valid until the next one is asked for."""
+    """An entry of a table; ``value`` is valid until the next one is read."""
 
     table: int
     key: bytes
@@ -71,9 +69,9 @@ class Entry(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What an earlier backup has of a partition, by its id: blocks up to ``end``, all there are.
+    """An earlier backup's records of a partition, by its id: all blocks up to ``end``.
 
-    ``history`` stands for whose records those are.
+    ``history`` identifies the history of these records.
     """
 
     id: int
@@ -84,7 +82,7 @@ class Known(NamedTuple):
 def entries(
     tables: Tables, known: Mapping[int, Known], facts: Mapping[str, Any]
 ) -> Iterator[Entry]:
-    """What a backup takes; ``facts`` are added to the first entry.
+    """Yield the entries for a backup; ``facts`` are added to the first entry.
 
     Raises:
         StoreError: a row is damaged.
@@ -109,7 +107,7 @@ def entries(
 
 
 def known_of(tables: Tables) -> list[Known]:
-    """What a backup has of each partition, for the next one."""
+    """Return a backup's records of each partition, for the next one."""
     found = []
     for tp, row in tables.all_rows():
         grouped = [
@@ -121,15 +119,15 @@ def known_of(tables: Tables) -> list[Known]:
 
 
 def history_text(history: History) -> str:
-    """What stands for a history in a request."""
+    """Return the text that identifies a history in a request."""
     return xxhash.xxh3_64_hexdigest(b"".join(map(Epoch.packed, history)))
 
 
 def fact(entry: Entry) -> dict[str, Any]:
-    """What the first or the last entry says.
+    """Parse the first or the last entry.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the entry is another one.
     """
     found = json.loads(bytes(entry.value))
     if entry.table != FACTS or not isinstance(found, dict):
@@ -146,7 +144,7 @@ def _blocks_from(tables: Tables, partition_id: int, start: int) -> Iterator[Foun
     if last is not None and last.first < start:
         try:
             ends = last.first + peek_count(last.packed)
-        except ValueError:  # it is damaged, which the copy is to be, too
+        except ValueError:  # it is damaged, and so is its copy
             ends = LAST_OFFSET
         if ends > start:
             yield last
@@ -161,17 +159,17 @@ BACKUP_FILE: Final = "backup.mdb"
 VERSION: Final = 1
 
 TXN_BYTES: Final = 32 << 20
-"""What is written before a sync: LMDB keeps it in memory until then."""
+"""Bytes written before a sync: LMDB keeps them in memory until then."""
 
 _PIECE_BYTES: Final = 1 << 20
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup says of itself.
+    """A backup's description of itself.
 
-    ``previous`` is the id of the backup that it goes on from, and ``previous_at`` where that was,
-    seen from this one; both are empty if it is complete by itself.  ``whole`` are the ids of
-    partitions of which it has all blocks all the same.
+    ``previous`` is the id of the backup that it continues, and ``previous_at`` the path to that,
+    relative to this one; both are empty if it is complete.  ``whole`` are the ids of partitions of
+    which it has all blocks nevertheless.
     """
 
     v: int
@@ -189,10 +187,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backup:
-    """A backup that is there.
+    """An existing backup.
 
     Raises:
-        StoreError: there is none in the directory, or this program cannot read it.
+        StoreError: the directory has none, or this program cannot read it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -216,7 +214,7 @@ class Backup:
             raise StoreError(directory, why)
 
     def check_file(self) -> None:
-        """Raises StoreError if its file is not the one that was made."""
+        """Raise StoreError if its file is not the original one."""
         path = self.directory / BACKUP_FILE
         with translated(self.directory):
             found = _checksum(path), path.stat().st_size
@@ -225,10 +223,10 @@ class Backup:
             raise StoreError(self.directory, why)
 
     def chain(self) -> list[Self]:
-        """The backups that this one goes on from, the complete one first, and this one.
+        """Return the backups that this one continues, the complete one first, and this one.
 
         Raises:
-            StoreError: one is neither where it was nor beside the one that goes on from it.
+            StoreError: one is neither at its path nor beside the one that continues it.
         """
         found = [self]
         while found[0].manifest.previous:
@@ -236,13 +234,13 @@ class Backup:
         return found
 
     def known(self) -> list[Known]:
-        """What it, with those before it, has of each partition."""
+        """Return the records of each partition in it and its predecessors."""
         with self.reading() as tables:
             return known_of(tables)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Tables]:
-        """Its tables; those of blocks have only what is new since the backup before it."""
+        """Open its tables; those of blocks have only the difference to its predecessor."""
         with (
             _as_written(self.directory),
             _opened(self.directory / BACKUP_FILE, readonly=True) as opened,
@@ -251,7 +249,7 @@ class Backup:
             yield Tables(opened, txn)
 
     def previous(self) -> Self:
-        """The backup that this one goes on from; see ``chain``."""
+        """Return the backup that this one continues; see ``chain``."""
         wanted = self.manifest.previous
         above = self.directory.absolute().parent
         nearby = [self.directory / self.manifest.previous_at, *sorted(above.iterdir())]
@@ -270,11 +268,10 @@ class Backup:
 def write_backup(
     directory: Path, found: Iterable[Entry], *, store: str, dafka: str, previous: Backup | None
 ) -> Manifest:
-    """Makes a backup of what a store's log gives; the directory then has all of it, or is not.
+    """Write a backup from a log's entries; the directory is complete afterwards or does not exist.
 
     Raises:
-        StoreError: the directory has something in it, the disk is full, or what came is not a
-            log's.
+        StoreError: the directory is not empty, the disk is full, or the entries are no log's.
     """
     with made_whole(directory) as made, translated(directory):
         with _opened(made / BACKUP_FILE) as opened:
@@ -306,10 +303,10 @@ def write_backup(
 
 
 def restore_backup(chain: list[Backup], directory: Path, finish: Callable[[Path], None]) -> None:
-    """Makes a log's directory of a backup and those that it goes on from, and has it ``finish``ed.
+    """Create a log's directory from a chain of backups, and ``finish`` it.
 
     Raises:
-        StoreError: the directory has something in it, a backup is damaged, or the disk is full.
+        StoreError: the directory is not empty, a backup is damaged, or the disk is full.
     """
     for each in chain:
         each.check_file()
@@ -317,17 +314,17 @@ def restore_backup(chain: list[Backup], directory: Path, finish: Callable[[Path]
         with translated(directory):
             shutil.copyfile(chain[0].directory / BACKUP_FILE, made / DATA_FILE)
             with _opened(made / DATA_FILE) as opened:
-                for before, after in pairwise(chain):  # what is damaged each says by its own name
+                for before, after in pairwise(chain):  # each reports damage by its own name
                     _go_on(opened, before.known(), after)
         finish(made)
 
 
 @contextlib.contextmanager
 def made_whole(directory: Path) -> Iterator[Path]:
-    """A directory under another name, which becomes ``directory`` at the end, or is removed.
+    """Yield a temporary directory, which becomes ``directory`` at the end, or is removed.
 
     Raises:
-        StoreError: there is something in it, or it cannot be made.
+        StoreError: the directory is not empty, or it cannot be created.
     """
     directory = directory.absolute()
     made = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
@@ -343,7 +340,7 @@ def made_whole(directory: Path) -> Iterator[Path]:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                raise _taken(directory) from None  # somebody else has made it meanwhile
+                raise _taken(directory) from None  # another process has created it meanwhile
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
@@ -364,7 +361,7 @@ def _as_written(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(path: Path, *, readonly: bool = False) -> Iterator[Opened]:
-    """A file's tables.  Nobody else has it: there is no list of readers."""
+    """Open a file's tables without a list of readers: no other process has it."""
     size_bytes = path.stat().st_size if path.exists() else 0
     with (
         translated(path.parent),
@@ -381,7 +378,7 @@ def _opened(path: Path, *, readonly: bool = False) -> Iterator[Opened]:
 
 
 def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], int]:
-    """Writes entries; what the first one said, and how many there were."""
+    """Write entries; return the first one's facts, and the number of entries."""
     first = fact(next(found, Entry(META, b"", memoryview(b""))))
     if first["format"] > FORMAT:
         why = f"the store's log is of format {first['format']}: back it up with its own version"
@@ -398,7 +395,7 @@ def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], in
                 if entry.table == FACTS:
                     last = fact(entry)
                     continue
-                # In the order of their keys, but for the few that the empty file has already.
+                # In the order of their keys, except for the few that the empty file has already.
                 txn.put(entry.key, entry.value, db=tables[entry.table])
                 count, size_bytes = count + 1, size_bytes + len(entry.value) + 64
     if last["entries"] != count:
@@ -453,14 +450,14 @@ def _drop_given_up(tables: Tables, earliest: dict[int, int]) -> None:
         last = tables.last_block(partition_id, start)
         if last is not None:
             firsts = [*tables.firsts(partition_id, 0)]
-            # A block that ends below would be taken for the one that the next records follow.
+            # A block that ends below would count as the predecessor of the next records.
             is_held = last.first + _records(last) > start
             given_up = [each for each in firsts if each < last.first + (not is_held)]
             tables.delete_blocks(partition_id, given_up)
 
 
 def _records(found: FoundBlock) -> int:
-    """How many records a block says it has; very many if it is damaged, which will be found."""
+    """Return a block's number of records; a huge one if it is damaged, which is reported later."""
     try:
         return peek_count(found.packed)
     except ValueError:

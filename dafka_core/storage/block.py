@@ -1,20 +1,20 @@
 """One block: consecutive records of one partition in Arrow's layout, and its codecs.
 
     header      magic, format version, codec, checksum, record count, number of timestamp runs
-    runs        (record count, microseconds since the epoch UTC) as int64 pairs: when the
-                records were published, run-length encoded
-    offsets     count + 1 int32: where each value begins in the data, and where the last one ends
-    data        the values, one after the other
+    runs        (record count, microseconds since the epoch UTC) as int64 pairs: the records'
+                timestamps, run-length encoded
+    offsets     count + 1 int32: the position in the data where each value begins, and the end
+    data        the concatenated values
 
-In version 2, which a store makes of blocks that are cold, offsets and data are compressed together,
-and before them is the number of bytes that they open to (uint64).
+In version 2, written when blocks are cold, offsets and data are compressed together, preceded by
+their uncompressed size (uint64).
 
-Everything is little endian, and each part begins at a multiple of 8 bytes.  The checksum
-(xxh3, 64 bits) covers all that follows it; what precedes it is compared with constants.  So a
-block read is the block written, or is refused.  That of a compressed one is of what lies on disk,
-and is compared before anything is opened.
+Everything is little endian, and each part begins at a multiple of 8 bytes.  The checksum (xxh3, 64
+bits) covers everything after it; the part before it is compared with constants.  So a block read is
+the block written, or is refused.  The checksum of a compressed block covers its bytes on disk, and
+is compared before decompression.
 
-All of it is pure: no database, no clock.
+Pure: no database, no clock.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ import xxhash
 from dafka_core.model.records import times_between
 from dafka_core.model.values import Bytes, Longs, Values
 
-# The codecs of blocks, by the number that a block's header has.
+# The codecs of blocks, by the number in a block's header.
 #
-# Arrow brings them, and is loaded when one is needed: a store that compresses nothing, and serves
-# no Flight, starts without it.
+# Arrow provides them, and is loaded on demand: a store without compression and Flight starts
+# without it.
 
 
 PLAIN: Final = 0
@@ -41,22 +41,22 @@ NUMBERS: Final = {"zstd": 1, "lz4": 2}
 _ARROW: Final = {1: "zstd", 2: "lz4_raw"}
 
 MAX_BODY_BYTES: Final = (1 << 30) + (1 << 20)
-"""What a block opens to at most: the largest record has one of its own."""
+"""The largest uncompressed block: the largest record has one of its own."""
 
 
 def compress(number: int, body: Bytes) -> memoryview:
-    """The octets compressed."""
+    """Compress bytes."""
     import pyarrow as pa  # noqa: PLC0415
 
     made = pa.Codec(_ARROW[number]).compress(pa.py_buffer(body))
-    return memoryview(made).cast("B")[: made.size]  # there is more memory behind it
+    return memoryview(made).cast("B")[: made.size]  # the buffer is longer
 
 
 def decompress(number: int, body: Bytes, size_bytes: int) -> memoryview:
-    """The ``size_bytes`` octets that were compressed.
+    """Decompress to ``size_bytes`` bytes.
 
     Raises:
-        ValueError: they were not, or not by this codec, or there is no such codec.
+        ValueError: they were compressed by another codec or damaged, or the codec is unknown.
     """
     if number not in _ARROW:
         raise ValueError(f"it is compressed by codec {number}, which this program does not know")
@@ -83,10 +83,10 @@ ALIGNMENT = 8
 """Of each part of a block; Arrow and numpy read aligned numbers in place."""
 
 PIECE_BYTES = 256 << 10
-"""What is copied at a time, and then hashed: it stays in a core's own cache between the two."""
+"""Bytes copied at a time, and then hashed: they stay in a core's own cache between the two."""
 
 WORTH_SHARE = 0.9
-"""A block that compression makes hardly smaller is left as it is: to open it costs time."""
+"""A block whose compression saves less stays uncompressed: decompression costs time."""
 
 OFFSET = np.dtype("<i4")
 LONG = np.dtype("<i8")
@@ -94,12 +94,12 @@ RUN_BYTES = 2 * LONG.itemsize
 
 
 def aligned(size_bytes: int) -> int:
-    """The next multiple of ``ALIGNMENT``."""
+    """Return the next multiple of ``ALIGNMENT``."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def peek_count(packed: Bytes) -> int:
-    """How many records a packed block says it has; its checksum is not looked at.
+    """Return a packed block's record count, without checking its checksum.
 
     Raises:
         ValueError: it cannot be a block.
@@ -108,7 +108,7 @@ def peek_count(packed: Bytes) -> int:
 
 
 def peek_checksum(packed: Bytes) -> int:
-    """The checksum that a packed block says it has, which is not compared with its content.
+    """Return a packed block's checksum, without comparing it with the content.
 
     Raises:
         ValueError: it cannot be a block.
@@ -117,7 +117,7 @@ def peek_checksum(packed: Bytes) -> int:
 
 
 def peek_times(packed: Bytes) -> Longs:
-    """The ``times`` of a packed block; its checksum is not looked at.
+    """Return the ``times`` of a packed block, without checking its checksum.
 
     Raises:
         ValueError: it cannot be a block.
@@ -128,7 +128,7 @@ def peek_times(packed: Bytes) -> Longs:
 
 
 def plain_size(packed: Bytes) -> int:
-    """What a packed block takes when it is opened; if it is none, what it takes as it is."""
+    """Return a packed block's uncompressed size; if it is invalid, its present size."""
     view = memoryview(packed)
     try:
         head = _header(view)
@@ -141,7 +141,7 @@ def plain_size(packed: Bytes) -> int:
 
 
 class _Head(NamedTuple):
-    """A block's checksum, its records, its timestamp runs and its codec, as its header says."""
+    """The fields of a block's header: checksum, records, timestamp runs and codec."""
 
     checksum: int
     records: int
@@ -165,10 +165,10 @@ def _header(view: memoryview) -> _Head:
 
 
 def _times(view: memoryview, count: int, run_count: int) -> Longs:
-    """A block's runs of timestamps, which tell of ``count`` records, and each of some."""
+    """Return a block's runs of timestamps, which add up to ``count`` records."""
     if run_count and HEADER.size + run_count * RUN_BYTES <= len(view):
         runs = np.frombuffer(view, LONG, 2 * run_count, HEADER.size).reshape(-1, 2)
-        if run_count == 1:  # most blocks have one, and this is done for each block that is read
+        if run_count == 1:  # the most frequent case, for each block that is read
             fits = int(runs[0, 0]) == count
         else:
             counts = runs[:, 0]
@@ -182,12 +182,12 @@ class Block:
     """A block over the buffer it was parsed from; nothing is copied unless it is compressed.
 
     Attributes:
-        count: how many records it has.
-        offsets: where each value begins in ``data``, and where the last one ends.
+        count: the number of records.
+        offsets: the position in ``data`` where each value begins, and the end.
         times: pairs (record count, microseconds since the epoch UTC), of shape (n, 2).
-        codec: the number of its codec where it lies; 0 if it has none.
-        size_bytes: what it takes when it is opened.
-        head: how the whole block begins where it lies: no other block of the log does.
+        codec: the number of its codec on disk; 0 if uncompressed.
+        size_bytes: its uncompressed size.
+        head: its first bytes on disk, which are unique in the log.
     """
 
     __slots__ = ("_data", "codec", "count", "head", "offsets", "size_bytes", "times")
@@ -205,19 +205,19 @@ class Block:
 
     @classmethod
     def parse(cls, buffer: Bytes) -> Block:
-        """The block in ``buffer``, which must hold it exactly.
+        """Parse the block in ``buffer``, which must contain it exactly.
 
         Raises:
-            ValueError: with a sentence that says what is wrong with it.
+            ValueError: with a sentence about the damage.
         """
         view = memoryview(buffer)
         return cls._checked(view, xxhash.xxh3_64_intdigest(view[CHECKED_FROM:]))
 
     @classmethod
     def copied(cls, buffer: Bytes) -> Block:
-        """The same over memory of its own: nothing refers to ``buffer`` afterwards.
+        """Parse a copy of the block, which does not refer to ``buffer``.
 
-        It is copied and checked in one pass, so what is read from the map is read once.
+        It is copied and checked in one pass, so the map is read once.
 
         Raises:
             ValueError: see ``parse``.
@@ -227,17 +227,18 @@ class Block:
         source = np.frombuffer(buffer, np.uint8)
 
         def copy(piece: memoryview, at: int) -> None:
-            # By numpy, which lets other threads run meanwhile.
+            # By numpy, which releases the interpreter lock.
             np.copyto(np.frombuffer(piece, np.uint8), source[at : at + len(piece)])
 
         return cls.read(np.empty_like(source).data, copy)
 
     @classmethod
     def read(cls, buffer: Bytes, read_into: Callable[[memoryview, int], None]) -> Block:
-        """The block that ``read_into`` puts into a writable ``buffer``, in pieces.
+        """Parse a block that ``read_into`` reads into a writable ``buffer``, in pieces.
 
-        ``read_into`` is given a piece of the buffer and where that begins.  Each piece is checked
-        while it is in the processor's cache.
+        ``read_into`` receives a piece of the buffer and its position.  Each piece is checked while
+        it is in
+        the processor's cache.
 
         Raises:
             ValueError: see ``parse``.
@@ -262,7 +263,7 @@ class Block:
             raise ValueError(f"{len(view)} bytes cannot hold {count} records")
         block = cls(view, head, _times(view, count, run_count), body, data_at)
         offsets = block.offsets
-        # With one record, what is compared below says it.
+        # With one record, the comparison below suffices.
         ascending = count == 1 or bool((offsets[1:] >= offsets[:-1]).all())
         if offsets[0] != 0 or offsets[-1] != len(body) - data_at or not ascending:
             raise ValueError("its offsets do not fit its data")
@@ -270,12 +271,12 @@ class Block:
 
     @property
     def data(self) -> memoryview:
-        """The values, one after the other, without a copy."""
+        """Return the concatenated values, without a copy."""
         return self._data
 
     @property
     def values(self) -> Values:
-        """The values, over the same buffer."""
+        """Return the values, over the same buffer."""
         return Values.from_columns(self.offsets, self.data)
 
 
@@ -290,7 +291,7 @@ def _body(view: memoryview, head: _Head) -> memoryview:
 
 
 def compressed(packed: Bytes, codec: int) -> memoryview | None:
-    """A plain block compressed; None if that takes hardly less."""
+    """Compress a plain block; return None if that saves hardly anything."""
     view = memoryview(packed)
     _, count, run_count, _ = _header(view)
     at = HEADER.size + run_count * RUN_BYTES
@@ -309,26 +310,26 @@ def compressed(packed: Bytes, codec: int) -> memoryview | None:
 
 
 MAX_BLOCK_RECORDS = 65_536
-"""A block read is one Arrow batch, and from some ten thousand rows on Spark takes batches at its
-full speed; twice as many would only take more memory."""
+"""A block read is one Arrow batch, and from some ten thousand rows on Spark processes batches at
+its full speed; twice as many would only take more memory."""
 
 MAX_BLOCK_BYTES = 16 << 20
-"""A read checks whole blocks, so this bounds what reading one record costs, and what a reader has
-in hand at a time.  What Spark's worker does once for a batch finds the processor's caches emptied
-by the batch before it: with 1-kB values a query takes 3 % less time than with half as many bytes,
-and with twice as many no less."""
+"""A read checks whole blocks, so this bounds the cost of reading one record, and a reader's memory.
+Work that Spark's worker does once for each batch finds the processor's caches emptied by the batch
+before it: with 1-kB values a query takes 3 % less time than with half of this size, and with twice
+this size no less."""
 
 MAX_RECORD_BYTES = 1 << 30
 """Arrow's offsets are int32, so a value must stay below 2 GiB; this leaves a clear margin."""
 
 _SPARE_BYTES = HEADER.size + RUN_BYTES + 2 * ALIGNMENT
-"""What a block of one run costs at most beside the value and the offset of each record."""
+"""The largest overhead of a block of one run, beside the value and the offset of each record."""
 
 
 class BuiltBlock(NamedTuple):
-    """Values ``start`` to ``stop`` (exclusive) of those given, packed.
+    """A packed block with values ``start`` to ``stop`` (exclusive).
 
-    ``extends`` says whether the block begins with the records of the block it was to extend.
+    ``extends`` is true if the block begins with the records of the block it was to extend.
     """
 
     start: int
@@ -338,7 +339,7 @@ class BuiltBlock(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Values to become part of a block, as a ``Block`` has them: ``offsets`` may begin above 0."""
+    """Values for a part of a block, as in ``Block``: ``offsets`` may begin above 0."""
 
     times: Longs
     offsets: npt.NDArray[np.integer]
@@ -351,23 +352,23 @@ def build_blocks(
     extend: Block | None = None,
     into: bytearray | None = None,
 ) -> Iterator[BuiltBlock]:
-    """The values as blocks of at most ``MAX_BLOCK_BYTES`` and ``MAX_BLOCK_RECORDS``, in order.
+    """Pack values into blocks of at most ``MAX_BLOCK_BYTES`` and ``MAX_BLOCK_RECORDS``, in order.
 
     ``times`` are their timestamps.
 
-    As few blocks as that takes, of about one size, so that no small one is left over.  A value
-    that is too large has a block of its own.  The first block begins with the records of
-    ``extend``, when one is given and they fit.
+    The blocks are as few as possible, and similar in size, so that none is small.  A value that is
+    too large has a block of its own.  The first block begins with the records of ``extend``, if it
+    is given and they fit.
 
-    Each block that fits is made in ``into``, and valid until the next one is asked for then: memory
-    in use is much quicker than new memory.
+    Each block that fits is packed in ``into``, and valid until the next one is requested: memory in
+    use is much faster than new memory.
 
     Raises:
         ValueError: no value, or one above ``MAX_RECORD_BYTES``; before anything is packed.
     """
     ends, data = _checked_columns(values)
     costs = ends + OFFSET.itemsize * np.arange(len(ends))
-    if len(times) > 1:  # ``_SPARE_BYTES`` has the first one
+    if len(times) > 1:  # ``_SPARE_BYTES`` includes the first one
         costs[1:] += RUN_BYTES * np.repeat(np.arange(len(times)), times[:, 0])
     start = 0
     while start < len(values):
@@ -387,13 +388,13 @@ def build_blocks(
 
 
 def pack(values: Values, times: Longs) -> memoryview:
-    """Part of a block's records, and their times, as a block."""
+    """Pack records, and their times, as one block."""
     ends, data = values.columns()
     return _assembled([_Part(times, ends, data[int(ends[0]) : int(ends[-1])])], None)
 
 
 def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
-    """The records of all blocks as one block, in ``into`` when it has room there.
+    """Merge blocks into one, in ``into`` if it has room.
 
     Raises:
         ValueError: no block, or a result above ``MAX_BLOCK_BYTES`` or ``MAX_BLOCK_RECORDS``.

@@ -1,7 +1,7 @@
 """Compresses the cold blocks of a log, one at a time, beside appends and merging.
 
-A block is cold when its newest record is old.  So what is read while it comes in is not compressed,
-and neither is anything on its way to the disk.  Small blocks are left to merging.
+A block is cold when its newest record is old.  So neither new records nor anything on its way to
+the disk is compressed.  Small blocks are left to merging.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 
 LOOK_S: Final = 30.0
-"""How long after all partitions were looked at they are looked at again."""
+"""Interval between two scans of all partitions."""
 
 MOST_BYTES: Final = 64 << 20
-"""A larger block has one very large record, and is left as it is: compressing takes memory."""
+"""A larger block has one very large record, and stays uncompressed: compression takes memory."""
 
 
 class _Cold(NamedTuple):
-    """A cold block; ``packed`` is None if it is to be left as it is."""
+    """A cold block; ``packed`` is None if it stays uncompressed."""
 
     records: int
     head: bytes
@@ -46,13 +46,13 @@ class _Cold(NamedTuple):
 
 
 class BlockCompressor:
-    """Compresses what ``rules`` say, ``after_s`` seconds after a block's last record was written.
+    """Compresses by ``rules``, ``after_s`` seconds after a block's last record was written.
 
-    For one thread, which calls ``step`` again and again.
+    For one thread, which calls ``step`` repeatedly.
 
     Attributes:
-        blocks: how many blocks it has compressed.
-        before_bytes, after_bytes: what they took before, and take now.
+        blocks: number of compressed blocks.
+        before_bytes, after_bytes: their size before and after compression.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class BlockCompressor:
         self._now_us = now_us
         self._waiting: deque[tuple[TopicPartition, int]] = deque()
         self._looked_s = float("-inf")
-        # What was looked at and left as it is, by partition id; it is noted later, if at all.
+        # Blocks scanned and left uncompressed, by partition id; noted on disk later, if at all.
         self._marks: dict[int, int] = {}
 
     def step(self) -> bool:
-        """Compresses one block, or looks for one; False when there was nothing to do.
+        """Compress one block, or search for one; return False if there was nothing to do.
 
         Raises:
             ClosedError: the log is closed.
-            StoreError: a block is damaged (it is left alone from then on), or the disk cannot take
+            StoreError: a block is damaged (it is skipped from then on), or the disk cannot accept
                 it.
         """
         if not any(rule.codec != NONE for rule in self.rules):
@@ -103,7 +103,7 @@ class BlockCompressor:
                         self._waiting.append((tp, mark))
 
     def _compress(self, tp: TopicPartition, mark: int) -> int | None:
-        """Looks at the partition's next block; where that ends, or None if it has no cold one."""
+        """Examine the partition's next block; return its end, or None if it has no cold one."""
         number = NUMBERS.get(codec_of(tp.topic, self.rules), PLAIN)
         with self._env.reading() as tables:
             row = tables.visible_row(tp)
@@ -119,7 +119,7 @@ class BlockCompressor:
                 raise
             noted = tables.cold.of(row.id)
         if cold is None or found is None:
-            if mark > noted:  # of those that were left as they are
+            if mark > noted:  # after uncompressed ones
                 self._env.write(lambda tables: tables.cold.put(row.id, mark, compressed=False))
             return None
         first, end = found.first, found.first + cold.records
@@ -135,14 +135,14 @@ class BlockCompressor:
             return done
 
         if not self._env.write(write):
-            return mark  # it has become another one meanwhile
+            return mark  # it has changed meanwhile
         self.blocks += 1
         self.before_bytes += cold.plain_bytes
         self.after_bytes += len(packed)
         return end
 
     def _cold(self, number: int, packed: memoryview) -> _Cold | None:
-        """The block, if it is cold, compressed if that is worth it.
+        """Return the block, if it is cold, compressed if that is worthwhile.
 
         Raises:
             ValueError: it is damaged.
@@ -161,7 +161,7 @@ class BlockCompressor:
 def _next_block(
     tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
 ) -> FoundBlock | None:
-    """The first block of the table that has a record at ``offset`` or behind it."""
+    """Return the first block of the table with a record at or after ``offset``."""
     found = tables.last_block(row.id, offset)
     if found is not None:
         try:

@@ -1,4 +1,4 @@
-"""Reads records block by block; blocks are copied, checked, and kept for a while."""
+"""Reads records block by block; blocks are copied, checked, and cached."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ CACHE_BYTES = 4 * MAX_BLOCK_BYTES
 """Room for a few readers, each inside a block of its own."""
 
 LEAST_BYTES = 16 << 10
-"""A smaller block is read and checked sooner than it is found, and takes several times its size: a
+"""A smaller block is read and checked faster than it is found, and takes several times its size: a
 reader of very many partitions would fill memory with such."""
 
 
 class BlockCache:
-    """Blocks by key, at most ``CACHE_BYTES`` of them; the one used longest ago leaves first.
+    """Blocks by key, at most ``CACHE_BYTES`` of them; the least recently used one is dropped first.
 
-    A cached block never becomes wrong: under its key come only blocks that have the same records
-    and more of them, since appending and merging both only add at the end; a key says how often
-    records were set aside before.  Whether it is still there is asked of the table.
+    A cached block never becomes wrong: its key is reused only by blocks with the same records and
+    more, since appending and merging both only add at the end; the key includes how often records
+    were set aside.  The table shows if the block still exists.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class BlockCache:
         self._size_bytes = 0
 
     def get(self, key: bytes) -> Block | None:
-        """The block put under the key last, if it is still there."""
+        """Return the last block put under the key, if it is still cached."""
         with self._lock:
             block = self._blocks.get(key)
             if block is not None:
@@ -50,7 +50,7 @@ class BlockCache:
             return block
 
     def put(self, key: bytes, block: Block) -> None:
-        """Keeps the block, unless it is small, or larger than the whole cache."""
+        """Cache the block, unless it is small, or larger than the whole cache."""
         if not LEAST_BYTES <= block.size_bytes <= CACHE_BYTES:
             return
         with self._lock:
@@ -65,7 +65,7 @@ class BlockCache:
 
 
 class BlockReader:
-    """What any number of threads read of one directory.
+    """Reads blocks of one directory, for any number of threads.
 
     Raises:
         StoreError: from methods, a block is damaged (topic, partition and offset are named).
@@ -75,11 +75,11 @@ class BlockReader:
         self._env = env
         self._cache = BlockCache()
         self.asides = 0
-        """How often a record at an offset may have become another one; blocks in the cache are of
-        one of these times."""
+        """Number of times when a record at an offset may have been replaced; part of the keys
+                of cached blocks."""
 
     def batches(self, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
-        """The records from ``start`` up to ``end``, a block's at a time, read when asked for.
+        """Yield the records from ``start`` to ``end``, one block at a time, read on demand.
 
         Blocks of the append area, which are small, are read together.
         """
@@ -94,9 +94,9 @@ class BlockReader:
                 if history is None:
                     offset, end = max(start, row.earliest), min(end, row.end)
                 elif before(now, offset) != before(history, offset):
-                    return  # what has been handed out was set aside meanwhile
+                    return  # yielded records were set aside meanwhile
                 history = now
-                # Trimmed or set aside meanwhile; what has been handed out remains true.
+                # Trimmed or set aside meanwhile; records yielded before remain valid.
                 if not row.earliest <= offset < min(end, row.end):
                     return
                 found = self.batches_at(tables, tp, row, offset, end, asides)
@@ -129,7 +129,7 @@ class BlockReader:
     def _first(
         self, tables: Tables, wanted: PartitionInfo, asides: int, max_records: int, max_bytes: int
     ) -> RecordBatch | None:
-        """The first records of a range, of what lies together; None if the first is not held."""
+        """Return the first adjacent records of a range; None if the first is not held."""
         tp, start, end = wanted.tp, wanted.earliest, wanted.end
         row = tables.visible_row(tp)
         if row is None or not row.earliest <= start < min(end, row.end):
@@ -151,14 +151,13 @@ class BlockReader:
         end: int,
         asides: int,
     ) -> list[RecordBatch]:
-        """The records of the blocks that are found with ``offset``, of those before ``end``.
+        """Return the records before ``end`` of the blocks found with ``offset``.
 
-        ``row`` says that this one is held.  ``asides`` is what it was before ``tables`` looked at
-        the log.
+        ``row`` shows that this one is held.  ``asides`` is its value before ``tables`` was opened.
         """
         batches: list[RecordBatch] = []
         for found in tables.blocks_of(tp, row, offset):
-            # One in the cache may have fewer records than the one that has taken its place.
+            # A cached one may have fewer records than its successor.
             if found.first >= end or (batches and batches[-1].end < found.first):
                 break
             key = asides.to_bytes(8) + found.key

@@ -1,4 +1,4 @@
-"""Writing a batch's records as blocks behind the others of their partition, and merging them."""
+"""Writes a batch's records as blocks after the others of their partition, and merges them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from dafka_core.storage.rows import LAST_OFFSET, PartitionRow
 from dafka_core.storage.tables import Tables
 
 SMALL_BLOCK_BYTES = 64 << 10
-"""A last block below this is rewritten together with the next records; what a rewrite costs stays
-below what its fsync costs."""
+"""A last block below this size is rewritten together with the next records; the rewrite costs less
+than its fsync."""
 
 GROUPED_SHARE = 4
-"""A batch below this part of a small block, 16 KiB, is not worth a block and the pages that change
-for it: it goes to the append area."""
+"""A batch below this part of a small block, 16 KiB, does not justify a block and the pages that
+change for it: it goes to the append area."""
 
 
 def group_batch(tables: Tables, batch: RecordBatch, row: PartitionRow) -> bool:
-    """Gives a batch with its times, if it is small, to the append area; False when it is not.
+    """Add a small batch with its times to the append area; return False for a large one.
 
     Raises:
         ValueError: an empty batch.
@@ -58,10 +58,10 @@ def write_batch(
     floor: int,
     buffer: bytearray,
 ) -> list[MergeCandidate]:
-    """Writes a batch, with its times, as blocks, assembled in ``buffer`` as far as they fit.
+    """Write a batch, with its times, as blocks, assembled in ``buffer`` as far as they fit.
 
-    Returns the blocks written, after the one before them.  That one is extended if it is small
-    and does not begin below ``floor``.
+    Returns the written blocks, after their predecessor, which is extended if it is small and does
+    not begin below ``floor``.
 
     Raises:
         ValueError: an empty batch, or a record that is too large.
@@ -90,7 +90,7 @@ def write_batch(
 def _last(
     tables: Tables, batch: RecordBatch, row: PartitionRow, floor: int
 ) -> MergeCandidate | None:
-    """The block that a batch follows, unless that begins below ``floor`` or is in the area."""
+    """Return a batch's predecessor, unless that begins below ``floor`` or is in the area."""
     found = tables.last_block(row.id, LAST_OFFSET)
     if found is None or found.first < floor:
         return None
@@ -117,15 +117,15 @@ def _parsed(packed: memoryview, last: MergeCandidate) -> Block:
 
 
 SCAN_BLOCKS = 4096
-"""Blocks looked at in a step of the search that follows opening: a few milliseconds."""
+"""Blocks scanned in a step of the search after opening: a few milliseconds."""
 
 
 class BlockMerger:
-    """Merges as ``planner`` plans, and, to begin with, looks for blocks that it does not know yet.
+    """Merges by the plans of ``planner``, and first scans for blocks that it does not know yet.
 
-    Blocks are read, checked and assembled outside the write transaction, so that appends go on
-    meanwhile.  The write transaction then takes out the blocks and puts in the one made of them,
-    if they are still the same: a reader sees either, also after a kill.
+    Blocks are read, checked and assembled outside the write transaction, so that appends continue
+    meanwhile.  The write transaction then replaces them by the merged block, if they are unchanged:
+    a reader sees either, also after a kill.
     """
 
     def __init__(self, env: Environment, planner: MergePlanner) -> None:
@@ -138,12 +138,12 @@ class BlockMerger:
         self._buffer = bytearray()
 
     def step(self) -> bool:
-        """Does a little; False when there was nothing to do.
+        """Do a small step; return False if there was nothing to do.
 
         Raises:
             ClosedError: the log is closed.
-            StoreError: a block is damaged (it is left alone from then on), or the disk cannot
-                take it.
+            StoreError: a block is damaged (it is skipped from then on), or the disk cannot accept
+                it.
         """
         with self._lock:
             plan = self._planner.plan()
@@ -153,18 +153,18 @@ class BlockMerger:
             return self._merge_groups() or self._scan()
 
     def add_due(self, buckets: Iterable[Bucket]) -> None:
-        """Takes what of the append area has enough to be merged."""
+        """Queue buckets of the append area that have enough to be merged."""
         with self._due_lock:
             self._due.update(dict.fromkeys(buckets))
 
     @property
     def grouped(self) -> int:
-        """About how many small blocks ``step`` will merge in the append area."""
+        """Return the approximate number of small blocks to merge in the append area."""
         with self._due_lock:
             return sum(WIDTHS[level] * FAN_IN for level, _ in self._due)
 
     def _merge_groups(self) -> bool:
-        """Merges groups of one bucket of the append area; False when none has enough."""
+        """Merge groups of one bucket of the append area; return False if none has enough."""
         with self._due_lock:
             bucket = next(iter(self._due), None)
             if bucket is None:
@@ -178,7 +178,7 @@ class BlockMerger:
         try:
             area = self._env.write(work)
         except StoreError:
-            self.add_due([bucket])  # behind the others, which may have room
+            self.add_due([bucket])  # after the others, which may have room
             raise
         for partition_id, block in area.moved:
             self._planner.add(partition_id, block)
@@ -194,19 +194,19 @@ class BlockMerger:
             heads = {first: block.head for first, block in blocks.items()}
             merged = merge(list(blocks.values()), self._buffer)
             size_bytes = len(merged)
-            # What was cold enough to be compressed remains so, with what has joined it.
+            # Blocks cold enough for compression stay compressed, with those merged into them.
             codec = max(block.codec for block in blocks.values())
             merged = (compressed(merged, codec) if codec else None) or merged
             blocks.clear()  # they are valid inside the transaction only
         partition_id, planned = plan
-        # When they have changed meanwhile, the next step sees how.
+        # If they have changed meanwhile, the next step plans again.
         if self._env.write(lambda tables: tables.swap_blocks(partition_id, heads, merged)):
             first, end = planned[0].first, planned[-1].end
             self._planner.drop(partition_id, planned)
             self._planner.add(partition_id, MergeCandidate(first, end - first, size_bytes))
 
     def _read(self, tables: Tables, plan: MergePlan) -> dict[int, Block] | None:
-        """The planned blocks, by first offset; None, told to the planner, if they differ."""
+        """Return the planned blocks, by first offset; None after telling the planner of changes."""
         blocks: dict[int, Block] = {}
         found = []
         for planned in plan.blocks:
@@ -228,10 +228,10 @@ class BlockMerger:
         return None
 
     def _scan(self) -> bool:
-        """Looks for small blocks that were there when the log was opened; False when through.
+        """Search for small blocks of the time before opening; return False at the end.
 
-        The last block of a partition is no candidate: the next append makes it one, or extends
-        it.  What is staged becomes one when it is committed, and stays as it is until then.
+        The last block of a partition is no candidate: the next append makes it one, or extends it.
+        Staged blocks become candidates when they are committed.
         """
         if self._scanned is None:
             return False

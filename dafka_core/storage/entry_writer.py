@@ -1,8 +1,7 @@
-"""Doing what log entries say (``log_entries.py``), inside one write transaction of LMDB.
+"""Executes log entries (``log_entries.py``) inside one write transaction of LMDB.
 
-Other stores send transactions that are committed, in batches.  A batch that ends with its
-transaction is appended.  One that does not is staged, by the attempt ``REPLICA``, until the batch
-comes that does.
+Other stores send committed transactions, in batches.  A batch that ends with its transaction is
+appended.  Others are staged, by the attempt ``REPLICA``, until that batch arrives.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
 
 MAX_VERSION = 2**63 - 1
-"""Of transactions: a row has eight octets for it, and Spark numbers micro-batches with a Long."""
+"""Of transactions: a row has eight bytes for it, and Spark numbers micro-batches with a Long."""
 
 _NEW_ROW = PartitionRow(-1, 0, 0, rows.NEVER_US)
-"""Of a partition that is not known; it gets an id with its first records."""
+"""Of an unknown partition; it gets an id with its first records."""
 
 _Owner = tuple[bytes, Transaction]  # of staged records: their attempt and their transaction
 
@@ -56,10 +55,11 @@ _Owner = tuple[bytes, Transaction]  # of staged records: their attempt and their
 class EntryWriter:
     """Writes entries in one transaction of LMDB, in order; ``buffer`` is memory for blocks.
 
-    ``finish`` comes after the last of them.  ``finished`` are blocks that may be merged then, each
-    after its partition's id, and ``due`` what of the append area may be.  ``ahead_us`` says by
-    how much records of a partition, stamped after ``latest_us``, were ahead of ``now_us``;
-    ``oldest_us`` is the least timestamp of all that batches end with.
+    ``finish`` follows the last of them.  Afterwards ``finished`` are blocks that may be merged,
+    each
+    after its partition's id, and ``due`` such buckets of the append area.  ``ahead_us`` has by how
+    much records of a partition, stamped after ``latest_us``, were ahead of ``now_us``;
+    ``oldest_us`` is the least timestamp of all last records of batches.
     """
 
     def __init__(self, tables: Tables, now_us: int, buffer: bytearray, latest_us: int = 0) -> None:
@@ -72,11 +72,11 @@ class EntryWriter:
         self.oldest_us = ANY_US
 
     def apply(self, entry: LogEntry) -> DafkaError | None:
-        """Does what an entry says; or nothing, and says why.
+        """Execute an entry; or do nothing, and return the error.
 
         Raises:
             OffsetConflictError: a batch without a transaction is not at its partition's end.
-            ValueError: what can be no entry.
+            ValueError: the entry is invalid.
         """
         match entry:
             case RecordBatch():
@@ -105,13 +105,13 @@ class EntryWriter:
         return None
 
     def finish(self) -> None:
-        """Writes the small batches of all entries."""
+        """Write the small batches of all entries."""
         self._tables.area.flush()
         self.finished += self._tables.area.moved
         self.due = self._tables.area.due
 
     def discard_stale(self, before_us: int, *, replicas: bool) -> int:
-        """Discards what is staged where nothing was added since a time; of how many partitions."""
+        """Discard staged records without additions since a time; return the partition count."""
         count = 0
         for tp in self._tables.staged_partitions():
             staged = self._row(tp).staged
@@ -129,8 +129,8 @@ class EntryWriter:
         if batch.offset == row.end:
             row = self._without_staged(row)
         elif staged and (batch.offset, REPLICA) == (staged.end, staged.attempt):
-            # The other store sends transactions older than its last one as records without one:
-            # so what is staged here is whole.
+            # The other store sends transactions older than its last one as plain records: so the
+            # staged one here is complete.
             row = self._finish_staged(row)
             if batch.end >= staged.transaction.end:
                 row = row.with_transaction(staged.transaction)
@@ -173,7 +173,7 @@ class EntryWriter:
             return FencedError(*batch.tp, entry.attempt)
         if own is None or batch.offset != own.end:
             if own is None and batch.offset > row.end:
-                # Only staged records can have been there, and they are there no more.
+                # Only staged records can have been there, and they are gone.
                 return FencedError(*batch.tp, entry.attempt)
             if batch.offset != row.end:
                 end = own.end if own else row.end
@@ -223,7 +223,7 @@ class EntryWriter:
             row = row._replace(id=self._tables.new_id())
         else:
             row = AsideArea(self._tables).take(tp, row, row.earliest)
-            # What was trimmed of its first block is left, which the next records do not follow.
+            # The trimmed rest of its first block remains, which the next records do not follow.
             self._tables.delete_blocks(row.id, list(self._tables.firsts(row.id, 0)))
         row = self._tables.lives.replace(tp, row, history)
         row = row._replace(earliest=start, end=start, last_transaction=transaction)
@@ -249,7 +249,7 @@ class EntryWriter:
         return self._tables.row(tp) or _NEW_ROW
 
     def _put(self, batch: RecordBatch, row: PartitionRow, owner: _Owner | None = None) -> None:
-        """Stages a batch for an owner; or appends it for readers, where nothing is staged."""
+        """Stage a batch for an owner; or append it for readers, where nothing is staged."""
         if row.id < 0:
             row = row._replace(id=self._tables.new_id())
         row = self._with_epoch(batch.tp, row, batch.epoch)
@@ -268,7 +268,7 @@ class EntryWriter:
         self._tables.put_row(batch.tp, row)
 
     def _stamped(self, batch: RecordBatch, last_us: int) -> RecordBatch:
-        """The batch with the times under which it is kept, after a record of ``last_us``."""
+        """Return the batch with its final times, after a record of ``last_us``."""
         if batch.times is not None and len(batch.times):
             newest_us = int(batch.times[:, 1].max())
             self.oldest_us = min(self.oldest_us, newest_us)
@@ -280,20 +280,20 @@ class EntryWriter:
     def _with_epoch(
         self, tp: TopicPartition, row: PartitionRow, epoch: Epoch | None
     ) -> PartitionRow:
-        """The row when its next records are of an epoch; those without have that of the last."""
+        """Return the row for records of an epoch; those without one continue the last."""
         if epoch is None or epoch == row.epoch:
             return row
         return self._tables.lives.begin(tp, row, epoch)
 
     def _without_staged(self, row: PartitionRow) -> PartitionRow:
-        """The row with nothing staged; it is not written yet."""
+        """Return the row without staged records, unwritten."""
         if row.staged is None:
             return row
         self._tables.delete_staged(row)
         return row._replace(staged=None)
 
     def _finish_staged(self, row: PartitionRow) -> PartitionRow:
-        """The row when readers see what is staged, whose blocks may be merged from now on."""
+        """Return the row with its staged records visible; their blocks may be merged then."""
         assert row.staged is not None
         last = self._tables.last_block(row.id, row.end - 1) if row.end else None
         start = last.first if last else row.end
@@ -303,7 +303,7 @@ class EntryWriter:
 
 
 def _committed(transaction: StagedTransaction, row: PartitionRow) -> PartitionRow | DafkaError:
-    """A partition's row when a transaction is committed; or why it cannot be."""
+    """Return a partition's row after a commit; or the error."""
     topic, partition, _, start, end, version = transaction
     attempt = attempt_octets(transaction.attempt)
     _check_version(version)

@@ -4,9 +4,9 @@ LMDB maps the whole file, and a read transaction sees it as it was when the tran
 map has its full size from the beginning: growing would move it, which LMDB forbids while any
 transaction is open (``mdb_env_set_mapsize``).
 
-Only the process that writes a directory opens it with LMDB, whose list of readers knows those of
-other processes by their ids: these say nothing in another container, and nothing is known of one
-that may not write to the list.  Other processes read by lease (``leases.py``).
+Only the process that writes a directory opens it with LMDB, whose list of readers identifies those
+of other processes by their ids: these mean nothing in another container, and readers without write
+permission cannot register.  Other processes read by lease (``leases.py``).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ T = TypeVar("T")
 
 
 class Space(NamedTuple):
-    """What a directory's file takes, and what readers keep of it.
+    """The size of a directory's file, and the part that readers pin.
 
-    The file does not shrink: ``free_bytes`` of ``file_bytes`` hold nothing, and later records go
-    there.  While there are leases, some of that cannot be used again yet.
+    The file does not shrink: ``free_bytes`` of ``file_bytes`` are free for later records.  During
+    leases some of that cannot be used again yet.
     """
 
     file_bytes: int
@@ -55,13 +55,13 @@ class Space(NamedTuple):
 
 
 class Environment:
-    """One directory.  Any number of threads may read; LMDB has writers take turns.
+    """One directory.  Any number of threads may read; LMDB serialises writers.
 
     Its methods raise ClosedError after ``close``, and StoreError when LMDB or the disk fails.
 
     Attributes:
-        changes: which partitions have changed since it was opened.
-        syncs: how long the disk took each time to have what was written.
+        changes: partitions changed since opening.
+        syncs: durations of syncs.
     """
 
     def __init__(self, directory: Path, *, map_size_bytes: int) -> None:
@@ -72,7 +72,7 @@ class Environment:
         self._uses = 0
         self._written_bytes = 0
         with contextlib.ExitStack() as opening:
-            # A file closes when it is collected, so that a dropped log locks nobody out.
+            # A file closes when it is collected, so that a dropped log locks no other out.
             self._lock = FileIO(lock_writer(directory))
             opening.callback(self._lock.close)
             self._leases = LeaseTable(directory)
@@ -80,7 +80,7 @@ class Environment:
             opened = open_environment(directory, map_size_bytes=map_size_bytes)
             opening.callback(opened.env.close)
             opening.callback(self._leases.end_all)
-            # From the root on: the process may change its working directory.
+            # Absolute: the process may change its working directory.
             self._path = directory.absolute()
             with translated(directory):
                 self._files = files_at(self._path)
@@ -90,7 +90,7 @@ class Environment:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Tables]:
-        """The tables in a read transaction.  What they hand out is valid only inside: copy it.
+        """Open the tables in a read transaction.  Their results are valid only inside: copy them.
 
         A thread must not open a second one inside the first.
         """
@@ -98,7 +98,7 @@ class Environment:
             yield Tables(opened, txn)
 
     def write(self, work: Callable[[Tables], T]) -> T:
-        """What ``work`` returns, after all that it wrote is on disk; or none of it is."""
+        """Return the result of ``work`` after its writes are on disk; or none of them is."""
         with self._using() as opened:
             self._leases.end_due(self._written_bytes)
             with opened.env.begin(write=True, buffers=True) as txn:
@@ -113,9 +113,9 @@ class Environment:
             return done
 
     def lease(self, work: Callable[[Tables, FilePositions], T]) -> tuple[T, Lease | None]:
-        """What ``work`` returns of a moment of the log, and a lease of what it saw.
+        """Return the result of ``work`` for a moment of the log, and a lease of its pages.
 
-        None if there are as many leases as there may be.
+        None if there are too many leases.
         """
         with self._using() as opened:
             txn = opened.env.begin(buffers=True)
@@ -130,12 +130,12 @@ class Environment:
             return found, lease
 
     def end_lease(self, lease_id: str) -> None:
-        """Ends a lease, if it has not ended yet."""
+        """End a lease, if it has not ended yet."""
         with self._using():
             self._leases.end(lease_id)
 
     def space(self) -> Space:
-        """What the file takes, and what readers keep of it."""
+        """Return the size of the file, and the part that readers pin."""
         with self._using() as opened:
             file_bytes = (opened.env.info()["last_pgno"] + 1) * opened.env.stat()["psize"]
             self._leases.end_due(self._written_bytes)
@@ -146,20 +146,20 @@ class Environment:
             return Space(file_bytes, free_bytes, len(ages_s), max(ages_s, default=0.0))
 
     def check_open(self) -> None:
-        """Raises ClosedError after ``close``."""
+        """Raise ClosedError after ``close``."""
         if self._opened is None:
             raise ClosedError("store's log")
 
     def check_readable(self) -> None:
-        """Raises StoreError if a write has failed halfway, after which LMDB reads nothing more."""
+        """Raise StoreError if a write has failed halfway, after which LMDB reads nothing more."""
         with self._using() as opened, contextlib.suppress(lmdb.ReadersFullError):
             opened.env.begin().abort()
 
     def check_in_place(self) -> None:
-        """Raises StoreError if the files at its path are not those that it has open for writing.
+        """Raise StoreError if the files at its path are not those that it has open for writing.
 
-        A system goes on writing files without a name, and drops them when they are closed.  The
-        lock goes with them: a second store may have begun at the path.
+        A system continues to write unlinked files, and drops them when they are closed.  The lock
+        goes with them: a second store may have begun at the path.
         """
         why = ""
         try:
@@ -176,7 +176,7 @@ class Environment:
         )
 
     def close(self) -> None:
-        """Waits for transactions to end, ends leases, then closes; a second call does nothing."""
+        """Wait for transactions to end, end leases, then close.  Idempotent."""
         with self._changed:
             opened, self._opened = self._opened, None
             self._changed.wait_for(lambda: self._uses == 0)
@@ -184,7 +184,7 @@ class Environment:
             self._closing.close()
 
     def release_lock(self) -> None:
-        """Closes the descriptor that holds the directory for writing.
+        """Close the descriptor that holds the directory for writing.
 
         The lock lasts until every copy of the descriptor is closed: in a forked child this leaves
         it to the parent.
@@ -193,7 +193,7 @@ class Environment:
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[Opened]:
-        """What is open, which is not closed inside."""
+        """Return the open environment, which is not closed inside."""
         with self._changed:
             opened = self._opened
             if opened is None:

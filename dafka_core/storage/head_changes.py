@@ -1,7 +1,7 @@
-"""Which partitions have changed lately, for those who wait for that.
+"""Recently changed partitions, for watchers.
 
-A watcher names the change that it has heard of last, and is woken by the writer.  So nobody looks
-at the tables while nothing happens, and nobody at partitions in which nothing has happened.
+A watcher names the last change that it knows, and the writer wakes it.  So an idle log costs
+nothing, and unchanged partitions are never examined.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ MAX_KEPT: Final = 10_000
 """Partitions whose last change is remembered: as many as one answer names."""
 
 Topics = frozenset[str] | None
-"""Those that a watcher asks about; None for all."""
+"""The topics of a watcher; None for all."""
 
 
 class Woken(Protocol):
-    """What a watcher is woken by: a ``threading.Event``, or whatever else is set."""
+    """A ``threading.Event``, or another object to set."""
 
     def set(self) -> None:
-        """There is a change.  Called in the writer's thread, which must not be kept waiting."""
+        """Signal a change.  Called in the writer's thread, which must not be kept waiting."""
 
 
 class HeadChanges:
-    """The order in which partitions were written, trimmed or cut last.  Thread-safe.
+    """The order in which partitions were last written, trimmed or cut.  Thread-safe.
 
     Attributes:
         number: of the last change; 0 when the log was opened.
@@ -39,14 +39,14 @@ class HeadChanges:
         self.number = 0
         self._lock = threading.Lock()
         self._numbers = OrderedDict[TopicPartition, int]()  # the last change of each, in order
-        self._forgotten = 0  # of changes up to this one not all are remembered
+        self._forgotten = 0  # up to this one, not all changes are remembered
         self._watchers: dict[Woken, Topics] = {}
 
     def add(self, changed: Collection[TopicPartition], *, wakes: bool = True) -> None:
-        """Notes partitions whose change readers see from now on, and wakes who waits for one.
+        """Note partitions whose change is visible from now on, and wake their watchers.
 
-        Partitions that change together are noted before, too, when readers are about to see it, and
-        wake nobody: else who sees it just then could be told of one of them alone.
+        Partitions that change together are also noted shortly before they become visible, waking no
+        watcher: otherwise a reader at that moment could learn of only one of them.
         """
         if not changed:
             return
@@ -64,23 +64,23 @@ class HeadChanges:
                         woken.set()
 
     def since(self, number: int, topics: Topics) -> list[TopicPartition] | None:
-        """The partitions that have changed after a change; None where that is not known any more.
+        """Return the partitions changed after a change; None if that is forgotten.
 
-        Some may be as they were: with records that are staged, for instance.
+        Some may be unchanged for readers: with staged records, for instance.
         """
         with self._lock:
             return self._since(number, topics)
 
     @contextlib.contextmanager
     def watching(self, number: int, topics: Topics) -> Iterator[threading.Event]:
-        """What is set as soon as ``since`` has something to say."""
+        """Return an event that is set as soon as ``since`` has a result."""
         woken = threading.Event()
         with self.waking(woken, number, topics):
             yield woken
 
     @contextlib.contextmanager
     def waking(self, woken: Woken, number: int, topics: Topics) -> Iterator[None]:
-        """The same, of what the caller has: it is set at each change, until this ends."""
+        """Set the caller's object at each change, until this ends."""
         with self._lock:
             if self._since(number, topics) != []:
                 woken.set()

@@ -1,22 +1,22 @@
-"""Leases: a store's word that some pages of its file are not used again yet.
+"""Leases: a store's promise not to reuse some pages of its file yet.
 
-Who reads a store's file beside it must know that what it has read is what was meant, although LMDB
-uses the pages of merged and trimmed blocks again.  LMDB's own way, a list of readers by process id,
-fails where readers cannot write to the directory, or where processes of two containers have one
-id; and a reader that stands still keeps its pages for ever.  So the store reads in the reader's
-place: a lease is a read transaction in the store's own process, and LMDB uses none of the pages
-that it sees until the store ends it.
+A process that reads a store's file beside it must know that it has read the intended pages,
+although LMDB reuses the pages of merged and trimmed blocks.  LMDB's own way, a list of readers by
+process id, fails if readers cannot write to the directory, or if processes of two containers have
+one id; and a stopped reader would pin its pages for ever.  So the store reads in the reader's
+place: a lease is a read transaction in the store's own process, and LMDB reuses none of its pages
+until the store ends it.
 
 The reader learns of the end from the file ``leases``, where each lease has its random id in a slot
-of its own.  The order of things makes that safe, without clocks and without process ids:
+of its own.  This order is safe, without clocks and without process ids:
 
     store:    writes zeros to the slot; ends the transaction; only then may a write use the pages
     reader:   copies from the pages; then reads the slot, and drops the copy unless its id is there
 
-A copy that contains anything of a page's next life was thus made after the slot was cleared, so
-the reader cannot find its id when it looks afterwards.  A store that was killed ends no lease, but
-nothing is written either until the next one opens the directory, which first clears all slots in
-this same file.  A reader that sees another directory, such as a copy, does not find its id there.
+A copy with anything of a page's next life was thus made after the slot was cleared, so the reader
+does not find its id afterwards.  A killed store ends no lease, but nothing is written either until
+the next one opens the directory, which first clears all slots in this same file.  A reader that
+sees another directory, such as a copy, does not find its id there.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ LEASE_FILE: Final = "leases"
 ID_BYTES: Final = 16
 
 MAX_LEASES: Final = 256
-"""At one time: a task holds one, and LMDB has 1,024 read transactions for everything."""
+"""Leases at one time: a task holds one, and LMDB has 1,024 read transactions for everything."""
 
 FRESH_S: Final = 1.0
-"""How long a lease holds for sure where there are as many as may be: the oldest makes room then, so
-that who takes leases and gives none back shuts nobody out."""
+"""The guaranteed duration of a lease if there are too many: the oldest makes room then, so that a
+client which never returns leases locks no other out."""
 
 LEASE_S: Final = 10.0
-"""How long a lease holds for sure where space is not short.  A reader has what one lease covers in
-less than a second, unless it waits for others, and takes the next one then."""
+"""The guaranteed duration of a lease if space is not short.  A reader copies the pages of one lease
+in less than a second, unless it is slowed down, and takes the next one then."""
 
 LEASE_WRITTEN_BYTES: Final = 256 << 20
-"""How much the store may write during a lease: the most that readers cost it in space, however many
-follow each other.  All that was free when the oldest of them began can be used again."""
+"""Bytes that the store may write during a lease: the most space that readers cost, however many
+follow each other.  Everything free when the oldest of them began can be used again."""
 
 
 class Lease(NamedTuple):
-    """What a reader is told: a random id, as hexadecimal digits, and where it lies in the file."""
+    """A lease for a reader: a random id, as hexadecimal digits, and its position in the file."""
 
     id: str
     slot: int
 
 
 class BlockPlace(NamedTuple):
-    """A block's first offset, and where in the file it lies."""
+    """A block's first offset, and its position in the file."""
 
     first: int
     position: int
@@ -74,9 +74,9 @@ class BlockPlace(NamedTuple):
 
 
 class LeasedBlocks(NamedTuple):
-    """Blocks to be read from the file; without a lease there are too many already.
+    """Blocks to read from the file; without a lease, if there are too many.
 
-    ``held`` is what there is of the partition, ``history`` whose records these are.
+    ``held`` are the available offsets of the partition, with the ``history`` of these records.
     """
 
     held: PartitionInfo | None
@@ -105,7 +105,7 @@ class LeaseTable:
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}  # by slot, the oldest first
         try:
-            # Never a new file in its place: readers of the store before have this one open.
+            # Never a new file in its place: readers of a previous process have this one open.
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._fd = os.open(directory / LEASE_FILE, flags, mode_within(directory))
             self._closing = weakref.finalize(self, os.close, self._fd)  # also if it is dropped
@@ -114,9 +114,9 @@ class LeaseTable:
             raise StoreError(directory, f"file {LEASE_FILE}: {error.strerror}") from error
 
     def grant(self, txn: lmdb.Transaction[memoryview], written_bytes: int) -> Lease | None:
-        """Takes over a read transaction, which ends with the lease; None if there are too many.
+        """Take over a read transaction, which ends with the lease; return None beyond the limit.
 
-        ``written_bytes`` is how much the store has written until now.
+        ``written_bytes`` is the store's total so far.
         """
         with self._lock:
             now_s = self._clock()
@@ -132,14 +132,14 @@ class LeaseTable:
             return Lease(lease_id.hex(), slot)
 
     def end(self, lease_id: str) -> None:
-        """Ends a lease that is not needed any more, if it has not ended yet."""
+        """End a lease that is not needed any more, if it has not ended yet."""
         with self._lock:
             self._end(lambda held: held.id == lease_id)
 
     def end_due(self, written_bytes: int) -> None:
-        """Ends those that are too old, or during which the store has written too much.
+        """End leases that are too old, or during which the store has written too much.
 
-        Before each write: until there is one, a lease costs nothing.
+        Before each write: until then, a lease costs nothing.
         """
         with self._lock:
             begun_s = self._clock() - LEASE_S
@@ -147,18 +147,18 @@ class LeaseTable:
             self._end(lambda held: held.begun_s < begun_s or held.written_bytes < least_bytes)
 
     def ages_s(self) -> list[float]:
-        """How old those are that have not ended."""
+        """Return the ages of the current leases."""
         with self._lock:
             now_s = self._clock()
             return [now_s - held.begun_s for held in self._held.values()]
 
     def end_all(self) -> None:
-        """Ends all, before what they see is closed."""
+        """End all, before their pages are closed."""
         with self._lock:
             self._end(lambda _: True)
 
     def close(self) -> None:
-        """Closes the file; there is no lease any more."""
+        """Close the file, after all leases have ended."""
         self._closing()
 
     def _end(self, which: Callable[[_Held], bool]) -> None:

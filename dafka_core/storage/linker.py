@@ -1,8 +1,8 @@
-"""Makes links (``links.py``) of what a log has, a little at a time, beside appends and merging.
+"""Creates links (``links.py``) for a log's records, in small steps, beside appends and merging.
 
-An open link is made anew of all its records when half as many have come as it has, or when some
-have waited for a while.  So each record is read three times at most, in blocks that have mostly
-been merged by then, and nothing has to be remembered from one run of a store to the next.
+An open link is replaced by one over all its records when half as many have arrived as it has, or
+when some have waited for a while.  So each record is read three times at most, in blocks that have
+mostly been merged by then, and nothing must be remembered over restarts.
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
 
 LOOK_S: Final = 2.0
-"""How often it looks at what has changed."""
+"""Interval of checks for changes."""
 
 TAIL_S: Final = 300.0
-"""How long records wait for their link where few come: to make it, up to 16 MiB are read."""
+"""Time that few records wait for their link: creating it reads up to 16 MiB."""
 
 LOOK_SHARE: Final = 0.05
-"""The share of the time that looking takes at most, where very many partitions change."""
+"""The largest share of the time for checks, if very many partitions change."""
 
 STEP_BYTES: Final = 32 << 20
 STEP_PARTITIONS: Final = 256
-"""What one step reads at most, and of how many partitions: their links are one write to disk."""
+"""Limits of one step, in bytes and partitions: their links are one write to disk."""
 
 _log = logging.getLogger("dafka.store")
 
 
 class Linker:
-    """Makes the links of one log.
+    """Creates the links of one log.
 
-    For one thread, which calls ``step`` again and again.  ``reader`` says how often records were
-    set aside: what was read before is not written after it.
+    For one thread, which calls ``step`` repeatedly.  ``reader`` counts how often records were set
+    aside: links of records read before are not written afterwards.
 
     Attributes:
-        made: how many links it has made, each time that it was.
-        wrong: the partitions in which it has come upon a change; while they have such records, it
-            makes no more links of them.
+        made: number of links created or replaced.
+        wrong: partitions with changed records; they get no more links while they have such records.
     """
 
     def __init__(self, env: Environment, reader: BlockReader) -> None:
@@ -55,18 +54,18 @@ class Linker:
         self.wrong = set[TopicPartition]()
         self._env = env
         self._reader = reader
-        self._changes_seen = -1  # of which there are none: it looks at all partitions first
-        self._look_s = float("-inf")  # when it looks again
+        self._changes_seen = -1  # unknown: it scans all partitions first
+        self._look_s = float("-inf")  # the time of the next check
         self._tails: dict[TopicPartition, float] = {}  # since when partitions wait
         self._due: deque[TopicPartition] = deque()
 
     def step(self) -> bool:
-        """Makes some links, or looks for partitions that need some; False if there was nothing.
+        """Create some links, or search for partitions that need some; return False if idle.
 
         Raises:
             ClosedError: the log is closed.
-            StoreError: a block is damaged (its partition is left alone until it changes), or the
-                disk cannot take it.
+            StoreError: a block is damaged (its partition is skipped until it changes), or the disk
+                cannot accept it.
         """
         if not self._due:
             started_s = time.monotonic()
@@ -115,7 +114,7 @@ class Linker:
                 last = row and tables.links.last(row.id)
                 start, end = (last.start, last.end) if last else (0, 0)
                 if row is None or row.earliest >= end:
-                    self.wrong.discard(tp)  # what was changed has gone
+                    self.wrong.discard(tp)  # the changed records are gone
                 if row is None or row.end == end or tp in self.wrong:
                     continue
                 since_s = waiting.get(tp, now_s)
@@ -176,7 +175,7 @@ class LinkedRecords:
         self._rest: RecordBatch | None = None
 
     def fill(self, made: LinkDigest, end: int, *, full: bool = True) -> None:
-        """Adds records up to an offset; with ``full`` none more than make a full link.
+        """Add records up to an offset; with ``full`` at most those of a full link.
 
         Raises:
             StoreError: a block is damaged.

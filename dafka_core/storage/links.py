@@ -1,24 +1,24 @@
-"""Links: digests of a partition's records, each of which holds the one before it.
+"""Links: digests of a partition's records, each of which includes the previous one.
 
-A block's checksum finds a disk that errs.  It does not find somebody who writes another record into
-the file and computes the checksum anew.  So a store keeps, beside each partition's records, a chain
-of SHA-256 digests.  They are of records and not of blocks: merging and compressing leave them true.
+A block's checksum detects a faulty disk.  It does not detect an attacker who writes another record
+into the file and computes the checksum again.  So a store keeps, beside each partition's records, a
+chain of SHA-256 digests.  They cover records, not blocks: merging and compressing preserve them.
 
-    link        the records from ``start`` up to ``end``: digests of their lengths and octets, with
-                the partition's names, and of their times; and the digest of all that and of the
-                link before
+    link        the records from ``start`` to ``end``: digests of their lengths and bytes, with the
+                partition's names, and of their times; and the digest of all that and of the
+                previous link
     full        of a link: the next record's offset is a multiple of ``LINK_RECORDS``, or it has
-                ``LINK_BYTES``.  So the full links of two stores begin and end alike, wherever
-                each began to keep the partition
-    open        the last link where it is not full: made anew when there are more records
+                ``LINK_BYTES``.  So the full links of two stores have the same bounds, wherever each
+                began to keep the partition
+    open        the last link if it is not full: replaced when there are more records
 
-Times have a digest of their own: of records that come without, each store stamps its own.
+Times have a digest of their own: each store stamps records that arrive without.
 
-They lie in the table ``meta``:
+They are in the table ``meta``:
 
     "link ", partition id, start  ->  end, bytes, life, digests of records, times and chain
 
-``life`` stands for the history of the records (``epochs.py``).
+``life`` identifies the history of the records (``epochs.py``).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 LINK_RECORDS: Final = 16_384
 LINK_BYTES: Final = 16 << 20
-"""What a link is of at most: so much is read anew when the open one grows, and so much is named
-when a record was changed.  A link takes 150 octets."""
+"""The size limit of a link: it is read again when the open one grows, and reported when a record
+was changed.  A link takes 150 bytes."""
 
 GENESIS: Final = bytes(32)
-"""What the first link of a partition has in the place of the one before."""
+"""The predecessor of a partition's first link."""
 
 _PREFIX: Final = b"link "
 _KEY: Final = struct.Struct(">QQ")
@@ -55,7 +55,7 @@ _LINK: Final = struct.Struct("<QQQ32s32s32s")
 
 
 class Link(NamedTuple):
-    """What a store has noted of the records from ``start`` up to ``end`` (exclusive)."""
+    """A store's digest of the records from ``start`` to ``end`` (exclusive)."""
 
     start: int
     end: int
@@ -67,21 +67,21 @@ class Link(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it is never made anew."""
+        """Return True if it is never replaced."""
         return self.end % LINK_RECORDS == 0 or self.size_bytes >= LINK_BYTES
 
     def follows(self, chain: bytes) -> bool:
-        """Whether it is as it was made, after the link with this ``chain``."""
+        """Return True if it is unchanged, after the link with this ``chain``."""
         return self.chain == _chained(chain, *self[:-1])
 
 
 def life_at(history: History, end: int) -> int:
-    """What stands for the history of the records before an offset."""
+    """Return the identifier of the history of the records before an offset."""
     return digest(before(history, end))
 
 
 class LinkDigest:
-    """Makes a link of the records from ``start`` on, which come in whatever batches they lie in."""
+    """Computes a link of the records from ``start`` on, from batches of any size."""
 
     def __init__(self, tp: TopicPartition, start: int, chain: bytes) -> None:
         self.start = self.end = start
@@ -99,22 +99,22 @@ class LinkDigest:
         return -self.end % LINK_RECORDS
 
     def reach(self, batch: RecordBatch) -> int:
-        """Up to which offset the records of a batch that comes next belong to it."""
+        """Return the offset up to which the records of the next batch belong to it."""
         by_bytes = batch.values.fitting(0, LINK_BYTES - self.size_bytes - 1) + 1
         return self.end + min(by_bytes, batch.count, self._until_multiple or LINK_RECORDS)
 
     def add(self, batch: RecordBatch) -> None:
-        """Adds the next records."""
+        """Add the next records."""
         assert batch.offset == self.end
         assert batch.times is not None
         offsets, data = batch.values.columns()
         self._lengths.update(np.diff(offsets).astype(OFFSET).data)
-        self._data.update(data)  # which lets other threads run
+        self._data.update(data)  # releases the interpreter lock
         self._times.update(np.repeat(batch.times[:, 1], batch.times[:, 0]).astype(LONG).data)
         self.end, self.size_bytes = batch.end, self.size_bytes + len(data)
 
     def link(self, life: int) -> Link:
-        """The link of what was added up to now."""
+        """Return the link of the records added so far."""
         where = _KEY.pack(self.start, self.end)
         parts = self._names, where, self._lengths.digest(), self._data.digest()
         records, times = hashlib.sha256(b"".join(parts)).digest(), self._times.digest()
@@ -137,7 +137,7 @@ class Links:
         self._meta = meta
 
     def before(self, partition_id: int, start: int) -> Link | None:
-        """A partition's last link that begins before an offset."""
+        """Return a partition's last link that begins before an offset."""
         cursor = self._txn.cursor(self._meta)
         found = cursor.set_range(_key(partition_id, start))
         if not (cursor.prev() if found else cursor.last()):
@@ -145,11 +145,11 @@ class Links:
         return _parsed(partition_id, bytes(cursor.key()), cursor.value())
 
     def last(self, partition_id: int) -> Link | None:
-        """A partition's last link."""
+        """Return a partition's last link."""
         return self.before(partition_id, LAST_OFFSET)
 
     def starting(self, partition_id: int, start: int) -> Iterator[Link]:
-        """Those that begin at an offset or behind it, in order."""
+        """Yield those that begin at or after an offset, in order."""
         begin = _key(partition_id, start)
         for key, value in self._txn.scan(self._meta, _PREFIX + begin[_ID], begin):
             found = _parsed(partition_id, key, value)
@@ -157,17 +157,17 @@ class Links:
             yield found
 
     def put(self, partition_id: int, link: Link) -> None:
-        """Writes a link, in the place of one that begins there."""
+        """Write a link, replacing one that begins there."""
         start, *rest = link
         self._txn.put(_key(partition_id, start), _LINK.pack(*rest), db=self._meta)
 
     def cut(self, partition_id: int, end: int) -> None:
-        """Deletes the links of records behind an offset: these are others from now on."""
+        """Delete the links of records after an offset, which will be replaced."""
         while (link := self.last(partition_id)) and max(link.end, link.start + 1) > end:
             self._txn.delete(_key(partition_id, link.start), db=self._meta)
 
     def trim(self, partition_id: int, earliest: int) -> None:
-        """Deletes those of records that are given up, but for the last: the next one follows it."""
+        """Delete those of trimmed records, except the last: the next one continues it."""
         last = self.before(partition_id, earliest)
         while last and (link := self.before(partition_id, last.start)):
             self._txn.delete(_key(partition_id, link.start), db=self._meta)
@@ -178,10 +178,10 @@ def _key(partition_id: int, start: int) -> bytes:
 
 
 def _parsed(partition_id: int, key: bytes, value: memoryview) -> Link | None:
-    """The link of an entry; None if it is not the partition's."""
+    """Return the link of an entry; None if it is not the partition's."""
     if not key.startswith(_PREFIX + _key(partition_id, 0)[_ID]):
         return None
     start = _KEY.unpack(key[len(_PREFIX) :])[1]
-    if len(value) != _LINK.size:  # it follows none, and a check says so
+    if len(value) != _LINK.size:  # it continues none, and a check reports it
         return Link(start, start, 0, 0, b"", b"", b"")
     return Link(start, *_LINK.unpack(value))

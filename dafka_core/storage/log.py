@@ -4,29 +4,28 @@ Tables (LMDB, one environment per directory):
 
     meta         the format's version; the id of the next new partition; the names of partitions
                  with staged records; groups of small batches (``append_area.py``); notes
-    partitions   topic, a zero octet, partition  ->  row (``rows.py``)
-    blocks       partition id, first offset (both 8 octets, big endian)  ->  block (``block.py``)
+    partitions   topic, a zero byte, partition  ->  row (``rows.py``)
+    blocks       partition id, first offset (both 8 bytes, big endian)  ->  block (``block.py``)
 
-A partition's row is written in the same transaction as the blocks that it tells of, so it cannot
-disagree with them.
+A partition's row is written in the same transaction as its blocks, so they cannot contradict each
+other.
 
-``append`` packs a batch into as few blocks as hold it, and returns when they are on disk.  Those of
-small batches lie together in the append area at first, until there is enough of a partition for a
-block in the table.  A last block that is small is written again together with the records that
-follow it, if they are not few.  Blocks change in no other way, and the record at an offset never
-changes.  ``write`` also stages and commits transactions (``log_entries.py``): blocks of staged
-records begin at their partition's end or beyond, where no reader looks, and extend each other only.
+``append`` packs a batch into as few blocks as possible, and returns when they are on disk.  Small
+batches stay together in the append area at first, until a partition has enough for a block in the
+table.  A small last block is rewritten together with the records that follow it, if they are not
+few.  Blocks change in no other way, and the record at an offset never changes.  ``write`` also
+stages and commits transactions (``log_entries.py``): blocks of staged records begin at or after
+their partition's end, invisible to readers, and extend each other only.
 
-Records that come in a few at a time still leave many small blocks, which are slow to read.
-``merge_step`` makes one of several neighbours: it reads and assembles them beside the appends, then
-swaps them in one transaction.  A reader finds the records in the old blocks or in the new one, a
-kill leaves either, and later appends use the old ones' pages, as they do those of trimmed ones.
+Trickling records still leave many small blocks, which are slow to read.  ``merge_step`` merges
+adjacent ones: it reads and assembles them beside the appends, then replaces them in one
+transaction.  A reader finds the records in the old blocks or in the new one, a kill leaves either,
+and later appends reuse the old ones' pages, as those of trimmed blocks.
 
-LMDB cannot use a freed page again while a read transaction is open that may still see it (its
-"Caveats").  So what is read is copied, and no transaction is open between two calls of ``read``: a
-reader may be as slow as it likes.  ``snapshot`` has one open, for what must be seen at one moment.
-Other processes read by ``lease``: they are told where blocks lie in the file, and copy them while
-the lease holds (``leases.py``).
+LMDB cannot reuse a freed page while an open read transaction may see it (its "Caveats").  So
+results are copies, and no transaction is open between two calls of ``read``: a reader may be slow.
+``snapshot`` keeps one open, for a consistent view.  Other processes read by ``lease``: they receive
+the positions of blocks in the file, and copy them while the lease lasts (``leases.py``).
 
 One thread appends, another one may merge; any number of threads read at the same time.
 """
@@ -76,11 +75,11 @@ from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import ProcessBound
 
 RULES: Final = "retention"
-"""The name of the note with the rules that were set while the store ran."""
+"""The name of the note with rules set while the store ran."""
 
 
 _HANDLED: Final = "deletions "
-"""How the notes begin that say which deletions the store has been told of, by partition."""
+"""Prefix of the notes of executed deletions, by partition."""
 
 
 class RetentionLog:
@@ -90,14 +89,14 @@ class RetentionLog:
         self._env = env
 
     def trim_each(self, wanted: Iterable[tuple[PartitionInfo, int]]) -> list[int]:
-        """Trims partitions, as ``Log.trim`` does, in one step: their earliest offsets from then on.
+        """Trim partitions in one step, as ``Log.trim``; return their earliest offsets afterwards.
 
-        A partition that has another producer since it was looked at remains as it is.
+        A partition with another producer since then stays unchanged.
         """
         return self._env.write(lambda tables: [tables.trim_held(*each) for each in wanted])
 
     def trim_at_most(self, tp: TopicPartition, before: int) -> int:
-        """Trims a partition, at most to its end; its earliest offset from then on."""
+        """Trim a partition, at most to its end; return its earliest offset afterwards."""
 
         def work(tables: Tables) -> int:
             row = tables.row(tp)
@@ -106,7 +105,7 @@ class RetentionLog:
         return self._env.write(work)
 
     def trim_deleted(self, deletions: Iterable[Deletion]) -> list[int]:
-        """Trims what was deleted of partitions; their earliest offsets from then on."""
+        """Trim deleted records of partitions; return their earliest offsets afterwards."""
 
         def work(tables: Tables) -> list[int]:
             earliest = []
@@ -118,7 +117,7 @@ class RetentionLog:
         return self._env.write(work)
 
     def deletions_handled(self) -> dict[TopicPartition, int]:
-        """Up to where records of deletions have been done and told of, by partition."""
+        """Return the offsets up to which deletions are executed and logged, by partition."""
         with self._env.reading() as tables:
             found = tables.notes.named(_HANDLED)
         return {
@@ -127,28 +126,28 @@ class RetentionLog:
         }
 
     def keep_deletions_handled(self, handled: Mapping[TopicPartition, int]) -> None:
-        """Keeps that, of the partitions that are given."""
+        """Write these offsets, for the given partitions."""
         notes = {_HANDLED + tp.partition: b"%d" % end for tp, end in handled.items()}
         self._env.write(lambda tables: tables.notes.put(notes))
 
     def kept_rules(self) -> str | None:
-        """The rules that were set while the store ran; None where none were."""
+        """Return the rules set while the store ran; None if there are none."""
         with self._env.reading() as tables:
             kept = tables.notes.named(RULES).get(RULES)
         return None if kept is None else text_of(kept)
 
     def keep_rules(self, rules: str | None) -> None:
-        """Keeps rules, in the place of those that were kept; None: there are none."""
+        """Write rules, replacing earlier ones; None removes them."""
         octets = None if rules is None else octets_of(rules)
         self._env.write(lambda tables: tables.notes.put({RULES: octets}))
 
 
 Range = tuple[TopicPartition, int, int]
-"""Records of a partition from an offset up to another one (exclusive)."""
+"""Records of a partition from an offset to another one (exclusive)."""
 
 
 class PlacedRange(NamedTuple):
-    """The blocks of a range; ``held`` is what there is of its partition, of which history."""
+    """The blocks of a range; ``held`` are the partition's available offsets, with their history."""
 
     held: PartitionInfo | None
     history: History
@@ -162,9 +161,9 @@ def places_of(
     max_blocks: int,
     max_bytes: int,
 ) -> list[PlacedRange]:
-    """Where the blocks of these ranges lie, in order, up to the limits, but one at least.
+    """Return the positions of these ranges' blocks, in order, up to the limits, but at least one.
 
-    Where they are reached the last range may lack some, and those after it are left out.
+    At the limits the last range may lack some, and later ones are left out.
     """
     found: list[PlacedRange] = []
     for tp, start, end in ranges:
@@ -186,23 +185,24 @@ def places_of(
 
 DEFAULT_MAX_RECORDS = 1 << 20
 DEFAULT_MAX_BYTES = 64 << 20
-"""What one ``read`` returns at most unless told: a few blocks, so memory stays bounded."""
+"""The default limit of one ``read``: a few blocks, so memory stays bounded."""
 
 _AGREED = "clock"
 """The name of the note with the newest time, to a minute, at which the clock was right."""
 
 
 class Log(ProcessBound):
-    """The log in one directory, which is made when missing.
+    """The log in one directory, which is created if missing.
 
-    ``map_size_bytes`` is address space: a log that has more, or twice what it had when opened if
-    that is more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC, and
-    ``steady_us`` those that pass, whatever the former says (default: the former).  Only a check
-    opens a log ``unchecked``: rows of partitions may be missing, and it must not be written.
+    ``map_size_bytes`` is address space: a log that has more, or twice its size at opening if that
+    is
+    more, must be opened again.  ``clock_us`` gives microseconds since the epoch UTC, and
+    ``steady_us`` is monotonic (default: the former).  Only a check opens a log ``unchecked``: rows
+    of partitions may be missing, and it must not be written.
 
-    Every method raises ClosedError after ``close``, and StoreError when it comes upon damage
-    (topic, partition and offset are named) or LMDB has no room for another read transaction;
-    methods that write also when the disk cannot take it, which leaves all as it was.
+    Every method raises ClosedError after ``close``, and StoreError at damage (topic, partition and
+    offset are named) or if LMDB has no room for another read transaction; methods that write also
+    if the disk cannot accept it, which leaves everything unchanged.
 
     Raises:
         StoreError: the directory is another process's, is damaged, or is not a store's.
@@ -223,10 +223,10 @@ class Log(ProcessBound):
         self._appending, self._appended_s = False, float("-inf")
         self._env = Environment(self.directory, map_size_bytes=map_size_bytes)
         self.changes, self.syncs = self._env.changes, self._env.syncs
-        """Which partitions have changed since it was opened; how long the disk took to sync."""
+        """The partitions changed since opening, and the durations of syncs."""
         self._reader = BlockReader(self._env)
         self.retention, self.linker = RetentionLog(self._env), Linker(self._env, self._reader)
-        """What retention reads and writes; what makes links, for the thread that merges."""
+        """The data of retention; and the creator of links, for the merging thread."""
         self._planner = MergePlanner()
         self._merger = BlockMerger(self._env, self._planner)
         try:
@@ -251,10 +251,10 @@ class Log(ProcessBound):
             raise
 
     def append(self, batches: Sequence[RecordBatch]) -> None:
-        """Writes all batches, or none; they are on disk when this returns.
+        """Write all batches, or none; they are on disk when this returns.
 
-        Several batches of one partition must follow each other.  Their times are kept; batches
-        without are stamped now (``timestamps.py``).
+        Several batches of one partition must be adjacent.  Their times are kept; batches without
+        are stamped now (``timestamps.py``).
 
         Raises:
             OffsetConflictError: a batch does not begin at its partition's end.  If the batch is
@@ -267,15 +267,16 @@ class Log(ProcessBound):
                 raise refused
 
     def write(self, entries: Sequence[LogEntry]) -> list[DafkaError | None]:
-        """Does what all entries say, in order; it is on disk when this returns.
+        """Execute all entries, in order; they are on disk when this returns.
 
-        One outcome for each: None, or why nothing of it was done (``log_entries.py`` has them).
+        Returns one outcome for each: None, or the error of an entry without effect
+        (``log_entries.py``).
 
         Raises:
             OffsetConflictError: a batch without a transaction does not begin at its partition's
-                end; nothing of all is written.
-            ValueError: what ``append`` refuses, an attempt that is not 32 upper-case hex digits,
-                or a transaction that cannot be one or does not have the batch; nothing is written.
+                end; nothing is written.
+            ValueError: as ``append``, an attempt that is not 32 upper-case hex digits, or a
+                transaction that is invalid or does not include the batch; nothing is written.
         """
         now_us, latest_us, noted_us = self.now_us(), self.latest_us(), self._noted_us
 
@@ -296,7 +297,7 @@ class Log(ProcessBound):
         self._reader.asides += aside
         try:
             outcomes, writer, self._noted_us = self._env.write(work)
-            self._env.check_in_place()  # after it: what is written is worth something only there
+            self._env.check_in_place()  # afterwards: writes count only in place
             for partition_id, block in writer.finished:
                 self._planner.add(partition_id, block)
             self._merger.add_due(writer.due)
@@ -307,20 +308,20 @@ class Log(ProcessBound):
         return outcomes
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
-        """How far a partition's transactions are; all zero when it is not known."""
+        """Return the progress of a partition's transactions; all zero if it is unknown."""
         with self._env.reading() as tables:
             return tables.transaction_state(tp)
 
     def staged(self) -> list[StagedPartition]:
-        """What is staged, of every partition that has some; LMDB touches each page of it."""
+        """Return the staged records of all partitions; LMDB touches each of their pages."""
         with self._env.reading() as tables:
             return tables.staged()
 
     def discard_stale(self, older_than_s: float, *, replicas: bool = True) -> int:
-        """Discards what was staged so long ago, with nothing added since; of how many partitions.
+        """Discard staged records without additions for this time; return the partition count.
 
-        With ``replicas`` also what came from another store: not while a store runs on this log,
-        which goes on with it when the other one is there again.
+        With ``replicas`` also those from another store: not while a store runs on this log, which
+        continues them when the other one returns.
         """
         before_us = self.now_us() - int(older_than_s * 1_000_000)
         return self._env.write(
@@ -330,10 +331,10 @@ class Log(ProcessBound):
         )
 
     def trim(self, tp: TopicPartition, before: int) -> int:
-        """Gives up the records below ``before``; whole blocks of them free their space.
+        """Trim the records below ``before``; whole blocks of them free their space.
 
-        Returns the partition's earliest offset from now on, which is higher than ``before`` when
-        it was already.
+        Returns the partition's earliest offset from now on, which is higher than ``before`` if it
+        was already.
 
         Raises:
             ValueError: ``before`` is above the partition's end.
@@ -341,80 +342,80 @@ class Log(ProcessBound):
         return self._env.write(lambda tables: tables.trim(tp, before))
 
     def merge_step(self) -> bool:
-        """Merges some small blocks into one, if there are such; False when there are not.
+        """Merge some small blocks into one; return False if there are none.
 
-        The first steps look for those that were there when the log was opened.  To be called in a
-        thread of its own, again and again; appends and reads go on meanwhile, and wait for the disk
-        at most as long as for another append.  After a StoreError, a damaged block is left alone.
+        The first steps search for those from before opening.  Call it repeatedly in a thread of its
+        own; appends and reads continue meanwhile, and wait for the disk at most as long as for
+        another append. After a StoreError, a damaged block is skipped.
         """
         self._env.check_open()
         return self._merger.step()
 
     def compressor(self, rules: Sequence[CompressionRule], after_s: float) -> BlockCompressor:
-        """Compresses blocks whose records are so old, for the thread that merges."""
+        """Return the compressor of blocks with records of this age, for the merging thread."""
         return BlockCompressor(self._env, rules, after_s, self.now_us)
 
     @property
     def small_blocks(self) -> int:
-        """About how many small blocks there are that ``merge_step`` has not looked at."""
+        """Return the approximate number of small blocks that ``merge_step`` has not examined."""
         return self._planner.waiting + self._merger.grouped
 
     @property
     def quiet_s(self) -> float:
-        """How long ago the last append ended; 0 while there is one, infinity before the first."""
+        """Return the time since the last append ended; 0 during one, infinity before the first."""
         return 0.0 if self._appending else time.monotonic() - self._appended_s
 
     def check_in_place(self) -> None:
-        """Raises StoreError if the directory was removed or replaced, as ``write`` does, too.
+        """Raise StoreError if the directory was removed or replaced, as ``write`` does, too.
 
-        Also if nothing can be read since a write, of merging perhaps, has failed halfway.
+        Also if nothing can be read since a write, perhaps of merging, has failed halfway.
         """
         self._env.check_readable()
         self._env.check_in_place()
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
-        """What is held of every partition, or of every one of a topic; in order of their names."""
+        """Return the available offsets of all partitions, or of a topic's, in name order."""
         with self._env.reading() as tables:
             return tables.infos(topic)
 
     def partitions_after(
         self, topic: str | None, after: TopicPartition | None, most: int
     ) -> list[PartitionInfo]:
-        """The same, at most so many, behind a partition; of some only staged records are held."""
+        """Return at most ``most`` partitions after another; some may have only staged records."""
         with self._env.reading() as tables:
             return tables.infos_after(topic, after, most)
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
-        """What is held of a partition; None when it is not known."""
+        """Return the available offsets of a partition; None if it is unknown."""
         with self._env.reading() as tables:
             return tables.info(tp)
 
     def lives(self, tp: TopicPartition) -> PartitionLives:
-        """What is known of the lives of a partition's producer."""
+        """Return the lives of a partition's producer."""
         with self._env.reading() as tables:
             return tables.lives.of(tp, tables.row(tp))
 
     def met(self) -> list[Met]:
-        """The stores that this log's has ever met."""
+        """Return the stores that this log's store has ever discovered."""
         with self._env.reading() as tables:
             return tables.lives.met()
 
     def forget(self, store: str) -> bool:
-        """Forgets another store, which is gone for ever; False when it was never met."""
+        """Forget another store; return False if it is unknown."""
         return self._env.write(lambda tables: tables.lives.forget(store))
 
     def notes(self, prefix: str) -> dict[str, bytes]:
-        """What was noted under names that begin so (``log_entries.NotedBatch``)."""
+        """Return the notes whose names have a prefix (``log_entries.NotedBatch``)."""
         with self._env.reading() as tables:
             return tables.notes.named(prefix)
 
     def aside(self) -> list[AsideRecords]:
-        """What was set aside, in the order in which that happened."""
+        """Return the records set aside, oldest first."""
         with self._env.reading() as tables:
             return AsideArea(tables).listed()
 
     def read_aside(self, aside_id: int) -> Iterator[RecordBatch]:
-        """What was set aside under an id, in order, as far as it is not discarded meanwhile."""
+        """Yield the records set aside under an id, in order, until they are discarded."""
         offset = 0
         while True:
             with self._env.reading() as tables:
@@ -425,11 +426,11 @@ class Log(ProcessBound):
             offset = batch.end
 
     def discard_aside(self, aside_id: int) -> bool:
-        """Deletes what was set aside under an id; False when there is no such."""
+        """Delete the records set aside under an id; return False if there are none."""
         return self._env.write(lambda tables: AsideArea(tables).discard(aside_id))
 
     def end(self, tp: TopicPartition) -> int:
-        """The offset of the partition's next record; 0 when it is not known."""
+        """Return the offset of the partition's next record; 0 if it is unknown."""
         found = self.info(tp)
         return found.end if found else 0
 
@@ -442,11 +443,10 @@ class Log(ProcessBound):
         max_records: int = DEFAULT_MAX_RECORDS,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> list[RecordBatch]:
-        """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.
+        """Return the available records from ``start`` to ``end`` (exclusive), without gaps.
 
-        Fewer when ``max_records`` or ``max_bytes`` (of values) is reached, but at least one
-        record when one is held.  The first batch begins above ``start`` only when the records
-        before it have been trimmed.
+        In order; fewer within ``max_records`` or ``max_bytes`` (of values), but at least one if
+        available. The first batch begins above ``start`` only if earlier records have been trimmed.
         """
         batches: list[RecordBatch] = []
         for batch in self._reader.batches(tp, start, end):
@@ -464,24 +464,24 @@ class Log(ProcessBound):
     def read_each(
         self, ranges: Sequence[PartitionInfo], *, max_records: int, max_bytes: int
     ) -> list[RecordBatch | StoreError | None]:
-        """The first records of each range, of what lies together, in one look at the log.
+        """Return the first adjacent records of each range, in one transaction.
 
-        None where the range's first record is not held, and the error where it is damaged.  The
-        list ends when ``max_records`` or ``max_bytes`` is reached.
+        None if the range's first record is not available, and the error if it is damaged.  The list
+        ends within ``max_records`` and ``max_bytes``.
         """
         return self._reader.read_each(ranges, max_records=max_records, max_bytes=max_bytes)
 
     def snapshot(self) -> Snapshot:
-        """The log as it is now; what it hands out are copies.  Close it.
+        """Return a consistent view of the log, which must be closed; its results are copies.
 
-        It costs the store space as long as it lasts, and ``close`` waits for its end.
+        It pins space of the store, and ``close`` of the log waits for its end.
         """
         return Snapshot(self._env)
 
     def lease(
         self, tp: TopicPartition, start: int, end: int, *, max_blocks: int, max_bytes: int
     ) -> LeasedBlocks:
-        """Where the blocks with the records from ``start`` up to ``end`` lie; see ``places_of``."""
+        """Lease the blocks with the records from ``start`` to ``end``; see ``places_of``."""
         limits = {"max_blocks": max_blocks, "max_bytes": max_bytes}
         (found,), lease = self.lease_many([(tp, start, end)], **limits)
         return LeasedBlocks(found.held, found.history, lease, found.blocks)
@@ -489,30 +489,31 @@ class Log(ProcessBound):
     def lease_many(
         self, ranges: Sequence[Range], *, max_blocks: int, max_bytes: int
     ) -> tuple[list[PlacedRange], Lease | None]:
-        """The same of many ranges: see ``places_of``."""
+        """Lease the blocks of many ranges; see ``places_of``."""
         return self._env.lease(
             lambda tables, positions: places_of(tables, positions, ranges, max_blocks, max_bytes)
         )
 
     def end_lease(self, lease_id: str) -> None:
-        """Ends a lease, if it has not ended yet: its reader has what it wanted."""
+        """End a lease early."""
         self._env.end_lease(lease_id)
 
     def space(self) -> Space:
-        """What the file takes, and what readers keep of it."""
+        """Return the size of the file, and the part that readers pin."""
         return self._env.space()
 
     def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
-        """When the records from ``start`` up to ``end`` (exclusive) were written.
+        """Return timestamps of the records from ``start`` to ``end`` (exclusive).
 
-        Pairs (first offset, microseconds since the epoch UTC), each up to the next one's offset.
+        Pairs (first offset, microseconds since the epoch UTC), each valid up to the next one's
+        offset.
         """
         return times_of(self._reader.batches(tp, start, end))
 
     def offset_for_time(self, tp: TopicPartition, timestamp_us: int) -> int | None:
-        """The first record held that was written at ``timestamp_us`` or later.
+        """Return the first available record with timestamp ``timestamp_us`` or later, if any.
 
-        None when there is none.  Looks at as many blocks as the logarithm of the number of records.
+        It examines a logarithmic number of blocks.
         """
         with self._env.reading() as tables:
             row = tables.visible_row(tp)
@@ -524,15 +525,15 @@ class Log(ProcessBound):
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
-        """What a partition takes and when it was written; None when it is not known."""
+        """Return the size and times of a partition; None if it is unknown."""
         with self._env.reading() as tables:
             return statistics(tables, tp)
 
     def close(self) -> None:
-        """Waits for reads and writes to end, then closes; a second call does nothing."""
+        """Wait for reads and writes to end, then close.  Idempotent."""
         self._env.close()
 
     def on_forked(self) -> None:
-        """Leaves the writer's lock to the parent."""
+        """Leave the writer's lock to the parent."""
         if "_env" in vars(self):
             self._env.release_lock()

@@ -1,9 +1,9 @@
 """Checks of a log: its tables and blocks, and its records against their links.
 
-Each block is copied and checked, and every record that a partition's row tells of must be in one.
-A look at the log lasts for some blocks only, so that a store may run meanwhile: LMDB keeps the
-pages that appends and merging free for as long as a look lasts.  Where LMDB finds a damaged page of
-a tree it reads nothing more in that look, so the check goes on behind the page in the next one.
+Each block is copied and checked, and every record of a partition's row must be in one.  A read
+transaction lasts for some blocks only, so that a store may run meanwhile: LMDB keeps the pages that
+appends and merging free for as long as one lasts.  If LMDB finds a damaged page of a tree it reads
+nothing more in that transaction, so the check continues after the page in the next one.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ PAGE: Final = "page"
 
 
 class Damage(NamedTuple):
-    """What is wrong: its kind, the partition's names and an offset (empty, 0 if none), and why.
+    """A damage: its kind, the partition's names and an offset (empty, 0 if none), and the reason.
 
     The kinds are ``row`` (a partition's row, without which its records are not found), ``block``
-    (one that is not what was written), ``hole`` (records that are in no block), ``changed`` (what
-    was written is not what it was, checksums and all), ``links`` (those by which that is found are
-    not what was written), ``epochs`` (whose the records are), ``staged``, ``aside`` and ``notes``
-    (what is kept beside the records), ``unknown`` (blocks that belong to no partition), and
-    ``page`` (a page of the file cannot be read: the offset is the file's).
+    (it is not the written one), ``hole`` (records that are in no block), ``changed`` (records
+    differ from the written ones, but checksums match), ``links`` (damaged links), ``epochs``
+    (histories), ``staged``,
+    ``aside`` and ``notes`` (data beside the records), ``unknown`` (blocks that belong to no
+    partition),
+    and ``page`` (a page of the file cannot be read: the offset is the file's).
 
-    Of records beside links from elsewhere they are ``changed``, ``replaced`` (the producer's
-    history is another one since), ``different`` (between two stores) and ``parted`` (their
-    histories are).
+    For records compared with foreign links they are ``changed``, ``replaced`` (the producer's
+    history differs since), ``different`` (between two stores) and ``parted`` (their histories have
+    diverged).
     """
 
     kind: str
@@ -66,7 +67,7 @@ class Damage(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What one look has checked."""
+    """The result of one transaction's checks."""
 
     partitions: int = 0
     records: int = 0
@@ -74,12 +75,12 @@ class Checked(NamedTuple):
     size_bytes: int = 0
     found: tuple[Damage, ...] = ()
     log_format: int = 0
-    """The log's, where it was looked at."""
+    """The log's, if checked."""
     linked: int = 0
-    """Records that are those of their links."""
+    """Records that match their links."""
 
     def plus(self, other: Checked) -> Checked:
-        """Both together."""
+        """Return the sum of both."""
         return Checked(
             self.partitions + other.partitions,
             self.records + other.records,
@@ -92,19 +93,20 @@ class Checked(NamedTuple):
 
 
 Look = Callable[[], AbstractContextManager[Tables]]
-"""Gives a log's tables as they are when it is called."""
+"""Opens a log's tables at the time of the call."""
 
 
-# Compares records with their links (``links.py``), and links with others that were kept elsewhere.
+# Compares records with their links (``links.py``), and links with saved ones.
 #
-# ``check_links`` finds what was changed in the file by somebody who computed the checksums anew,
-# but not the links. Who computes those anew, too, is found by ``check_saved``: a link that lies
-# where he cannot write holds all links before it. ``differences`` compares two stores, and reads
-# no record.
+# ``check_links`` detects changes in the file by an attacker who computed the checksums again, but
+# not
+# the links. One who computes those again, too, is detected by ``check_saved``: a link out of the
+# attacker's reach covers all links before it. ``differences`` compares two stores, and reads no
+# record.
 
 
 LOOK_BYTES: Final = 64 << 20
-"""What one look at the log compares with links: some hundredths of a second."""
+"""Bytes compared with links in one transaction: some hundredths of a second."""
 
 _TAKE_IT: Final = (
     "compare with another store ('dafka store verify --beside'); if that one is right, have this "
@@ -118,7 +120,7 @@ _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class PartitionLink(NamedTuple):
-    """A link as it is kept elsewhere: digests, and what stands for the history, as hex."""
+    """A saved link: digests, and the history's identifier, as hex."""
 
     topic: str
     partition: str
@@ -130,27 +132,27 @@ class PartitionLink(NamedTuple):
 
     @classmethod
     def of(cls, tp: TopicPartition, link: Link) -> Self:
-        """What is kept of a link."""
+        """Return the saved form of a link."""
         life = f"{link.life:016x}"
         return cls(*tp, link.start, link.end, life, link.records.hex(), link.chain.hex())
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def range(self) -> str:
-        """Its records, as a sentence names them."""
+        """Describe its records for a sentence."""
         return f"records {self.start} to {self.end - 1}"
 
     def has_parted(self, life: str) -> bool:
-        """Whether its records have another history than those of ``life``, as far as is known."""
+        """Return True if its records are known to have another history than those of ``life``."""
         return life != self.life and bool(int(life, 16) and int(self.life, 16))
 
 
 def links_of(look: Look, tp: TopicPartition, *, newest: bool) -> list[PartitionLink]:
-    """The links of a partition, or the last one alone."""
+    """Return the links of a partition, or only the last one."""
     with look() as tables:
         row = tables.visible_row(tp)
         if row is None:
@@ -161,7 +163,7 @@ def links_of(look: Look, tp: TopicPartition, *, newest: bool) -> list[PartitionL
 
 
 def check_links(look: Look, tp: TopicPartition) -> Iterator[Checked]:
-    """Compares the records of a partition with its links, and those with each other."""
+    """Compare the records of a partition with its links, and those with each other."""
     at: int | None = 0
     while at is not None:
         try:
@@ -176,7 +178,7 @@ def check_links(look: Look, tp: TopicPartition) -> Iterator[Checked]:
 def _some(
     tables: Tables, tp: TopicPartition, row: PartitionRow, at: int
 ) -> tuple[int | None, Checked]:
-    """Checks some links from an offset on; where the next ones begin, None if there are none."""
+    """Check some links from an offset on; return the start of the next ones, None at the end."""
     previous, size_bytes, linked = tables.links.before(row.id, at), 0, 0
     found: list[Damage] = []
     records: LinkedRecords | None = None
@@ -194,7 +196,7 @@ def _some(
             try:
                 damage = _changed(records, tp, link)
             except StoreError:
-                records = None  # a damaged block, which is found as such
+                records = None  # a damaged block, reported as such
             else:
                 linked += 0 if damage else link.end - link.start
         if damage is not None:
@@ -205,7 +207,7 @@ def _some(
 
 
 def _history(tables: Tables, tp: TopicPartition, row: PartitionRow) -> History:
-    """Whose the records are; nothing where that is damaged, which is found as such."""
+    """Return the history of the records; empty if damaged, which is reported elsewhere."""
     with suppress(StoreError):
         return tables.lives.history(tp, row)
     return ()
@@ -214,7 +216,7 @@ def _history(tables: Tables, tp: TopicPartition, row: PartitionRow) -> History:
 def _out_of_chain(
     tp: TopicPartition, row: PartitionRow, link: Link, previous: Link | None
 ) -> Damage | None:
-    """What is wrong with a link itself.  Of what is given up, the one before is not kept."""
+    """Return the damage of a link itself.  The predecessor of trimmed records' link is deleted."""
     if link.start < row.earliest:
         return None
     end, chain = (previous.end, previous.chain) if previous else (0, GENESIS)
@@ -239,9 +241,9 @@ def _changed(records: LinkedRecords, tp: TopicPartition, link: Link) -> Damage |
 
 
 def check_saved(look: Look, saved: PartitionLink) -> Checked:
-    """Compares a partition with a link that was kept elsewhere.
+    """Compare a partition with a saved link.
 
-    Nothing was compared (``linked`` is 0) where its first record has been given up since.
+    Nothing was compared (``linked`` is 0) if its first record has been trimmed since.
     """
     tp = saved.tp
     with look() as tables:
@@ -280,7 +282,7 @@ def _found(kind: str, tp: TopicPartition, offset: int, why: str) -> Checked:
 def differences(
     here: Iterable[PartitionLink], there: Iterable[PartitionLink]
 ) -> tuple[int, list[Damage]]:
-    """How many records two stores have the same links of, and where they first have not."""
+    """Return the number of records with equal links in two stores, and the first differences."""
     others = {(each.tp, each.start, each.end): each for each in there}
     same, found = 0, dict[TopicPartition, Damage]()
     for link in here:
@@ -304,19 +306,19 @@ LOOK_BLOCKS: Final = 64
 
 
 def check(look: Look) -> Iterator[Checked]:
-    """Checks a log, a look at a time; it may be written meanwhile."""
+    """Check a log in many short transactions; it may be written meanwhile."""
     for tp in _rows(look)[0]:
         yield from check_partition(look, tp)
-    yield from check_rest(look)  # at the end: LMDB may abort where it walks a damaged tree
+    yield from check_rest(look)  # at the end: LMDB may abort in a damaged tree
 
 
 def check_rest(look: Look) -> Iterator[Checked]:
-    """Checks all that is in no partition's records: rows, notes, what is set aside."""
+    """Check everything except partitions' records: rows, notes, records set aside."""
     aside, log_format = list[AsideRecords](), 0
     _, found = _rows(look)
     with _naming(look, ASIDE, _NOWHERE, found) as tables:
         aside = AsideArea(tables).listed()
-    if not found:  # else blocks of a row that cannot be read would count as nobody's
+    if not found:  # otherwise blocks of an unreadable row would count as unknown
         with _naming(look, BLOCK, _NOWHERE, found) as tables:
             found.extend(_unknown(tables))
     with _naming(look, NOTES, _NOWHERE, found) as tables:
@@ -328,7 +330,7 @@ def check_rest(look: Look) -> Iterator[Checked]:
 
 
 def check_blocks(tables: Tables) -> Iterator[Checked]:
-    """Checks only that each block is one, where the others are elsewhere."""
+    """Check only each block itself, if other blocks are elsewhere."""
     for _, packed in tables.entries(2):
         try:
             yield Checked(0, Block.copied(packed).count, 1, len(packed))
@@ -360,7 +362,7 @@ def _rows(look: Look) -> tuple[list[TopicPartition], list[Damage]]:
 
 
 def check_partition(look: Look, tp: TopicPartition) -> Iterator[Checked]:
-    """Checks the records of a partition, from its earliest one on; what is staged; its links."""
+    """Check the records of a partition, from its earliest one on; staged ones; its links."""
     offset = 0
     while True:
         try:
@@ -406,7 +408,7 @@ def _behind(look: Look, tp: TopicPartition, offset: int) -> int | None:
 def _stretch(
     tables: Tables, tp: TopicPartition, row: PartitionRow, offset: int
 ) -> tuple[int | None, Checked]:
-    """Checks some blocks from an offset on; where the next look begins, None if LMDB failed."""
+    """Check some blocks from an offset on; return the next start, None if LMDB failed."""
     start, blocks, size_bytes = offset, 0, 0
     try:
         between = tables.blocks_between(tp, row, offset, row.end, LOOK_BLOCKS, LOOK_BYTES)
@@ -415,7 +417,7 @@ def _stretch(
             offset, blocks = found.first + block.count, blocks + 1
             size_bytes += len(found.packed)
     except StoreError as error:
-        # The block there may be good, and the one behind it missing.
+        # The block there may be good, and the next one missing.
         after = _end_of_block(tables, row, offset)
         if after > offset:
             offset, blocks = after, blocks + 1
@@ -432,7 +434,7 @@ def _stretch(
 
 
 def _end_of_block(tables: Tables, row: PartitionRow, offset: int) -> int:
-    """Where the block that holds an offset ends; the offset where none that is good does."""
+    """Return the end of the block with an offset; the offset itself without a good block."""
     found = tables.last_block(row.id, offset)
     with suppress(ValueError):
         if found is not None:
@@ -452,7 +454,7 @@ def _is_in_no_block(tables: Tables, row: PartitionRow, offset: int) -> bool:
 
 
 def _next_start(tables: Tables, row: PartitionRow, offset: int) -> int:
-    """Where the first block behind an offset begins, or else the partition's end."""
+    """Return the start of the first block after an offset, or else the partition's end."""
     starts = [next(tables.firsts(row.id, offset + 1), row.end)]
     with suppress(ValueError):  # of a damaged group
         starts += [each.first for each in tables.area.of_partition(row.id) if each.first > offset]
@@ -494,7 +496,7 @@ def _staged(tables: Tables, tp: TopicPartition, row: PartitionRow) -> Iterator[D
 
 
 def _unknown(tables: Tables) -> Iterator[Damage]:
-    """Blocks under ids that no row has: they take space, and nobody reads them."""
+    """Yield blocks under ids without a row: they take space, and no reader finds them."""
     known = {row.id for _, row in tables.all_rows()}
     known |= {each.id for each in AsideArea(tables).listed()}
     for partition_id in tables.ids_with_blocks():

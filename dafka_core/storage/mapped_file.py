@@ -1,9 +1,9 @@
 """LMDB's mapped file: positions in it, and signals at pages that cannot be read.
 
-The system sends SIGBUS to the thread that touches a mapped page which the disk does not read, or
-behind the end of a file that was cut.  LMDB aborts where a damaged tree breaks what it asserts.
-Both end the process silently, or nearly so.  The handler here runs in that thread, inside LMDB,
-from where no error can be raised.  It logs what it was, and ends the process with exit code 1.
+The system sends SIGBUS to the thread that touches a mapped page which the disk cannot read, or
+after the end of a truncated file.  LMDB aborts if a damaged tree violates its assertions.  Both end
+the process nearly silently.  The handler here runs in that thread, inside LMDB, where no error can
+be raised.  It logs the reason, and ends the process with exit code 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAPS: Final = Path("/proc/self/maps")
 def mapping_at(address: int) -> tuple[range, int, str]:
     """Return the mapping at an address, by how much it is above the file's positions, and the file.
 
-    The name is empty where nothing is mapped.
+    The name is empty if nothing is mapped.
     """
     with contextlib.suppress(OSError):
         for line in _MAPS.read_text().splitlines():
@@ -50,15 +50,15 @@ class FilePositions:
 
     def __init__(self, data: Path) -> None:
         self._data = data
-        # Where, and by how much an address there is above its position: noted in one step, since
-        # threads ask at the same time.
+        # The range, and by how much an address there is above its position: written in one step,
+        # since threads read at the same time.
         self._mapped = range(0), 0
 
     def of(self, packed: memoryview) -> int:
-        """Where in the file the bytes begin.
+        """Return the position of the bytes in the file.
 
         Raises:
-            StoreError: the system does not say where the file is mapped.
+            StoreError: the system does not report where the file is mapped.
         """
         address = int(np.frombuffer(packed, np.uint8).__array_interface__["data"][0])
         region, shift = self._mapped
@@ -93,7 +93,7 @@ _log = logging.getLogger("dafka.store")
 
 
 def handle_faults() -> None:
-    """Handle both signals in this process; those that are not of LMDB's files act as before."""
+    """Handle both signals in this process; those of other files act as before."""
     if sys.platform == "linux" and _first.acquire(blocking=False):
         action = (ctypes.c_size_t * 19)()
         action[0], action[17] = ctypes.cast(_handler, ctypes.c_void_p).value or 0, _SIGINFO
@@ -103,9 +103,9 @@ def handle_faults() -> None:
 
 @contextlib.contextmanager
 def faults_noted(file: Path) -> Iterator[dict[int, str]]:
-    """Have a file's unreadable pages read as zeros, and note the reason by position in the file.
+    """Read a file's unreadable pages as zeros, and note the reason by position in the file.
 
-    Only for a file that is not written: LMDB would write what it makes of the zeros.
+    Only for a file that is not written: LMDB would write results of the zeros.
     """
     file = file.resolve()
     try:

@@ -1,11 +1,11 @@
-"""Which blocks are small, and which of them to make one: the plan of merging, in memory.
+"""The plan of merging, in memory: the small blocks, and those to merge next.
 
-Blocks of one partition that follow each other and are small are a stretch.  Three rules say when
-part of a stretch becomes one block:
+Adjacent small blocks of one partition form a stretch.  Three rules say when part of a stretch
+becomes one block:
 
     it fills at least half a block     the result is not merged again
-    it is at least ``GROWTH`` times    so a record is written again only as often as the logarithm
-    as large as its largest block      of a full block's size over a small one's says: about twice
+    it is at least ``GROWTH`` times    so a record is rewritten only a logarithmic number of times:
+    as large as its largest block      about twice
     a large block follows it           nothing can be added to it any more
 
 This module is pure: no database, no clock.
@@ -31,7 +31,7 @@ one: those blocks stay as they are until the log is opened again."""
 
 
 class MergeCandidate(NamedTuple):
-    """A block: its first offset, its records, its bytes as it lies in the table."""
+    """A block: its first offset, its records, its size in the table."""
 
     first: int
     records: int
@@ -39,17 +39,17 @@ class MergeCandidate(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after its last record."""
+        """Return the offset after its last record."""
         return self.first + self.records
 
     @property
     def worth_reading(self) -> bool:
-        """Whether it is not to be merged: it has half a block's records or bytes."""
+        """Return True if it needs no merging: it has half a block's records or bytes."""
         return _fill(self.records, self.size_bytes) >= 0.5
 
 
 class MergePlan(NamedTuple):
-    """Blocks of a partition that are to become one, in order."""
+    """Blocks of a partition to merge, in order."""
 
     partition_id: int
     blocks: list[MergeCandidate]
@@ -66,12 +66,12 @@ class MergePlanner:
 
     @property
     def waiting(self) -> int:
-        """How many blocks there are in partitions that ``plan`` has not looked at since."""
+        """Return the number of blocks in partitions that ``plan`` has not examined since."""
         with self._lock:
             return sum(len(self._partitions.get(each, ())) for each in self._changed)
 
     def add(self, partition_id: int, block: MergeCandidate, *, replace: bool = True) -> None:
-        """Takes a block, with ``replace`` in the place of one that begins at the same offset."""
+        """Add a block, with ``replace`` instead of one that begins at the same offset."""
         with self._lock:
             blocks = self._partitions.setdefault(partition_id, [])
             self._partitions.move_to_end(partition_id)
@@ -81,7 +81,7 @@ class MergePlanner:
                     return
                 del blocks[at]
                 self._count -= 1
-            if blocks or not block.worth_reading:  # a large one tells that small ones end here
+            if blocks or not block.worth_reading:  # a large one ends a stretch of small ones
                 blocks.insert(at, block)
                 self._count += 1
                 self._changed.add(partition_id)
@@ -93,14 +93,14 @@ class MergePlanner:
                 self._keep(oldest, left[len(left) // 2 :] if len(self._partitions) == 1 else [])
 
     def drop(self, partition_id: int, blocks: Sequence[MergeCandidate]) -> None:
-        """Forgets blocks that are no more."""
+        """Forget deleted blocks."""
         gone = set(blocks)
         with self._lock:
             left = [each for each in self._partitions.get(partition_id, ()) if each not in gone]
             self._keep(partition_id, left)
 
     def plan(self) -> MergePlan | None:
-        """What to merge next; None when there is nothing."""
+        """Return the next merge; None if there is none."""
         with self._lock:
             while self._changed:
                 partition_id = next(iter(self._changed))
@@ -125,7 +125,7 @@ class MergePlanner:
 
 
 def window(blocks: Sequence[MergeCandidate]) -> slice | None:
-    """Which part of a stretch is to become one block; None when it is better to wait for more."""
+    """Return the part of a stretch to merge; None to wait for more blocks."""
     for start in range(len(blocks) - 1):
         count = size = 0
         largest = 0.0
@@ -144,9 +144,9 @@ def window(blocks: Sequence[MergeCandidate]) -> slice | None:
 
 
 def _stretches(blocks: Sequence[MergeCandidate]) -> list[list[MergeCandidate]]:
-    """The small blocks in parts, in each of which one begins where the one before it ends.
+    """Split the small blocks into adjacent stretches.
 
-    The last part, which may be empty, is that at the end, where blocks may yet be added.
+    The last stretch, which may be empty, is that at the end, where blocks may be added.
     """
     stretches: list[list[MergeCandidate]] = [[]]
     end = None

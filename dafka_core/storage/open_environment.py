@@ -26,21 +26,21 @@ from dafka_core.storage.storage_errors import (
 from dafka_core.storage.transaction import CountedTransaction
 from dafka_core.system.files import OWNERS_ALONE, make_directory, mode_within, sync
 
-# How far each partition's blocks were looked at for compression, and the format of a log.
+# The offsets up to which each partition was scanned for compression, and the format of a log.
 #
 # In the table ``meta``:
 #
 #     "format"               ->  the format's number
-#     "cold of ", id         ->  offset up to which a partition's blocks were looked at, checksum
+#     "cold of ", id         ->  offset up to which a partition's blocks were scanned, checksum
 
 
 FORMAT_KEY: Final = b"format"
 FORMAT_VALUE: Final = struct.Struct("<I")
 
 FORMAT: Final = 4
-"""In format 1, rows of partitions had no checksum, so that damage of a row was not found.  In
-format 2 there was no append area, and in format 3 no compressed block: a program that does not know
-them would miss their records."""
+"""In format 1, rows of partitions had no checksum, so that damage of a row was not detected.
+Format 2 had no append area, and format 3 no compressed block: a program that does not know them
+would miss their records."""
 
 FORMAT_AT_FIRST: Final = 3
 """A log becomes format 4 with its first compressed block."""
@@ -50,7 +50,7 @@ _OFFSET: Final = struct.Struct(">Q")
 
 
 class ColdMarks:
-    """The marks in one transaction of LMDB."""
+    """The scanned offsets in one transaction of LMDB."""
 
     def __init__(self, txn: CountedTransaction, meta: lmdb._Database) -> None:
         self._txn = txn
@@ -58,19 +58,19 @@ class ColdMarks:
 
     @property
     def log_format(self) -> int:
-        """The log's format."""
+        """Return the log's format."""
         found: int = FORMAT_VALUE.unpack(self._txn.get(FORMAT_KEY, db=self._meta) or b"")[0]
         return found
 
     def of(self, partition_id: int) -> int:
-        """Up to which offset a partition's blocks were looked at; 0 if that is not known."""
+        """Return the offset up to which a partition was scanned; 0 if unknown."""
         key = _PREFIX + _OFFSET.pack(partition_id)
         found = bytes(self._txn.get(key, db=self._meta) or b"")
         value = found[: _OFFSET.size]
         return _OFFSET.unpack(value)[0] if found == value + checksum(key, value) else 0
 
     def put(self, partition_id: int, offset: int, *, compressed: bool) -> None:
-        """Notes how far a partition was looked at, and whether there is a compressed block now."""
+        """Write the scanned offset, and the format if a block is compressed now."""
         key, value = _PREFIX + _OFFSET.pack(partition_id), _OFFSET.pack(offset)
         self._txn.put(key, value + checksum(key, value), db=self._meta)
         if compressed and self.log_format < FORMAT:
@@ -100,23 +100,23 @@ NOT_LOCAL: Final = {
     0x7C7C6673: "a folder that Parallels shares",
     0x65735546: "FUSE",
 }
-"""By the type that statfs(2) gives.  Of other machines' pages, and of what a program makes up, the
-system promises neither that a map and a write agree, nor that a synced page is on a disk.
-Overlays, which containers have by default, are not among them: a file that is open for writing
-lies in the upper layer, which is a directory of this machine, and is mapped and written there.  Who
-opened the file before sees the lower one for ever, under the same number: readers open it when the
-store, which has opened it first, has told them its session.  A reader in another container has
-another overlay, and does not find its lease there."""
+"""By the type that statfs(2) returns.  For other machines' pages, and for those that a program
+invents, the system promises neither that a map and a write agree, nor that a synced page is on a
+disk.  Overlays, which containers have by default, are not among them: a file that is open for
+writing is in the upper layer, which is a directory of this machine, and is mapped and written
+there.  A process that opened the file before sees the lower one for ever, under the same number:
+readers open it after the store has, when it has sent them its session.  A reader in another
+container has another overlay, and does not find its lease there."""
 
 _STATFS_BYTES: Final = 1_024
 """More than any system's ``struct statfs``, which begins with the type, a long."""
 
 
 def not_local(directory: Path | str) -> str | None:
-    """The name of the file system that a directory is on, if it is not one of this machine."""
+    """Return the name of a directory's file system, if it is not a local one."""
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(directory), found) != 0:
-        return None  # opening it says what is wrong
+        return None  # opening it reports the error
     kind = ctypes.c_long.from_buffer(found).value
     return NOT_LOCAL.get(kind & 0xFFFFFFFF)
 
@@ -127,10 +127,10 @@ READERS_FILE: Final = "lock.mdb"
 """LMDB's list of read transactions, which it writes through a map."""
 
 _READERS_BYTES: Final = MAX_READERS * 64 + 128
-"""As long as LMDB makes it: an entry is a cache line, and two have its locks."""
+"""Its size in LMDB: an entry is a cache line, and two have its locks."""
 
 OPEN_FILES: Final = (LOCK_FILE, DATA_FILE, READERS_FILE, LEASE_FILE)
-"""Those that a store keeps open."""
+"""Files that a store keeps open."""
 
 _UNUSED: Final = struct.pack("=IqQQ", 0xBEEFC0DE, -1, 1, 0)
 """In a header page (LMDB's ``MDB_meta``) before the first transaction: the mark of LMDB's files, no
@@ -153,10 +153,10 @@ class Opened(NamedTuple):
 
 
 def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
-    """Opens the directory's database, which is made when missing.
+    """Open the directory's database, which is created if missing.
 
     It maps ``map_size_bytes``, or twice the file's size if that is more, as far as the process may
-    map so much; LMDB itself maps at least what is in use of the file.
+    map this much; LMDB itself maps at least the used part of the file.
 
     Raises:
         StoreError: it is damaged, or is not a store's.
@@ -177,7 +177,7 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
         )
     try:
         with translated(directory, opening=True):
-            sync(data)  # a new one's header, before a transaction makes the file longer
+            sync(data)  # a new file's header, before a transaction makes it longer
             _complete(env, directory)
         with translated(directory):
             opened = open_tables(env, directory)
@@ -189,10 +189,10 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
 
 
 def _is_unused(head: bytes) -> bool:
-    """Return whether a file's first two pages are LMDB's before its first transaction.
+    """Return True if a file's first two pages are LMDB's before its first transaction.
 
     After a power cut before their sync, parts may be zeros or missing.  The header of a later
-    transaction is of a file that was cut short.
+    transaction belongs to a file that was truncated.
     """
     return all(
         not any(page) or (page[16:20] + page[128:152] == _UNUSED and not any(page[152:]))
@@ -201,9 +201,10 @@ def _is_unused(head: bytes) -> bool:
 
 
 def affordable_bytes(wanted_bytes: int) -> int:
-    """As much of ``wanted_bytes`` of address space as can be mapped; at least ``MIN_MAP_BYTES``.
+    """Return as much of ``wanted_bytes`` of address space as can be mapped.
 
-    A limit (ulimit -v) must leave as much again to the rest of the process.
+    At least ``MIN_MAP_BYTES``.  A limit (ulimit -v) must leave as much again to the rest of the
+    process.
     """
     size_bytes = max(wanted_bytes, MIN_MAP_BYTES)
     while size_bytes > MIN_MAP_BYTES and not _can_map(2 * size_bytes):
@@ -213,7 +214,7 @@ def affordable_bytes(wanted_bytes: int) -> int:
 
 def _can_map(size_bytes: int) -> bool:
     try:
-        # No access: this takes address space and nothing else, whatever the system's policy.
+        # No access: this takes only address space, whatever the system's policy.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         mmap.mmap(-1, size_bytes, flags=flags, prot=0).close()
     except (OSError, OverflowError, ValueError):
@@ -222,17 +223,17 @@ def _can_map(size_bytes: int) -> bool:
 
 
 def files_at(directory: Path) -> tuple[tuple[int, int], ...]:
-    """Which files lie at a directory's path: device and inode of each one that a store keeps open.
+    """Return device and inode of each open file of a store at a directory's path.
 
     Raises:
-        OSError: one is not there, or cannot be looked at.
+        OSError: one is missing, or cannot be examined.
     """
     found = ((directory / name).stat() for name in OPEN_FILES)
     return tuple((each.st_dev, each.st_ino) for each in found)
 
 
 def check_local(directory: Path) -> None:
-    """Raises StoreError if the directory is on a file system that a store cannot use."""
+    """Raise StoreError if the directory is on a file system that a store cannot use."""
     name = not_local(directory)
     if name is not None:
         raise StoreError(
@@ -243,10 +244,10 @@ def check_local(directory: Path) -> None:
 
 
 def lock_writer(directory: Path) -> int:
-    """A descriptor that holds the directory for this process until it is closed.
+    """Return a descriptor that holds the directory for this process until it is closed.
 
     Raises:
-        StoreError: another one holds it, or it cannot be made.
+        StoreError: another one holds it, or it cannot be created.
     """
     _make(directory)
     try:
@@ -276,7 +277,7 @@ def _make(directory: Path) -> None:
         make_directory(directory, OWNERS_ALONE)
     except OSError as error:
         why = f"it cannot be made ({error.strerror}): set --dir to a directory that can"
-        # ``Path.exists`` raises where a name is too long.
+        # ``Path.exists`` raises for a name that is too long.
         above = (directory, *directory.absolute().parents)
         found = next(each for each in above if os.path.exists(each))  # noqa: PTH110
         if not found.is_dir():
@@ -295,15 +296,15 @@ def _lock(directory: Path, fd: int) -> None:
             "directory of its own",
         ) from error
     with translated(directory):
-        # Cut only then: on a full disk the file would not get its page back.
+        # Truncated only then: on a full disk the file would not get its page back.
         os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()}\n".encode(), 0))
 
 
 def _reserve_readers(directory: Path) -> None:
-    """Gives LMDB's list of readers its pages on the disk.
+    """Allocate the pages of LMDB's list of readers on the disk.
 
-    Writing to a map where the disk has no page for it kills the process (SIGBUS).  This comes
-    before LMDB opens the file, whose locks would be gone with another descriptor of it.
+    Writing to a map without a page on the disk kills the process (SIGBUS).  This precedes LMDB's
+    opening of the file, whose locks would be lost with another descriptor of it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     fd = os.open(directory / READERS_FILE, flags, mode_within(directory))
@@ -314,11 +315,11 @@ def _reserve_readers(directory: Path) -> None:
 
 
 def _complete(env: lmdb.Environment, directory: Path) -> None:
-    """Makes the file as long as LMDB believes it is.
+    """Extend the file to the length that LMDB expects.
 
-    Reading a page behind the file's end would kill the process.  LMDB may leave the last pages
-    unwritten when they are free.  In a file that was cut short they held records: those are read
-    as zeros from here on, and a block of zeros is refused.
+    Reading a page after the file's end would kill the process.  LMDB may leave the last pages
+    unwritten if they are free.  In a truncated file they held records: those are read as zeros from
+    here on, and a block of zeros is refused.
     """
     data = directory / DATA_FILE
     wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
@@ -328,7 +329,7 @@ def _complete(env: lmdb.Environment, directory: Path) -> None:
 
 
 def open_tables(env: lmdb.Environment, directory: Path) -> Opened:
-    """The tables of a database, which are made in one that is empty.
+    """Open the tables of a database, and create them in an empty one.
 
     Raises:
         StoreError: it is not a store's, or of a format that this program does not read.

@@ -1,8 +1,8 @@
-"""The blocks of a partition that retention deletes, and the archiver that may copy them first.
+"""Retention's choice of blocks to delete, the store's clock, and interfaces for copying first.
 
-*Age*: a block goes when all its records are older.  *Size* is that of the topic in this store, all
-partitions together: the oldest blocks go, as long as what remains has so many bytes at least.  So a
-small size never empties a topic, and what a topic takes is above its size by one block at most.
+*Age*: a block is deleted when all its records are older.  *Size* is that of the topic in this
+store, all partitions together: the oldest blocks are deleted, as long as at least this size
+remains.  So a small size never empties a topic, and a topic exceeds its size by at most one block.
 
 The rules are in ``config/topic_rules.py``.  This module is pure: no database, no clock.
 """
@@ -27,32 +27,32 @@ from dafka_core.storage.tables import FoundBlock, Tables
 
 
 class Archiver(Protocol):
-    """Keeps records elsewhere that a store is about to give up."""
+    """Copies records before a store deletes them."""
 
     def archive(self, tp: TopicPartition, before: int) -> int:
-        """Archives the partition's records below ``before`` that are not archived yet.
+        """Archive the partition's records below ``before`` that are not archived yet.
 
-        Returns the offset below which all that the store held is archived, synced: at most
-        ``before``.  The store gives up what lies below that offset, and no more.
+        Returns the offset below which all the store's records are archived, synced: at most
+        ``before``. The store deletes records below that offset only.
 
         Raises:
-            DafkaError: it failed; the store gives up nothing now, and asks again later.
+            DafkaError: it failed; the store deletes nothing now, and retries later.
         """
         ...
 
 
 class Unread(NamedTuple):
-    """The first record of a partition that a reader has not read; who that is."""
+    """The first unread record of a partition, and its reader."""
 
     offset: int
     reader: str
 
 
 class Readers(Protocol):
-    """For whom a store keeps records that its rules would give up."""
+    """Readers for which a store keeps records that its rules would delete."""
 
     def look(self) -> None:
-        """Finds out anew how far they are.
+        """Read their positions again.
 
         Raises:
             DafkaError: the log is closed, or damaged.
@@ -60,7 +60,7 @@ class Readers(Protocol):
         ...
 
     def unread(self, tp: TopicPartition) -> Unread | None:
-        """What the one that is furthest behind has not read; None where nobody is waited for."""
+        """Return the unread records of the slowest reader; None without readers."""
         ...
 
 
@@ -74,9 +74,9 @@ class HeldBlock(NamedTuple):
 
 
 def old_blocks(blocks: Sequence[HeldBlock], before_us: int) -> int:
-    """How many of a partition's blocks, which are in order, have no record of ``before_us`` on.
+    """Return how many of a partition's blocks, in order, have no record from ``before_us`` on.
 
-    Few are looked at: as many as the logarithm of the result says, twice.
+    It examines few: twice the logarithm of the result.
     """
     stop = 1
     while stop <= len(blocks) and blocks[stop - 1].last_us < before_us:
@@ -88,9 +88,9 @@ def old_blocks(blocks: Sequence[HeldBlock], before_us: int) -> int:
 def before_by_size(
     partitions: Mapping[TopicPartition, Sequence[HeldBlock]], size_bytes: int
 ) -> dict[TopicPartition, int]:
-    """Below which offsets the oldest blocks go, for ``size_bytes`` at least to remain in all.
+    """Return the offsets below which to delete, so that at least ``size_bytes`` remain in all.
 
-    Partitions of which nothing goes are left out.
+    Partitions without deletions are left out.
     """
     left = sum(block.size_bytes for blocks in partitions.values() for block in blocks)
     waiting = [(blocks[0].last_us, tp, 0) for tp, blocks in partitions.items() if blocks]
@@ -109,19 +109,19 @@ def before_by_size(
 
 
 class PartitionBlocks(Sequence[HeldBlock]):
-    """The blocks that hold a partition's records, in one transaction.
+    """The blocks with a partition's records, in one transaction.
 
-    To know where they begin costs little.  To look at one touches its pages, as LMDB's Python
-    binding does, which for old records means to read them from the disk.
+    Their first offsets are cheap.  Examining one touches its pages, as LMDB's Python binding does,
+    which reads old records from the disk.
 
     Raises:
-        StoreError: when it comes upon damage; nothing but the heads of blocks is looked at.
+        StoreError: at damage; only the heads of blocks are examined.
     """
 
     def __init__(self, tables: Tables, tp: TopicPartition, row: PartitionRow) -> None:
         self._tables, self._tp, self._row = tables, tp, row
         self.info = row.info(tp)
-        """What is held of the partition."""
+        """The available offsets of the partition."""
         table = list(takewhile(lambda first: first < row.end, tables.firsts(row.id, 0)))
         self._grouped: dict[int, memoryview] = {}
         if row.earliest < row.end:
@@ -131,7 +131,7 @@ class PartitionBlocks(Sequence[HeldBlock]):
                 )
                 self._grouped = {each.first: memoryview(each.packed) for each in held}
         self.bounds = [*sorted({*table, *self._grouped}), row.end]
-        """Where each begins, and where the last one ends."""
+        """The first offset of each block, and the end of the last one."""
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -165,7 +165,7 @@ class StoreClock:
     """A clock that is in doubt while it differs too much from the log, or from its earlier time.
 
     Args:
-        agreed_us: the newest time that the log knows to be right; None: the log is new.
+        agreed_us: the newest right time in the log; None: the log is new.
         wall_us: the machine's clock, microseconds since the epoch UTC.
         steady_us: a clock that cannot be set.  The default also counts the time in suspend.
         earliest_us: the clock is never believed before this time.
@@ -185,7 +185,7 @@ class StoreClock:
         self._is_new = agreed_us is None
         self._began_us = steady_us()
         agreed_us = self._wall_us() if agreed_us is None else agreed_us
-        # By how much the time that is right, as far as it is known, is ahead of the steady clock.
+        # By how much the right time, as far as known, is ahead of the steady clock.
         self._lead_us = max(agreed_us, earliest_us) - self._began_us
         self._is_start = True  # that time is the log's, which may have been closed for long
         self._doubted: tuple[int, int] | None = None  # since when, and the wall clock's lead then
@@ -193,28 +193,28 @@ class StoreClock:
     def now_us(self) -> int:
         """Return the time for records without a timestamp.
 
-        While the clock is in doubt, this is the time from before plus the time passed.  But a
-        clock ahead of a log that was just opened counts: the store may have been stopped.
+        While the clock is in doubt, this is the time from before plus the time passed.  But a clock
+        ahead of a log that was just opened counts: the store may have been stopped.
         """
         wall_us, right_us = self._look()
         return max(wall_us, right_us) if self._is_start else right_us
 
     def latest_us(self) -> int:
-        """Return the latest timestamp that is taken from a producer."""
+        """Return the latest timestamp accepted from a producer."""
         wall_us, right_us = self._look()
         if self._doubted and self._is_start and wall_us < right_us:
             return ANY_US
         return max(wall_us, right_us) + MAX_AHEAD_US
 
     def doubt(self) -> str:
-        """Return why the clock is in doubt, and nothing may go by age; empty if it is believed."""
+        """Return why the clock is in doubt, and nothing may be deleted by age; else ""."""
         wall_us, right_us = self._look()
         return self._why(wall_us - right_us) if self._doubted else ""
 
     def compare(self, time_us: int) -> int:
-        """Compare the clock with a timestamp that comes to the log, if that was new.
+        """Compare the clock with a timestamp of a record that arrives, if the log was new.
 
-        Return the newest time that is known to be right, for the next start.
+        Return the newest right time, for the next start.
         """
         with self._lock:
             wall_us, _ = self._look()
@@ -224,7 +224,7 @@ class StoreClock:
             return self._look()[1]
 
     def _look(self) -> tuple[int, int]:
-        """Return the wall clock's time, and the one that is right as far as it is known."""
+        """Return the wall clock's time, and the right one as far as known."""
         with self._lock:
             wall_us, steady_us = self._wall_us(), self._steady_us()
             lead_us, ahead_us = wall_us - steady_us, wall_us - steady_us - self._lead_us

@@ -25,11 +25,11 @@ from dafka_core.storage.retention import (
 )
 
 LOOK_BYTES: Final = 64 << 20
-"""How much is looked at at a time; as long LMDB uses no freed page again."""
+"""Bytes examined at a time; LMDB reuses no freed page meanwhile."""
 
 
 class HeldBlocks:
-    """Looks at blocks a little at a time, and at none twice as long as its offsets are the same.
+    """Examines blocks in small steps, and none again while its offsets are unchanged.
 
     Args:
         log: any thread may read it.
@@ -43,15 +43,15 @@ class HeldBlocks:
         return len(self._held)
 
     def of(self, tp: TopicPartition) -> tuple[PartitionInfo, list[HeldBlock]]:
-        """What a partition that was looked at holds."""
+        """Return the examined blocks of a partition, and its available offsets."""
         return self._held[tp]
 
     def found(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[HeldBlock]]:
-        """The blocks of those partitions that were looked at, and were there."""
+        """Return the blocks of those partitions that were examined and exist."""
         return {tp: self._held[tp][1] for tp in tps if tp in self._held}
 
     def keep_only(self, tps: Collection[TopicPartition]) -> None:
-        """Forgets all other partitions."""
+        """Forget all other partitions."""
         for tp in self._held.keys() - tps:
             del self._held[tp]
 
@@ -60,9 +60,9 @@ class HeldBlocks:
         partitions: Iterable[PartitionInfo],
         damaged: dict[TopicPartition, StoreError] | None = None,
     ) -> Generator[None, None, dict[TopicPartition, list[HeldBlock]]]:
-        """The blocks of partitions; each step looks at a few.
+        """Examine the blocks of partitions, a few in each step; return them.
 
-        With ``damaged``, which gets their errors, damaged partitions are as they were last seen.
+        With ``damaged``, which receives their errors, damaged partitions are as last seen.
 
         Raises:
             DafkaError: the log is closed, or damaged.
@@ -79,7 +79,7 @@ class HeldBlocks:
         return self.found(info.tp for info in infos)
 
     def look(self, tp: TopicPartition) -> Iterator[None]:
-        """Looks at the blocks of a partition that were not looked at before."""
+        """Examine the blocks of a partition that were not examined before."""
         _, blocks = self._held.get(tp, (None, []))
         known = {(block.first, block.end): block for block in blocks}
         while True:
@@ -102,42 +102,42 @@ class HeldBlocks:
 
 
 TRIM_BLOCKS: Final = 16
-"""How many blocks go at a time: appends wait meanwhile, as for another append."""
+"""Blocks deleted at a time: appends wait meanwhile, as for another append."""
 
 _log = logging.getLogger("dafka.store")
 
 
 @dataclass(slots=True)
 class RetentionCounts:
-    """What retention has done since the store was started."""
+    """Totals of retention since the start of the store."""
 
     passes: int = 0
     trims: int = 0
     records: int = 0
     unread: int = 0
-    """Of these, the ones that a protected query had not read."""
+    """Of these, records that a protected query had not read."""
 
 
 @dataclass(slots=True)
 class _TopicPass:
-    """A topic in one pass: up to which limits what is not read is kept."""
+    """A topic in one pass: the limits up to which unread records are kept."""
 
     now_us: int
     limit: RetentionRule | None = None
     partitions: Sequence[PartitionInfo] = ()
     before: dict[TopicPartition, int] | None = None
-    """Up to where it is too much, once that was found out."""
+    """The offsets beyond these limits, once known."""
 
 
 class Retention:
-    """Gives up what rules say, in whole blocks; for one thread.
+    """Deletes whole blocks by rules; for one thread.
 
     Args:
         log: it is read beside appends, and trimmed between them.
-        rules: they may be replaced at any time; the next pass goes by them.
-        archiver: what goes is archived first.
-        until_read: up to which limits a topic's records that ``readers`` have not read are kept.
-        readers: who is waited for.
+        rules: they may be replaced at any time, for the next pass.
+        archiver: copies records before they are deleted.
+        until_read: limits up to which records of a topic unread by ``readers`` are kept.
+        readers: the protected readers.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class Retention:
         self._archiver = archiver
         self._until_read = until_read
         self._readers = readers
-        self._waits: dict[str, str] = {}  # topics, and for whom something of them is kept
+        self._waits: dict[str, str] = {}  # topics with kept records, and their reader
         self._topic = _TopicPass(0)
-        # Of the first block of each partition, where it begins to be held, and its last time.
+        # Of the first block of each partition: its first available offset, and its last time.
         self._first: dict[TopicPartition, tuple[int, int]] = {}
         self._held = HeldBlocks(log)
         self._doomed: list[tuple[PartitionInfo, int]] = []
@@ -164,11 +164,11 @@ class Retention:
         self._earliest: dict[TopicPartition, int] = {}
 
     def steps(self) -> Iterator[None]:
-        """One pass over the log: each step does a little.
+        """Make one pass over the log, in small steps.
 
         Raises:
             DafkaError: the log is closed, damaged, or cannot be written, or archiving has failed.
-                A new pass begins anew.
+                The next pass starts over.
         """
         rules, now_us = self.rules, self._log.now_us()
         self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
@@ -200,7 +200,7 @@ class Retention:
     def _by_age(self, partitions: list[PartitionInfo], before_us: int) -> Iterator[None]:
         for info in partitions:
             earliest, last_us = self._first.get(info.tp, (-1, 0))
-            # More may have been merged into the block; then its last time is later.
+            # More records may have been merged into the block; then its last time is later.
             if earliest == info.earliest and last_us >= before_us:
                 continue
             with self._log.snapshot() as snapshot:
@@ -255,14 +255,14 @@ class Retention:
                 yield from self._trim()
 
     def _unread(self, info: PartitionInfo, before: int) -> Unread | None:
-        """What a reader that is waited for has not read of the records before an offset."""
+        """Return the unread records before an offset of a protected reader."""
         if self._readers is None or self._topic.limit is None:
             return None
         unread = self._readers.unread(info.tp)
         return unread if unread is not None and unread.offset < before else None
 
     def _beyond(self, info: PartitionInfo) -> Generator[None, None, int]:
-        """Up to which offset a partition is kept no longer, whoever has not read it."""
+        """Return the offset up to which a partition is deleted even if unread."""
         topic, found = self._topic, 0
         assert topic.limit is not None
         if topic.limit.age_s is not None:

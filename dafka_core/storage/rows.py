@@ -12,7 +12,7 @@ from dafka_core.model.names import octets_of, quoted, text_of
 from dafka_core.model.records import NO_VERSION, PartitionInfo, TopicPartition, Transaction
 
 MAX_KEY_BYTES = 511
-"""LMDB's limit: two names of 255 octets, the most that RFC 46's frames carry, and one between."""
+"""LMDB's limit: two names of 255 bytes, the most that RFC 46's frames carry, and a separator."""
 
 BLOCK_KEY = struct.Struct(">QQ")
 """A block's key: partition id, first offset.  Big endian, so that keys sort as offsets do."""
@@ -21,31 +21,30 @@ LAST_OFFSET = 2**64 - 1
 NEVER_US = -(2**63)
 
 _CHECKSUM = struct.Struct("<Q")
-"""The end of a row: xxh3, 64 bits, of its key and of what precedes.  A row that is damaged, or has
-come under another name, would have other records served, or have some written over."""
+"""The end of a row: xxh3, 64 bits, of its key and contents.  A damaged row, or one under another
+name, would serve other records, or overwrite some."""
 
 CHECKSUM_BYTES = _CHECKSUM.size
 
 _ROW = struct.Struct("<QQQq")
-"""What each row has; of a partition whose producer is known by an epoch, that one follows."""
+"""The fields of each row; an epoch follows, if the partition's producer has one."""
 
 _TRANSACTIONS = struct.Struct("<Qq16sqQQ16sQQqQQ")
-"""What comes last in the row of a partition that transactions are written to.  Each of the
-three that can be missing (what is staged, the committed attempt, the last transaction) has an end
-of 0 then."""
+"""The last fields in the row of a partition with transactions.  Each of the three optional parts
+(staged records, the committed attempt, the last transaction) has an end of 0 if missing."""
 
 
 LEAST_BYTES = _ROW.size + CHECKSUM_BYTES
-"""Of a row without epoch and transactions, as it lies on disk."""
+"""Of a row without epoch and transactions, on disk."""
 
 _REST_BYTES = {e + t for e in (0, EPOCH_BYTES) for t in (0, _TRANSACTIONS.size)}
 
 
 class StagedRecords(NamedTuple):
-    """What is staged beyond a partition's end, up to ``end`` (exclusive).
+    """Staged records beyond a partition's end, up to ``end`` (exclusive).
 
-    Of ``transaction``, the version is always known, the end only when another store has sent it:
-    that of an attempt is 0.
+    Of ``transaction``, the version is always known, the end only if another store has sent it: that
+    of an attempt is 0.
     """
 
     end: int
@@ -55,7 +54,7 @@ class StagedRecords(NamedTuple):
 
 
 class CommittedAttempt(NamedTuple):
-    """What was committed last: what an attempt staged from ``start`` to ``end`` (exclusive)."""
+    """The last commit: staged by an attempt from ``start`` to ``end`` (exclusive)."""
 
     attempt: bytes
     start: int
@@ -68,9 +67,9 @@ _NO_TRANSACTION = Transaction(NO_VERSION, 0, 0)
 
 
 class PartitionRow(NamedTuple):
-    """What the log knows of a partition: offsets ``earliest`` to ``end`` (exclusive) are held.
+    """The log's row of a partition with offsets ``earliest`` to ``end`` (exclusive).
 
-    ``last_transaction`` is the one that was committed last, here or at another store.
+    ``last_transaction`` was committed last, here or at another store.
     """
 
     id: int
@@ -84,16 +83,16 @@ class PartitionRow(NamedTuple):
     """The newest one."""
 
     def info(self, tp: TopicPartition) -> PartitionInfo:
-        """What is held of the partition, as it is told to others."""
+        """Return the available offsets of the partition."""
         life = self.epoch.life if self.epoch else NO_LIFE
         return PartitionInfo(*tp, self.earliest, self.end, life)
 
     @classmethod
     def parse(cls, key: bytes, value: memoryview) -> Self:
-        """The row that ``packed`` made.
+        """Parse ``packed``.
 
         Raises:
-            ValueError: it is damaged, or of no form that there is.
+            ValueError: the row is damaged, or of an unknown form.
         """
         row = bytes(value[:-CHECKSUM_BYTES])
         at = _ROW.size
@@ -115,7 +114,7 @@ class PartitionRow(NamedTuple):
         return cls._make((*facts, *found, epoch))
 
     def packed(self, key: bytes) -> bytes:
-        """The row as it lies in the table under its key."""
+        """Encode the row for the table, under its key."""
         row = _ROW.pack(*self[:4]) + (b"" if self.epoch is None else self.epoch.packed())
         if any((self.staged, self.committed, self.last_transaction)):
             *staged, transaction = self.staged or _NOT_STAGED
@@ -128,13 +127,13 @@ class PartitionRow(NamedTuple):
         return row + checksum(key, row)
 
     def with_staged_visible(self) -> Self:
-        """The row when readers see what is staged; it must have some."""
+        """Return the row after its staged records become visible."""
         assert self.staged is not None
         end, time_us, *_ = self.staged
         return self._replace(end=end, last_timestamp_us=time_us, staged=None)
 
     def with_transaction(self, transaction: Transaction) -> Self:
-        """The row when it has a transaction's records: its last one is the newer of both."""
+        """Return the row after a transaction; the newer one becomes its last."""
         last = self.last_transaction
         if transaction.version == NO_VERSION or (last and last.version >= transaction.version):
             return self
@@ -142,10 +141,10 @@ class PartitionRow(NamedTuple):
 
 
 def partition_key(tp: TopicPartition) -> bytes:
-    """The key of a partition's row.
+    """Return the key of a partition's row.
 
     Raises:
-        ValueError: the names are too long, or contain what separates them.
+        ValueError: the names are too long, or contain the separator.
     """
     key = topic_prefix(tp.topic) + _encoded(tp.partition)
     if len(key) > MAX_KEY_BYTES:
@@ -157,18 +156,18 @@ def partition_key(tp: TopicPartition) -> bytes:
 
 
 def topic_prefix(topic: str) -> bytes:
-    """What the keys of a topic's partitions begin with."""
+    """Return the prefix of the keys of a topic's partitions."""
     return _encoded(topic) + b"\0"
 
 
 def tp_of_key(key: bytes) -> TopicPartition:
-    """The partition whose row has a key."""
+    """Return the partition of a key."""
     topic, _, partition = text_of(key).partition("\0")
     return TopicPartition(topic, partition)
 
 
 def checksum(key: bytes, row: bytes) -> bytes:
-    """The end of a row; also of other values that must be found damaged."""
+    """Return the checksum of a row, or of another protected value."""
     return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(key + row))
 
 

@@ -1,10 +1,10 @@
-"""Records that lost: kept on disk, out of their partition, until somebody discards them.
+"""Records of losing histories: kept on disk, out of their partition, until they are discarded.
 
-When two histories of a partition meet (``epochs.py``), one is the partition's, and the other one's
-records from where they part on are set aside.  Those get an id of their own among the blocks, and
-are listed in the table ``meta``:
+When two histories of a partition meet (``epochs.py``), one wins, and the other one's records from
+the divergence on are set aside.  Those get an id of their own among the blocks, and are listed in
+the table ``meta``:
 
-    "aside ", id  ->  row as ``rows.py`` has it without transactions, key of the partition
+    "aside ", id  ->  row as in ``rows.py`` without transactions, key of the partition
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _ID = struct.Struct(">Q")
 
 
 class AsideRecords(NamedTuple):
-    """Records ``start`` to ``end`` (exclusive) that were a partition's until another history won.
+    """Records ``start`` to ``end`` (exclusive) of a partition, replaced by another history.
 
-    ``id`` names them in their store; ``size_bytes`` is that of their blocks.
+    ``id`` identifies them in their store; ``size_bytes`` is that of their blocks.
     """
 
     id: int
@@ -38,14 +38,14 @@ class AsideRecords(NamedTuple):
 
 
 class AsideArea:
-    """What is set aside, in one transaction of LMDB."""
+    """The records set aside, in one transaction of LMDB."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._directory, self._txn, self._meta = tables.directory, tables.txn, tables.meta
 
     def take(self, tp: TopicPartition, row: PartitionRow, start: int) -> PartitionRow:
-        """Takes the records from ``start`` on out of a partition; its row, not written yet."""
+        """Move the records from ``start`` on out of a partition; return its row, unwritten."""
         offset = max(start, row.earliest)
         aside = PartitionRow(self._tables.new_id(), offset, row.end, row.last_timestamp_us)
         for batch in self._blocks(tp, row, offset):
@@ -67,7 +67,7 @@ class AsideArea:
         )
 
     def listed(self) -> list[AsideRecords]:
-        """What was set aside, in the order in which that happened."""
+        """Return the records set aside, oldest first."""
         found = []
         for name, value in self._txn.scan(self._meta, _PREFIX):
             tp, row = self._parsed(name, value)
@@ -77,7 +77,7 @@ class AsideArea:
         return found
 
     def read(self, aside_id: int, offset: int) -> RecordBatch | None:
-        """The first records from an offset on of what was set aside under an id, if there are."""
+        """Return the first records from an offset on that were set aside under an id, if any."""
         name = _PREFIX + _ID.pack(aside_id)
         value = self._txn.get(name, db=self._meta)
         if value is None:
@@ -86,7 +86,7 @@ class AsideArea:
         return next(self._blocks(tp, row, max(offset, row.earliest)), None)
 
     def discard(self, aside_id: int) -> bool:
-        """Deletes what was set aside under an id; False when there is no such."""
+        """Delete the records set aside under an id; return False if there are none."""
         if not self._txn.delete(_PREFIX + _ID.pack(aside_id), db=self._meta):
             return False  # it may be a partition's
         self._tables.delete_blocks(aside_id, list(self._tables.firsts(aside_id, 0)))
@@ -94,8 +94,8 @@ class AsideArea:
 
     def _blocks(self, tp: TopicPartition, row: PartitionRow, offset: int) -> Iterator[RecordBatch]:
         while offset < row.end:
-            # LMDB: what is found is valid until the transaction's next write, which may come when
-            # a batch is handed out.  So all are copied first.
+            # LMDB: results are valid until the transaction's next write, which may follow when a
+            # batch is yielded.  So all are copied first.
             batches = [self._batch(tp, found) for found in self._tables.blocks_of(tp, row, offset)]
             yield from batches
             offset = batches[-1].end
@@ -105,7 +105,7 @@ class AsideArea:
         return RecordBatch(tp, found.first, block.values, times=block.times)
 
     def _put(self, partition_id: int, batch: RecordBatch) -> None:
-        assert batch.times is not None  # a block says when its records were written
+        assert batch.times is not None  # a block has its records' times
         packed = pack(batch.values, batch.times)
         self._tables.put_block(partition_id, batch.offset, packed)
 

@@ -22,18 +22,18 @@ from dafka_core.storage.tables import FoundBlock, Tables
 from dafka_core.system.closing import ProcessBound
 
 SIZE_SAMPLES: Final = 4
-"""Places of a range where the size of records is looked at: LMDB's Python binding touches each page
-of a block that it says the size of, and there may be a thousand ranges."""
+"""Places of a range where the size of records is sampled: LMDB's Python binding touches each page
+of a block to return its size, and there may be a thousand ranges."""
 
 
 class PartitionStatistics(NamedTuple):
-    """What a partition takes and when it was written.
+    """The size and times of a partition.
 
-    ``records`` lie at offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
-    blocks on disk: values, 4 bytes for each and little else, or less where they are compressed; a
-    block trimmed in part counts as a whole.
-    ``first_time_us`` and ``last_time_us`` are the timestamps of the first record that is held and
-    the last one, in microseconds since the epoch UTC; None when no record is held.
+    ``records`` have offsets ``earliest`` to ``end`` (exclusive).  ``size_bytes`` is that of their
+    blocks
+    on disk: values, 4 bytes for each and little else, or less if compressed; a block trimmed in
+    part counts as a whole.  ``first_time_us`` and ``last_time_us`` are the timestamps of the first
+    and the last available record, in microseconds since the epoch UTC; None without records.
     """
 
     topic: str
@@ -49,9 +49,9 @@ class PartitionStatistics(NamedTuple):
 def offset_of_time(
     tables: Tables, tp: TopicPartition, row: PartitionRow, timestamp_us: int
 ) -> int | None:
-    """The first record held that was written then or later; None when there is none.
+    """Return the first available record written at or after a time; None if there is none.
 
-    A search over blocks, whose checksums are not looked at.
+    A search over blocks, without checking their checksums.
     """
     if row.last_timestamp_us < timestamp_us:
         return None
@@ -79,7 +79,7 @@ def statistics(tables: Tables, tp: TopicPartition) -> PartitionStatistics | None
     size_bytes = sum(block.size_bytes for block in tables.candidates(row.id, 0, row.end))
     if row.earliest < row.end:
         if not size_bytes and grouped and grouped[0].first <= row.earliest:
-            # All of it is in the append area, where it has been found already.
+            # All records are in the append area, where they have been found already.
             key = BLOCK_KEY.pack(row.id, grouped[0].first)
             found = FoundBlock(key, grouped[0].first, memoryview(grouped[0].packed))
             first, runs = found.first, tables.read_block(tp, found, peek_times)
@@ -94,9 +94,9 @@ def statistics(tables: Tables, tp: TopicPartition) -> PartitionStatistics | None
 
 
 def record_sizes(tables: Tables, tp: TopicPartition, start: int, end: int) -> list[int] | None:
-    """About how many bytes a record takes in each quarter of what is held of a range.
+    """Return the approximate size of a record in each quarter of a range's available records.
 
-    That is the mean of the block in which the quarter begins.  None where nothing is held.
+    It is the mean of the block in which the quarter begins.  None without records.
     """
     row = tables.visible_row(tp)
     if row is None:
@@ -117,12 +117,12 @@ def record_sizes(tables: Tables, tp: TopicPartition, start: int, end: int) -> li
 
 
 def times_of(batches: Iterable[RecordBatch]) -> list[tuple[int, int]]:
-    """Pairs (first offset, time) of batches of the log that follow each other."""
+    """Return pairs (first offset, time) of adjacent batches of the log."""
     firsts, runs = [], []
     for batch in batches:
-        assert batch.times is not None  # a block says when its records were written
+        assert batch.times is not None  # a block has its records' times
         firsts.append(batch.offset)
-        runs.append(batch.times.copy())  # they may lie in a block, which they would keep
+        runs.append(batch.times.copy())  # they may refer to a block, and retain it
     if not runs:
         return []
     counts, times = np.concatenate(runs).T
@@ -139,9 +139,10 @@ def _times_at(
 
 
 class Snapshot(ProcessBound):
-    """What a log held when the snapshot was taken, until it is closed; see ``Log.snapshot``.
+    """A consistent view of a log until it is closed; see ``Log.snapshot``.
 
-    Later appends are not seen, and merging and trimming take nothing away.  For one thread.
+    It does not include later appends, and merging and trimming remove nothing from it.  For one
+    thread.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -151,23 +152,23 @@ class Snapshot(ProcessBound):
 
     @property
     def tables(self) -> Tables:
-        """What the log consists of; what it hands out is valid until ``close``: copy it."""
+        """Return the log's tables; their results are valid until ``close``: copy them."""
         return self._tables
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
-        """What is held of a partition; None when it is not known."""
+        """Return the available offsets of a partition; None if it is unknown."""
         with translated(self._directory):
             return self._tables.info(tp)
 
     def infos(self, topic: str) -> list[PartitionInfo]:
-        """What is held of every partition of a topic; in order of their names."""
+        """Return the available offsets of a topic's partitions, in order of their names."""
         with translated(self._directory):
             return self._tables.infos(topic)
 
     def held(self, tp: TopicPartition, attempt: str = "") -> tuple[PartitionInfo | None, History]:
-        """Return what is held of a partition, and the lives whose records these are.
+        """Return the available offsets of a partition, and their history.
 
-        What ``attempt`` has staged counts as held.
+        Staged records of ``attempt`` are included.
 
         Raises:
             FencedError: another attempt has taken its place.
@@ -177,24 +178,25 @@ class Snapshot(ProcessBound):
             return (row.info(tp), self._tables.lives.history(tp, row)) if row else (None, ())
 
     def blocks(self, tp: TopicPartition) -> PartitionBlocks | None:
-        """A partition's blocks, while the snapshot is open; None when it is not known."""
+        """Return a partition's blocks, while the snapshot is open; None if it is unknown."""
         with translated(self._directory):
             row = self._tables.visible_row(tp)
             return PartitionBlocks(self._tables, tp, row) if row else None
 
     def record_sizes(self, tp: TopicPartition, start: int, end: int) -> list[int] | None:
-        """About how many bytes a record takes, by quarter of a range; None: nothing is held."""
+        """Return the approximate size of a record by quarter of a range; None without records."""
         with translated(self._directory):
             return record_sizes(self._tables, tp, start, end)
 
     def read(
         self, tp: TopicPartition, start: int, end: int, attempt: str = ""
     ) -> Iterator[RecordBatch]:
-        """The records from ``start`` up to ``end`` (exclusive) that are held, in order, no gap.
+        """Yield the available records from ``start`` to ``end`` (exclusive), without gaps.
 
-        One batch per block, each looked up, copied and checked when it is asked for.  The first
-        one begins above ``start`` only when the records before it have been trimmed.  Records
-        that ``attempt`` has staged are read, too.
+        In order, one batch per block, each read, copied and checked on demand.  The first one
+        begins above
+        ``start`` only if earlier records have been trimmed.  Staged records of ``attempt`` are
+        included.
 
         Raises:
             FencedError: another attempt has taken its place.
@@ -226,5 +228,5 @@ class Snapshot(ProcessBound):
         self._reading.__exit__(type(error) if error else None, error, None)
 
     def close(self) -> None:
-        """Ends reading; what has been handed out stays valid.  A second call does nothing."""
+        """End reading; results stay valid.  Idempotent."""
         self._reading.close()

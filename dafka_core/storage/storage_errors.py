@@ -1,4 +1,4 @@
-"""LMDB's errors as ``StoreError``, with what would be right."""
+"""LMDB's errors as ``StoreError``, with remedies."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MAX_READERS = 1024
 DATA_FILE = "data.mdb"
 
 BACKUP_MANIFEST = "backup.json"
-"""Says that a directory is a backup (``backup.py``), and of what."""
+"""Marks a directory as a backup (``backup.py``)."""
 
 _DISK_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @contextlib.contextmanager
 def translated(directory: Path, opening: bool = False) -> Iterator[None]:
-    """Errors of LMDB and the disk leave as ``StoreError``.
+    """Translate errors of LMDB and the disk to ``StoreError``.
 
-    ``opening`` says that what is no database of LMDB's may be another program's file.
+    With ``opening`` a file that is no database of LMDB may be another program's.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def translated(directory: Path, opening: bool = False) -> Iterator[None]:
 
 
 def damaged(directory: Path, why: str) -> StoreError:
-    """The error for a directory whose content is not what was written."""
+    """Return the error for a directory with damaged content."""
     return StoreError(
         directory,
         f"{why}. Its files are damaged: move the directory away and start the store with an "
@@ -51,7 +51,7 @@ def damaged(directory: Path, why: str) -> StoreError:
 
 
 def foreign(directory: Path, why: str) -> StoreError:
-    """The error for a file that no store has written."""
+    """Return the error for a file that no store has written."""
     return StoreError(
         directory,
         f"{DATA_FILE} is not a store's file ({why}): give the store an empty directory, or "
@@ -62,7 +62,8 @@ def foreign(directory: Path, why: str) -> StoreError:
 def _disk_reason(error: lmdb.Error | OSError) -> str:
     code = error.errno if isinstance(error, OSError) else getattr(error, "code", 0)
     if isinstance(error, lmdb.DiskError) or code in _DISK_CODES:
-        # LMDB makes EIO of a write that a disk took in part, which is how a full one begins.
+        # LMDB reports EIO for a write that a disk accepted in part, as a disk does when it becomes
+        # full.
         otherwise = ", or if there is some, replace the disk: it is failing"
         cure = f"free some space{otherwise if code == errno.EIO else ''}"
         return f"the disk is full or fails ({error}); nothing of this was written: {cure}"

@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     import lmdb
 
 
-# Notes: small values that a store's own programs keep with its log, by name.
+# Notes: small values that a store's own programs keep in its log, by name.
 #
-# They are written in the same step as records (``log_entries.NotedBatch``), so they never say
-# more or less than there is. They lie in the table ``meta``:
+# They are written in the same step as records (``log_entries.NotedBatch``), so they always match
+# them. They are in the table ``meta``:
 #
-#     "note ", name  ->  octets, checksum
+#     "note ", name  ->  bytes, checksum
 
 
 _PREFIX = b"note "
@@ -66,7 +66,7 @@ class Notes:
         self._meta = meta
 
     def put(self, notes: Mapping[str, bytes | None]) -> None:
-        """Writes some, each in the place of the one of its name, or deletes it (None)."""
+        """Write some, each replacing the one with its name, or delete it (None)."""
         for name, octets in notes.items():
             key = _PREFIX + octets_of(name)
             if octets is None:
@@ -75,7 +75,7 @@ class Notes:
                 self._txn.put(key, octets + checksum(key, octets), db=self._meta)
 
     def named(self, prefix: str) -> dict[str, bytes]:
-        """Those whose names begin with ``prefix``, in the order of their names.
+        """Return those whose names begin with ``prefix``, in the order of their names.
 
         Raises:
             StoreError: one is damaged.
@@ -89,13 +89,13 @@ class Notes:
         return found
 
 
-# Epochs on disk: the history of each partition's records, and what its store has promised.
+# Epochs on disk: the history of each partition's records, and its store's promises.
 #
-# A partition's row has its newest epoch (``rows.py``). Those before it, and what was promised,
-# which may be to a producer of a partition that has no record yet, lie in the table ``meta``:
+# A partition's row has its newest epoch (``rows.py``). Earlier ones, and promises, which may be to
+# a producer of a partition without records, are in the table ``meta``:
 #
 #     "lives of ", digest of the partition's key  ->  promised life, older epochs, checksum
-#     "met ", address of another store  ->  when it was heard last, and where it was
+#     "met ", address of another store  ->  when it was heard last, and its endpoint
 
 
 _EPOCHS_PREFIX = b"lives of "
@@ -112,42 +112,42 @@ class Lives:
         self._meta = meta
 
     def of(self, tp: TopicPartition, row: PartitionRow | None) -> PartitionLives:
-        """What is known of the lives of a partition's producer.
+        """Return the lives of a partition's producer.
 
         Raises:
-            StoreError: it is damaged.
+            StoreError: they are damaged.
         """
         end, last = (row.end, row.last_transaction) if row is not None else (0, None)
         promised, history = self._until(tp, row, end)
         return PartitionLives(end, history, promised, last)
 
     def history(self, tp: TopicPartition, row: PartitionRow) -> History:
-        """The history of a partition's records."""
+        """Return the history of a partition's records."""
         newest = row.epoch
         if newest is None or not (newest.parent or newest.start):
             return () if newest is None else (newest,)
         return (*self._older(tp)[1], newest)
 
     def begin(self, tp: TopicPartition, row: PartitionRow, epoch: Epoch) -> PartitionRow:
-        """The row when its partition goes on with an epoch."""
-        # One without records was given up: what was staged in it is gone.
+        """Return the row after its partition continues with an epoch."""
+        # An epoch without records was abandoned: its staged records are gone.
         promised, history = self._until(tp, row, row.end)
         history = with_epoch(history, epoch)
         self._put(tp, promised, history[:-1])
         return row._replace(epoch=epoch)
 
     def promise(self, tp: TopicPartition, life: EpochId) -> None:
-        """Keeps a promise, unless a newer life has one."""
+        """Write a promise, unless a newer life has one."""
         promised, older = self._older(tp)
         self._put(tp, max(promised, life), older)
 
     def meet(self, met: Met) -> None:
-        """Keeps that another store is there."""
+        """Write another store's last sign of life."""
         value = met.heard_us.to_bytes(HEARD_BYTES, "big") + met.endpoint.encode()
         self._txn.put(_MET + octets_of(met.store), value, db=self._meta)
 
     def met(self) -> list[Met]:
-        """The stores that were ever met."""
+        """Return the stores that were ever discovered."""
         return [
             Met(
                 text_of(name[len(_MET) :]),
@@ -158,17 +158,17 @@ class Lives:
         ]
 
     def forget(self, store: str) -> bool:
-        """Forgets another store; False when it was never met."""
+        """Forget another store; return False if it is unknown."""
         return self._txn.delete(_MET + octets_of(store), db=self._meta)
 
     def cut(self, tp: TopicPartition, row: PartitionRow, end: int) -> PartitionRow:
-        """The row without the epochs that begin at ``end`` or later."""
+        """Return the row without the epochs that begin at ``end`` or later."""
         promised, history = self._until(tp, row, end)
         self._put(tp, promised, history[:-1])
         return row._replace(epoch=history[-1] if history else None)
 
     def replace(self, tp: TopicPartition, row: PartitionRow, history: History) -> PartitionRow:
-        """The row with another history; what was promised stays."""
+        """Return the row with another history; promises stay."""
         promised, _ = self._older(tp)
         self._put(tp, promised, history[:-1])
         return row._replace(epoch=history[-1] if history else None)
@@ -176,7 +176,7 @@ class Lives:
     def _until(
         self, tp: TopicPartition, row: PartitionRow | None, end: int
     ) -> tuple[EpochId, History]:
-        """What is promised, and the history of the records before an offset."""
+        """Return the promise, and the history of the records before an offset."""
         promised, older = self._older(tp)
         newest = () if row is None or row.epoch is None else (row.epoch,)
         return promised, before((*older, *newest), end)
@@ -212,14 +212,14 @@ _ID = struct.Struct("<Q")
 _NEXT_ID_KEY = b"next partition"
 
 _STAGED_KEY = b"tail of "
-"""With a partition's id, the key in the table ``meta`` under which the names of a partition with
-staged records lie, so that such partitions need not be searched for."""
+"""With a partition's id, the key in the table ``meta`` of the names of a partition with staged
+records, so that such partitions need no search."""
 
 T = TypeVar("T")
 
 
 class FoundBlock(NamedTuple):
-    """A block as it lies in the map: ``packed`` is valid as long as its transaction."""
+    """A block in the map: ``packed`` is valid as long as its transaction."""
 
     key: bytes
     first: int
@@ -227,10 +227,10 @@ class FoundBlock(NamedTuple):
 
 
 class Tables:
-    """What reads and writes a directory's tables in one transaction of LMDB.
+    """Reads and writes a directory's tables in one transaction of LMDB.
 
-    Every method raises StoreError when it comes upon damage: a row that does not match its
-    checksum, or a block that is not where one must be.
+    Every method raises StoreError at damage: a row that does not match its checksum, or a missing
+    block.
     """
 
     def __init__(self, opened: Opened, txn: lmdb.Transaction[memoryview]) -> None:
@@ -242,19 +242,19 @@ class Tables:
         self.cold = ColdMarks(self.txn, self.meta)
         self.links = Links(self.txn, self.meta)
         self.changed: set[TopicPartition] = set()
-        """The partitions that readers see otherwise than before, or at least may."""
+        """The partitions with changes that readers may see."""
 
     @property
     def written_bytes(self) -> int:
-        """About how much of the file was written."""
+        """Return the approximate number of bytes written to the file."""
         return self.txn.written_bytes
 
     def entries(self, table: int) -> Iterator[tuple[bytes, memoryview]]:
-        """All that lies in a table: in that of number 0 meta, 1 partitions, 2 blocks."""
+        """Yield the entries of a table: 0 meta, 1 partitions, 2 blocks."""
         return self.txn.scan((self.meta, self._partitions, self._blocks)[table], b"")
 
     def ids_with_blocks(self) -> Iterator[int]:
-        """The ids under which blocks lie; no page of them is touched."""
+        """Yield the ids with blocks, touching no page of them."""
         cursor, partition_id = self.txn.cursor(self._blocks), 0
         while cursor.set_range(BLOCK_KEY.pack(partition_id, 0)):
             yield (found := BLOCK_KEY.unpack(cursor.key())[0])
@@ -263,24 +263,24 @@ class Tables:
     # -- partitions ------------------------------------------------------------------------------
 
     def all_rows(self) -> Iterator[tuple[TopicPartition, PartitionRow]]:
-        """Every partition's row."""
+        """Yield every partition's row."""
         return self._rows(b"")
 
     def row(self, tp: TopicPartition) -> PartitionRow | None:
-        """A partition's row; None when the partition is not known."""
+        """Return a partition's row; None if the partition is unknown."""
         key = rows.partition_key(tp)
         found = self.txn.get(key, db=self._partitions)
         return None if found is None else self._parsed(key, found)
 
     def visible_row(self, tp: TopicPartition) -> PartitionRow | None:
-        """A partition's row, for readers; None when it is not known, or only has staged records."""
+        """Return a partition's row for readers; None if unknown, or with only staged records."""
         row = self.row(tp)
         return row if row is not None and row.end else None
 
     def put_row(self, tp: TopicPartition, row: PartitionRow) -> None:
-        """Writes a partition's row, and lists the partition if it has staged records.
+        """Write a partition's row, and list the partition if it has staged records.
 
-        A partition whose only records were staged, and are not any more, is forgotten.
+        A partition whose only records were staged, and are deleted, is forgotten.
         """
         key, staged_key = rows.partition_key(tp), _staged_key(row.id)
         if row.end or self.visible_row(tp):
@@ -295,37 +295,37 @@ class Tables:
             self.txn.put(staged_key, key, db=self.meta)
 
     def new_id(self) -> int:
-        """The id of a partition that is new; ids are not used again."""
+        """Return the id of a new partition; ids are not used again."""
         found = self.txn.get(_NEXT_ID_KEY, db=self.meta)
         partition_id: int = _ID.unpack(found)[0] if found is not None else 0
         known = self.txn.stat(self._partitions)["entries"]  # each has an id of its own
         blocks = self.txn.cursor(self._blocks)
         if partition_id < known or blocks.set_range(BLOCK_KEY.pack(partition_id, 0)):
-            # Records of another partition would be written over.
+            # Records of another partition would be overwritten.
             why = f"the id of the next partition, {partition_id}, is in use"
             raise damaged(self.directory, why)
         self.txn.put(_NEXT_ID_KEY, _ID.pack(partition_id + 1), db=self.meta)
         return partition_id
 
     def tp_of_id(self, partition_id: int) -> TopicPartition:
-        """The partition that has an id, found by looking at all of them."""
+        """Return the partition with an id, by a search of all of them."""
         unknown = TopicPartition("unknown", f"with id {partition_id}")
         return next((tp for tp, row in self._rows(b"") if row.id == partition_id), unknown)
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
-        """What is held of a partition; None when it is not known."""
+        """Return the available offsets of a partition; None if it is unknown."""
         row = self.visible_row(tp)
         return row.info(tp) if row else None
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
-        """What is held of every partition, or of every one of a topic; in order of their names."""
+        """Return the available offsets of all partitions, or of a topic's, in name order."""
         found = list(self._rows(b"" if topic is None else rows.topic_prefix(topic)))
         if topic is None:
             self.check_count(len(found))
         return [row.info(tp) for tp, row in found if row.end]
 
     def check_count(self, found: int) -> None:
-        """Raises StoreError if the partitions have more or fewer rows than ``found``."""
+        """Raise StoreError if the partitions have more or fewer rows than ``found``."""
         expected = self.txn.stat(self._partitions)["entries"]
         if found != expected:
             why = f"the table of partitions has {found} rows and says that they are {expected}"
@@ -334,7 +334,7 @@ class Tables:
     def infos_after(
         self, topic: str | None, after: TopicPartition | None, most: int
     ) -> list[PartitionInfo]:
-        """The same, at most so many behind a partition; the end of some may be 0."""
+        """Return at most ``most`` partitions after another one; the end of some may be 0."""
         prefix = b"" if topic is None else rows.topic_prefix(topic)
         start = prefix if after is None else rows.partition_key(after)
         found = self._rows(prefix, start)
@@ -342,7 +342,7 @@ class Tables:
         return [row.info(tp) for tp, row in islice(behind, most)]
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
-        """How far a partition's transactions are; all zero when it is not known."""
+        """Return the progress of a partition's transactions; all zero if it is unknown."""
         row = self.row(tp)
         if row is None:
             return TransactionState(0, 0, "", None)
@@ -352,11 +352,11 @@ class Tables:
         return TransactionState(row.end, staged_end, attempt, row.last_transaction)
 
     def staged_partitions(self) -> list[TopicPartition]:
-        """The partitions with staged records."""
+        """Return the partitions with staged records."""
         return [rows.tp_of_key(bytes(key)) for _, key in self.txn.scan(self.meta, _STAGED_KEY)]
 
     def staged(self) -> list[StagedPartition]:
-        """What is staged in each of them."""
+        """Return the staged records of each of them."""
         found = []
         for tp in self.staged_partitions():
             row = self.row(tp)
@@ -369,7 +369,7 @@ class Tables:
         return found
 
     def staged_start(self, partition_id: int) -> int:
-        """Where a partition's staged blocks begin, if it has some; behind all blocks if not."""
+        """Return the start of a partition's staged blocks; after all blocks without any."""
         key = self.txn.get(_staged_key(partition_id), db=self.meta)
         row = None if key is None else self.row(rows.tp_of_key(bytes(key)))
         return rows.LAST_OFFSET if row is None else row.end
@@ -377,7 +377,7 @@ class Tables:
     # -- blocks ----------------------------------------------------------------------------------
 
     def blocks_of(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
-        """The block that holds a record, which the partition's row says is held.
+        """Return the block with a record that the partition's row includes.
 
         One of the append area comes with those that follow it there: all are found at once.
         """
@@ -385,11 +385,11 @@ class Tables:
         end = found.first + self.read_block(tp, found, peek_count) if found else 0
         if found is None or offset >= end:
             if grouped := self.grouped(tp, row, offset):
-                return grouped  # the directories of their groups say that they belong there
+                return grouped  # the directories of their groups prove that they belong there
             raise self.damaged_block(tp, offset, "there is no block")
-        # Its checksum tells what it holds, not where it belongs.  Looked for by its exact key: in
-        # a damaged tree LMDB ends the process when it is asked for whatever comes next.  With a
-        # cursor: ``get`` would have every page of the block that follows read.
+        # Its checksum covers its content, not its place.  Read by its exact key: in a damaged tree
+        # LMDB ends the process in ``next``.  With a cursor: ``get`` would read every page of the
+        # next block.
         following, key = self.txn.cursor(self._blocks), BLOCK_KEY.pack(row.id, end)
         in_place = end == row.end or following.set_key(key) or self.grouped(tp, row, end)
         if end > row.end or not in_place:
@@ -398,7 +398,7 @@ class Tables:
         return [found]
 
     def grouped(self, tp: TopicPartition, row: PartitionRow, offset: int) -> list[FoundBlock]:
-        """The block of the append area that holds a record, and those that follow it there."""
+        """Return the block of the append area with a record, and those that follow it there."""
         with self.naming(tp, offset):
             found = self.area.find(row.id, offset)
         return [
@@ -415,9 +415,9 @@ class Tables:
         most: float = math.inf,
         most_bytes: float = math.inf,
     ) -> Iterator[FoundBlock]:
-        """The blocks that hold the records from ``start`` up to ``end`` that are held, in order.
+        """Yield the blocks with the available records from ``start`` to ``end``, in order.
 
-        No more than ``most``, and none after those that have ``most_bytes``.
+        At most ``most``, and none after those that have ``most_bytes``.
         """
         at, end = max(start, row.earliest), min(end, row.end)
         found: list[FoundBlock] = []
@@ -426,15 +426,15 @@ class Tables:
             block = found.pop(0)
             yield block
             offset, at = at, block.first + self.read_block(tp, block, peek_count)
-            if at <= offset:  # a group's directory does not know how many records a block says
+            if at <= offset:  # a group's directory does not check a block's record count
                 raise self.damaged_block(tp, block.first, f"it does not hold offset {offset}")
             most, most_bytes = most - 1, most_bytes - len(block.packed)
 
     def last_block(self, partition_id: int, offset: int) -> FoundBlock | None:
-        """A partition's last block that begins at ``offset`` or before; None if there is none."""
+        """Return a partition's last block that begins at or before ``offset``, if any."""
         cursor = self.txn.cursor(self._blocks)
         key = BLOCK_KEY.pack(partition_id, offset)
-        # The first one at ``key`` or after it, or else the one before that.
+        # The first one at or after ``key``, or else its predecessor.
         at_or_after = cursor.set_range(key)
         exact = at_or_after and cursor.key() == key
         if not (exact or (cursor.prev() if at_or_after else cursor.last())):
@@ -447,20 +447,20 @@ class Tables:
     def read_block(
         self, tp: TopicPartition, found: FoundBlock, read: Callable[[memoryview], T]
     ) -> T:
-        """What ``read`` makes of a block, which is damaged if ``read`` raises ValueError."""
+        """Return the result of ``read`` for a block; its ValueError means damage."""
         with self.naming(tp, found.first):
             return read(found.packed)
 
     def packed_block(self, partition_id: int, first: int) -> memoryview | None:
-        """The block that begins at an offset, if there is one."""
+        """Return the block that begins at an offset, if any."""
         return self.txn.get(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 
     def block_sizes(
         self, partition_id: int, first: int, size_of: Callable[[memoryview], int] = len
     ) -> Iterator[tuple[int, int, int]]:
-        """Partition id, first offset and bytes of every block from one on, of all partitions.
+        """Yield partition id, first offset and size of all blocks from one on.
 
-        LMDB's Python binding touches each page of a value whose size it says.
+        LMDB's Python binding touches each page of a value to return its size.
         """
         cursor = self.txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, first)):
@@ -468,7 +468,7 @@ class Tables:
                 yield (*BLOCK_KEY.unpack(key), size_of(packed))
 
     def candidates(self, partition_id: int, start: int, end: int) -> list[MergeCandidate]:
-        """A partition's blocks from ``start`` up to ``end``, as if the append area were empty."""
+        """Return a partition's blocks from ``start`` to ``end``, with an empty append area."""
         sizes = self.block_sizes(partition_id, start)
         blocks = list(takewhile(lambda block: block[:2] < (partition_id, end), sizes))
         ends = [*(first for _, first, _ in blocks[1:]), end]
@@ -478,11 +478,11 @@ class Tables:
         ]
 
     def put_block(self, partition_id: int, first: int, packed: memoryview) -> None:
-        """Writes a block, in the place of one that begins there."""
+        """Write a block, replacing one that begins there."""
         self.txn.put(BLOCK_KEY.pack(partition_id, first), packed, db=self._blocks)
 
     def swap_blocks(self, partition_id: int, heads: dict[int, bytes], merged: memoryview) -> bool:
-        """Puts ``merged`` in the place of blocks; False, and nothing done, if they have changed.
+        """Replace blocks by ``merged``; return False, without effect, if they have changed.
 
         ``heads`` has their first bytes, with their checksums, by their first offsets.
         """
@@ -495,11 +495,11 @@ class Tables:
         return True
 
     def delete_staged(self, row: PartitionRow) -> None:
-        """Deletes the blocks of what is staged."""
+        """Delete the blocks of staged records."""
         self.delete_blocks(row.id, list(self.firsts(row.id, row.end)))
 
     def trim(self, tp: TopicPartition, before: int) -> int:
-        """Gives up the records below ``before``; the partition's earliest offset from now on.
+        """Trim the records below ``before``; return the partition's earliest offset from now on.
 
         Raises:
             ValueError: ``before`` is above the partition's end.
@@ -515,7 +515,7 @@ class Tables:
         # At the end, staged blocks may begin.
         last = min(before, end - 1)
         doomed = list(takewhile(lambda first: first <= last, self.firsts(row.id, 0)))
-        # A block ends where the next one begins, in the append area, or where the partition does.
+        # A block ends where the next one begins, in the append area, or at the partition's end.
         held = before < end
         with contextlib.suppress(ValueError):  # of a damaged group
             held = held and not self.area.find(row.id, before)
@@ -526,14 +526,14 @@ class Tables:
         return before
 
     def trim_held(self, held: PartitionInfo, before: int) -> int:
-        """The same of what was held before; nothing goes if it is another producer's meanwhile."""
+        """Trim records of a known producer; nothing happens if another one has replaced it."""
         row = self.row(held.tp)
         info = row.info(held.tp) if row else held._replace(earliest=0, end=0)
         is_same = info.life == held.life and before <= info.end
         return self.trim(held.tp, before) if is_same else info.earliest
 
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
-        """The error for a block that is not what was written."""
+        """Return the error for a damaged block."""
         return damaged(
             self.directory,
             f"{tp}: the block at offset {offset} cannot be read: {why}",
@@ -541,14 +541,17 @@ class Tables:
 
     @contextlib.contextmanager
     def naming(self, tp: TopicPartition, offset: int) -> Iterator[None]:
-        """Has a ValueError be the error for the block there."""
+        """Turn a ValueError into the error for the block there."""
         try:
             yield
         except ValueError as error:
             raise self.damaged_block(tp, offset, str(error)) from error
 
     def firsts(self, partition_id: int, start: int) -> Iterator[int]:
-        """Where a partition's blocks begin, from an offset on; no page of them is touched."""
+        """Yield the first offsets of a partition's blocks from an offset on.
+
+        No page of them is touched.
+        """
         cursor = self.txn.cursor(self._blocks)
         if cursor.set_range(BLOCK_KEY.pack(partition_id, start)):
             for key in cursor.iternext(keys=True, values=False):
@@ -558,7 +561,7 @@ class Tables:
                 yield first
 
     def delete_blocks(self, partition_id: int, firsts: Iterable[int]) -> None:
-        """Deletes the blocks of a partition that begin at these offsets."""
+        """Delete the blocks of a partition that begin at these offsets."""
         for first in firsts:
             self.txn.delete(BLOCK_KEY.pack(partition_id, first), db=self._blocks)
 

@@ -49,7 +49,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends; may be called twice."""
+        """End.  Idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class ProcessBound(Closing):
     """
 
     def __new__(cls, *_arguments: Any, **_options: Any) -> Self:
-        """Notes what a forked child would inherit."""
+        """Register the object for forked children."""
         check_threads()
         made = super().__new__(cls)
         _made_here.add(made)
@@ -83,7 +83,7 @@ class ProcessBound(Closing):
         )
 
     def on_forked(self) -> None:
-        """Closes, in a forked child, descriptors by which it would hold what is its parent's."""
+        """Close, in a forked child, descriptors that would keep resources of its parent."""
 
 
 def _refuse(inherited: object, name: str) -> Any:
@@ -105,21 +105,21 @@ _INHERITED: Final = {
     "__del__": _do_nothing,
     "close": _do_nothing,
 }
-"""What an object of a forked process's parent does there, whatever its class."""
+"""Attributes of a parent's object in a forked child, for any class."""
 
 _made_here: WeakSet[ProcessBound] = WeakSet()
 _process: Final = [os.getpid()]
 
 
 def _disown() -> None:
-    # First of all: making the classes below may start a collection, and what of gRPC is garbage
-    # already would crash the child, too.
+    # First of all: creating the classes below may start a collection, and gRPC's garbage would
+    # crash the child, too.
     gc.freeze()
     (owner,), _process[:] = tuple(_process), [os.getpid()]
     for each in tuple(_made_here):
         each.on_forked()
-        # For ever: destructors of gRPC would wait for threads that stayed behind, also those that
-        # the interpreter's end calls.
+        # For ever: destructors of gRPC would wait for the parent's threads, also those at the
+        # interpreter's end.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
         kind: Any = type(each)
         each.__class__ = type(kind)(kind.__name__, (kind,), {**_INHERITED, "owner": owner})

@@ -122,21 +122,22 @@ def _check_missing(path: Path, replaces: bool) -> None:
 
 
 OWNERS_ALONE: Final = 0o700
-"""For a directory that is made for records: who is to read them, too, is let in by its mode."""
+"""For a directory of records: its mode may admit others who should read them."""
 
 OTHERS_READ: Final = 0o644
-"""At most for a file that its owner alone is to write."""
+"""The most permissive mode of a file that only its owner writes."""
 
 
 def mode_within(directory: Path) -> int:
-    """The permissions of a new file: whoever its directory lets in may do as much with the file."""
+    """Return the permissions of a new file: those of its directory, without execution."""
     return directory.stat().st_mode & 0o666
 
 
 def others_can_read(status: os.stat_result) -> bool:
-    """Whether anybody but its owner can read a file.
+    """Return True if a file can be read by others than its owner.
 
-    What the system's owner lets a group read, as Kubernetes does, is not this user's to change.
+    Read permission that the system's owner gives a group, as in Kubernetes, is beyond this user's
+    control.
     """
     others = 0o027 if status.st_uid == 0 and os.geteuid() != 0 else 0o077
     return bool(stat.S_IMODE(status.st_mode) & others)

@@ -1,6 +1,6 @@
 """For tests of programs that use Dafka: clusters, doubles and waiting (docs/testing.md).
 
-The pytest fixtures ``dafka_cluster`` and ``dafka_topic`` are found by pytest by themselves.
+pytest finds the fixtures ``dafka_cluster`` and ``dafka_topic`` by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A cluster in child processes, for demos, notebooks and tests.
 
 It needs no Docker and no configuration: a tower and stores on free loopback ports with a temporary
-directory, which end with the ``with`` block, and with the process that made them.
+directory, which end with the ``with`` block, and with their parent process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, STORE, TOWE
 from dafka_core.system.closing import ProcessBound
 
 READY: Final = "READY "
-"""What a node's process prints, followed by JSON, when it serves."""
+"""Printed by a node's process, followed by JSON, when it serves."""
 
 START_TIMEOUT_S: Final = 30.0
 """A loaded machine takes seconds to start Python."""
@@ -36,16 +36,16 @@ class EmbeddedCluster(ProcessBound):
     """A tower and ``stores`` stores.
 
     Args:
-        stores: how many.
-        directory: where the stores keep their records, one subdirectory each; kept at the end.
-            Without it, a temporary one that is removed.
-        kafka: whether each store has a gateway, to which Kafka's clients connect (extra
-            ``kafka``), or the options that gateways are to have (``KafkaOptions``).
-        keys: whether the nodes have keys, and let in who has one that ``key`` has made.
+        stores: their number.
+        directory: the stores' directories are created in it and kept at the end.  By default a
+            temporary one that is removed.
+        kafka: give each store a gateway for Kafka's clients (extra ``kafka``), or the gateways'
+            options (``KafkaOptions``).
+        keys: give the nodes keys, and admit only owners of keys made by ``key``.
 
     Raises:
-        ConfigError: there cannot be so many, or the directory has no name.
-        NodeFailedError: a node did not start; says what it printed.
+        ConfigError: the number is invalid, or the directory has no name.
+        NodeFailedError: a node did not start; the error has its output.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class EmbeddedCluster(ProcessBound):
         self._has_gateways = kafka is not False
         self._kafka = {} if isinstance(kafka, bool) else dict(kafka)
         self._gateways: dict[int, str] = {}
-        self.key()  # known from the start, as nodes look for new ones each second
+        self.key()  # known from the start, as nodes check for new ones each second
         try:
             self.start_tower()
             for index in range(stores):
@@ -84,17 +84,17 @@ class EmbeddedCluster(ProcessBound):
 
     @property
     def tower(self) -> str:
-        """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes and of Spark."""
+        """Return ``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes and of Spark."""
         return f"127.0.0.1:{self._ports[0]}:{self._ports[1]}"
 
     @property
     def stores(self) -> list[str]:
-        """The addresses of the stores that run."""
+        """Return the addresses of the running stores."""
         return [str(store.ready["address"]) for _, store in sorted(self._stores.items())]
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where Kafka's clients connect to the stores that run, as their ``bootstrap.servers``.
+        """Return the ``bootstrap.servers`` of the running stores for Kafka's clients.
 
         Raises:
             ConfigError: they have no gateways.
@@ -105,7 +105,7 @@ class EmbeddedCluster(ProcessBound):
 
     @property
     def keys(self) -> Path:
-        """The directory of the keys that are let in, with their secrets: for programs' tests."""
+        """Return the directory of allowed keys, with their secrets: for programs' tests."""
         return self.directory / "keys"
 
     def key(
@@ -114,18 +114,18 @@ class EmbeddedCluster(ProcessBound):
         roles: tuple[str, ...] = (PRODUCE, CONSUME, ADMIN),
         **patterns: tuple[str, ...],
     ) -> dict[str, str]:
-        """The options of the owner of a key, which is made and let in if it is not there yet.
+        """Return the options of the owner of a key, which is created if it is missing.
 
-        They are ``secret_key_file`` and ``allowed_keys``, for nodes, and for Spark with ``dafka.``
-        before them; none at all where the cluster has no keys.
+        They are ``secret_key_file`` and ``allowed_keys``, for nodes, and for Spark with the prefix
+        ``dafka.``; empty if the cluster has no keys.
 
         Args:
             name: of the key.
-            roles: what it may do, if it is made now.
+            roles: of a new key.
             patterns: of topics and addresses (``produce``, ``consume``, ``addresses``).
 
         Raises:
-            ConfigError: the name is none for a file.
+            ConfigError: the name is unsuitable for a file.
         """
         if not self._has_keys:
             return {}
@@ -135,11 +135,11 @@ class EmbeddedCluster(ProcessBound):
         return {"secret_key_file": str(secret), "allowed_keys": str(self.keys)}
 
     def store_directory(self, index: int = 0) -> Path:
-        """Where a store keeps its records."""
+        """Return a store's directory."""
         return self.directory / f"store-{index}"
 
     def start_tower(self) -> None:
-        """Starts the tower, on the ports it had before if it was killed."""
+        """Start the tower, on its previous ports if it was killed."""
         sub, pub = (f"tcp://127.0.0.1:{port}" for port in self._ports)
         arguments = ["--sub-address", sub, "--pub-address", pub]
         for flag in self.key(TOWER, (TOWER,)).items():
@@ -148,26 +148,26 @@ class EmbeddedCluster(ProcessBound):
         self._ports = (int(self._tower.ready["sub_port"]), int(self._tower.ready["pub_port"]))
 
     def kill_tower(self) -> None:
-        """Kills the tower as a crash would (SIGKILL)."""
+        """Kill the tower as a crash would (SIGKILL)."""
         if self._tower is not None:
             self._tower.kill()
             self._tower = None
 
     def locations(self, index: int = 0) -> tuple[str, ...]:
-        """Where Arrow Flight serves the records of a store that runs, as URIs."""
+        """Return the Arrow Flight URIs of a running store."""
         return tuple(self._stores[index].ready["flight"]) if index in self._stores else ()
 
     def start_store(self, index: int = 0, *, flight_port: int | str | None = None) -> None:
-        """Starts a store on its directory; ``index`` may be one more than there are.
+        """Start a store on its directory; ``index`` may be one more than there are.
 
-        ``flight_port``: see ``StoreOptions``, whose default it has.
+        ``flight_port``: see ``StoreOptions``.
         """
         arguments = ["--dir", str(self.store_directory(index)), "--tower", self.tower]
         for flag in self.key(f"{STORE}-{index}", (STORE,)).items():
             arguments += _flag(*flag)
         if flight_port is not None:
             arguments += ["--flight-port", str(flight_port)]
-        if self._has_gateways:  # where clients have found it before, if it was killed
+        if self._has_gateways:  # its previous port, if it was killed
             arguments += ["--kafka", self._gateways.get(index, "127.0.0.1:0")]
             for name, value in self._kafka.items():
                 arguments += _flag(name, value)
@@ -176,13 +176,13 @@ class EmbeddedCluster(ProcessBound):
             self._gateways[index] = str(store.ready["kafka"])
 
     def kill_store(self, index: int = 0) -> None:
-        """Kills a store as a crash would (SIGKILL)."""
+        """Kill a store as a crash would (SIGKILL)."""
         if index in self._stores:
             self._stores.pop(index).kill()
 
     @contextmanager
     def paused_store(self, index: int = 0) -> Iterator[None]:
-        """Stops a store's process meanwhile (SIGSTOP): it is there and does not answer."""
+        """Stop a store's process meanwhile (SIGSTOP): it exists and does not answer."""
         self._stores[index].signal(signal.SIGSTOP)
         try:
             yield
@@ -190,7 +190,7 @@ class EmbeddedCluster(ProcessBound):
             self._stores[index].signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Kills all nodes and removes the temporary directory; may be called twice."""
+        """Kill all nodes and remove the temporary directory.  Idempotent."""
         for index in tuple(self._stores):
             self.kill_store(index)
         self.kill_tower()
@@ -201,7 +201,7 @@ class EmbeddedCluster(ProcessBound):
         return _NodeProcess(kind, arguments)
 
     def on_forked(self) -> None:
-        """Closes the pipes whose end tells the nodes that the parent is gone."""
+        """Close the pipes whose end shows the nodes that the parent is gone."""
         tower, stores = vars(self).get("_tower"), vars(self).get("_stores", {})
         for node in filter(None, (tower, *stores.values())):
             node.close_pipes()
@@ -213,7 +213,7 @@ class _NodeProcess:
     def __init__(self, kind: str, arguments: Sequence[str]) -> None:
         # Not a pipe, which would need a thread to read it.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- ``kill`` closes it
-        # The end of its input tells the node that this process is gone.
+        # The end of its input shows the node that this process is gone.
         self._process = self._launch([kind, "--exit-with-parent", *arguments])
         watchdog = threading.Timer(START_TIMEOUT_S, self._process.kill)
         watchdog.start()
@@ -237,7 +237,7 @@ class _NodeProcess:
                 return ready
         self._process.wait()
         self._errors.seek(0)
-        said = "".join(self._errors.readlines()[-100:]).strip()  # the last lines say why
+        said = "".join(self._errors.readlines()[-100:]).strip()  # the last lines have the reason
         raise NodeFailedError(kind, said or "it did not start in time")
 
     def signal(self, number: int) -> None:

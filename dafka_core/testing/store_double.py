@@ -28,9 +28,9 @@ class LogBackend(Closing):
 
     Attributes:
         open: entries wait while it is cleared.
-        failure: what appends fail with, if it is set.
+        failure: the error of appends, if set.
         taken: all batches that were put or staged.
-        others: what is known of other stores: locations by address.
+        others: locations of other stores by address.
     """
 
     def __init__(self, log: Log) -> None:
@@ -43,21 +43,21 @@ class LogBackend(Closing):
         self._pool = ThreadPoolExecutor(1)
 
     def put(self, batch: RecordBatch) -> Future[int]:
-        """Appends a batch."""
+        """Append a batch."""
         self.taken.append(batch)
         return self._pool.submit(self._append, batch)
 
     def stage(self, batch: RecordBatch, attempt: str, version: int) -> Future[int]:
-        """Stages a batch."""
+        """Stage a batch."""
         self.taken.append(batch)
         return self._pool.submit(self._write, Stage(batch, attempt, version), batch.end)
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
-        """Commits transactions, all or none."""
+        """Commit transactions, all or none."""
         return self._pool.submit(self._write, Commit(tuple(transactions)), None)
 
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
-        """Gives up what attempts have staged."""
+        """Discard attempts' staged records."""
 
         def work() -> None:
             for each in discards:
@@ -66,7 +66,7 @@ class LogBackend(Closing):
         return self._pool.submit(work)
 
     def forget(self, store: str) -> Future[None]:
-        """Forgets another store."""
+        """Forget another store."""
         return self._pool.submit(self._write, Forget(store), None)
 
     def wait(
@@ -76,7 +76,7 @@ class LogBackend(Closing):
         timeout_s: float,
         transaction: Transaction | None = None,
     ) -> int:
-        """Waits for records, and sets the partition's last transaction; the partition's end."""
+        """Wait for records, set the partition's last transaction, and return its end."""
         try:
             wait_until(lambda: self._log.end(tp) >= end, timeout_s=timeout_s)
         except AssertionError:
@@ -86,7 +86,7 @@ class LogBackend(Closing):
         return self._log.end(tp)
 
     def close(self) -> None:
-        """Writes what waits, then ends."""
+        """Write queued entries, then end."""
         self.open.set()
         self._pool.shutdown()
 
@@ -106,14 +106,14 @@ class LogBackend(Closing):
 
 
 class StoreDouble(Closing):
-    """A store to be read from and written to over Flight, or by its file.
+    """A store for reading and writing over Flight, or by its file.
 
     Args:
         directory: of its log.
         address: the store's.
-        log: an opened log of the directory, to be taken over.
-        socket: whether it listens at a socket in the directory, too.
-        keys: by which it and its clients know each other.
+        log: an opened log of the directory, to take over.
+        socket: also listen at a socket in the directory.
+        keys: its credentials, and its clients'.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class StoreDouble(Closing):
         self.start()
 
     def start(self, port: int = 0) -> None:
-        """Serves the log, with a new session."""
+        """Serve the log, with a new session."""
         self.service = FlightService(
             ServerContext(
                 self.log,
@@ -151,32 +151,32 @@ class StoreDouble(Closing):
 
     @property
     def location(self) -> StoreLocation:
-        """Where it is."""
+        """Return its location."""
         return self.service.location
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return its port."""
         return self.service.port
 
     def client(
         self, location: StoreLocation | None = None, keys: KeyFiles | None = None
     ) -> StoreClient:
-        """A client, which is closed with the store; without ``keys`` it has the store's."""
+        """Return a client, closed with the store; without ``keys`` it has the store's."""
         client = StoreClient(location or self.location, self.keys if keys is None else keys)
         self._clients.append(client)
         return client
 
     def append(self, tp: TopicPartition, values: Iterable[bytes]) -> None:
-        """Appends records to the log itself."""
+        """Append records to the log itself."""
         self.log.append([RecordBatch.of(tp, self.log.end(tp), values)])
 
     def stop(self) -> None:
-        """Serves no more, as a store that is gone; ``start`` serves again."""
+        """Stop serving, as a store that is gone; ``start`` serves again."""
         self.service.close()
 
     def close(self) -> None:
-        """Ends the service, its clients and the log."""
+        """End the service, its clients and the log."""
         for client in self._clients:
             client.close()
         self.backend.open.set()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 PATIENCE_S: Final = 30.0
-"""Generous: a test waits as long only when it fails, on a machine however busy."""
+"""A generous timeout: only a failing test waits for so long, on a machine however busy."""
 
 LOOK_AGAIN_S: Final = 0.01
 
@@ -15,10 +15,10 @@ LOOK_AGAIN_S: Final = 0.01
 def wait_until(
     condition: Callable[[], object], what: str = "", timeout_s: float = PATIENCE_S
 ) -> None:
-    """Returns when ``condition()`` is true.
+    """Return when ``condition()`` is true.
 
     Raises:
-        AssertionError: it is not within ``timeout_s`` seconds; says ``what`` was waited for.
+        AssertionError: it is false for ``timeout_s`` seconds; the text names ``what``.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -20,8 +20,8 @@ from dafka_core.protocol import (
     partition_fetcher,
     producer_role,
     record_limits,
-    store_partition,
     store_requests,
+    timing,
 )
 
 TOPICS: Final = ("a", "ab", "abc", "b")
@@ -51,7 +51,7 @@ LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
     (sockets, "LIVE_BATCH_BYTES"): (20, 200),
     (sockets, "DIRECT_BATCH_BYTES"): (20, 200, 1_000),
     (bulk_decoder, "MAX_KNOWN_PREFIXES"): (1, 3),
-    (store_partition, "ANNOUNCED_S"): (2, 5),
+    (timing, "HOSTED_HEADS_S"): (2, 5),
 }
 """Limits of production, and values of them that a small simulation reaches."""
 

@@ -262,7 +262,7 @@ ERRORS: list[tuple[DafkaError, dict[str, object], str]] = [
         {"topic": "t", "partition": "P", "transaction": Transaction(7, 3, 9)},
         (
             "topic 't', partition P: transaction 7 is committed already, at offsets 3 to 9 "
-            "(exclusive): only newer ones can be written, so go on after it"
+            "(exclusive): write newer ones only"
         ),
     ),
 ]

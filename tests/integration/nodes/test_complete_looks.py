@@ -15,9 +15,9 @@ import pytest
 from dafka_core import Producer, Reader, Store
 from dafka_core.errors import InvalidRequestError
 from dafka_core.nodes.store_identity import restore
+from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectRecord, StoresKnown
-from dafka_core.protocol.store_directory import PATIENCE_S
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import PATIENCE_S as MOST_S
 from tests.integration.nodes.peers import RawPeer
@@ -36,7 +36,7 @@ def test_a_node_that_never_connects_costs_its_patience_once_and_is_named(
         reader = read()
         begun_s = time.monotonic()
         assert reader.partitions(timeout_s=MOST_S) == []
-        assert time.monotonic() - begun_s >= PATIENCE_S - 0.5
+        assert time.monotonic() - begun_s >= timing.STORE_TIMEOUT_S - 0.5
         wait_until(lambda: silent.address in caplog.text, "a word on who is missing")
     caplog.clear()
     reader.partitions(timeout_s=MOST_S)
@@ -52,8 +52,8 @@ def test_nodes_that_are_no_stores_are_not_waited_for(
     with Producer("t", tower=tower):
         directory = read()._role.directory
         wait_until(lambda: directory.stores, "the store")
-        wait_until(lambda: not directory.expected.waits(time.monotonic()), "who they are")
-    assert not directory.expected.outcomes
+        wait_until(lambda: not directory.discovery.waits(time.monotonic()), "who they are")
+    assert not directory.discovery.outcomes
 
 
 def test_stores_keep_whom_they_have_met_and_tell_requestors(

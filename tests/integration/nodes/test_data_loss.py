@@ -13,7 +13,7 @@ import pytest
 
 from dafka_core import Consumer, DataLossError, Producer, Record, Store
 from dafka_core.model.records import TopicPartition
-from dafka_core.protocol import loss_detector
+from dafka_core.protocol import timing
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
@@ -25,8 +25,8 @@ Produce = Callable[..., Producer]
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times long enough for what is there to be heard, and short for a test."""
-    monkeypatch.setattr(loss_detector, "TRIMMED_S", 0.5)
-    monkeypatch.setattr(loss_detector, "AWAY_S", 1.0)
+    monkeypatch.setattr(timing, "LOSS_CHECK_S", 0.5)
+    monkeypatch.setattr(timing, "ABSENT_STORE_S", 1.0)
 
 
 def published(produce: Produce, topic: str, count: int) -> TopicPartition:
@@ -168,4 +168,4 @@ def test_whoever_had_them_is_gone(produce: Produce, consume: Consume, store: Sto
     with pytest.raises(DataLossError) as lost:
         next_values(consumer, 10_000)
     assert (lost.value.partition, lost.value.available) == (tp.partition, None)
-    assert "to 10000 (exclusive) are missing, no store is there" in str(lost.value)
+    assert "to 10000 (exclusive) are missing, no store is reachable" in str(lost.value)

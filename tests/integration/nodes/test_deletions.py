@@ -16,7 +16,7 @@ from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import packed
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.deletions import Deletions
-from dafka_core.protocol import store_role
+from dafka_core.protocol import timing
 from dafka_core.storage import Log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
@@ -79,7 +79,7 @@ def test_a_store_that_was_away_deletes_it_when_it_is_back(
 def test_one_that_had_less_of_it_goes_on_where_it_ends(
     start: Start, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_role, "UNANSWERED_S", 0.5)
+    monkeypatch.setattr(timing, "STORE_LOSS_S", 0.5)
     one, other = start("one"), start("other")
     publish(produce, 80, acks=2)
     other.close()

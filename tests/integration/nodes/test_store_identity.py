@@ -177,7 +177,7 @@ def test_a_copy_that_cannot_be_told_by_its_files_ends_and_its_original_goes_on(
         Store(copy, tower=tower) as clone,
     ):
         assert clone.wait(PATIENCE_S)
-    wait_until(lambda: "another one has its address" in caplog.text)
+    wait_until(lambda: "another store has its address" in caplog.text)
     producer = produce("t")
     producer.publish(b"after")
     producer.flush(PATIENCE_S)

@@ -14,7 +14,7 @@ from dafka_core import EmbeddedCluster, Store
 from dafka_core.errors import FencedError
 from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.records import NO_VERSION, Transaction, TransactionState
-from dafka_core.protocol import store_partition
+from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -110,7 +110,7 @@ def test_a_store_that_comes_later_has_the_last_transaction(
 def test_heads_of_what_is_committed_are_repeated(
     store: Store, raw: Callable[..., RawPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_partition, "HEAD_INTERVAL_S", 0.05)
+    monkeypatch.setattr(timing, "HOSTED_HEAD_INTERVAL_S", 0.05)
     peer = raw(subscription(Head), subscription(RecordMessage))
     peer.wait_until_met(store.address)
     with client_of(store) as client:

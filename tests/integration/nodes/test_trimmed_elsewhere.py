@@ -12,7 +12,7 @@ import pytest
 
 from dafka_core import Consumer, Producer, Store
 from dafka_core.model.records import TopicPartition
-from dafka_core.protocol import store_role
+from dafka_core.protocol import store_role, timing
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 
@@ -22,7 +22,7 @@ ADDRESS = "A" * 32
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_role, "UNANSWERED_S", 0.5)
+    monkeypatch.setattr(timing, "STORE_LOSS_S", 0.5)
     monkeypatch.setattr(store_role, "AWAY_S", 1.5)
 
 

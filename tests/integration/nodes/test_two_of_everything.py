@@ -11,7 +11,7 @@ from dafka_core import Consumer, EmbeddedCluster, Producer, Reader, Store, Tower
 from dafka_core.errors import ProducerFencedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.protocol import consumer_role
+from dafka_core.protocol import timing
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
 from tests.integration.nodes.content import stored, values
@@ -63,7 +63,7 @@ def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer and a consumer that never hear of each other: the store has both towers."""
-    monkeypatch.setattr(consumer_role, "HEADS_INTERVAL_S", 0.2)  # how often it asks the store
+    monkeypatch.setattr(timing, "HEADS_INTERVAL_S", 0.2)  # how often it asks the store
     with (
         Tower(**ANY_PORTS) as one,
         Tower(**ANY_PORTS) as other,

@@ -1,4 +1,4 @@
-"""What is said of stores that are away."""
+"""Messages about absent stores."""
 
 from __future__ import annotations
 

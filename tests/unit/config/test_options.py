@@ -1,4 +1,4 @@
-"""Options: what users give, what they are told when it is wrong, and the tables."""
+"""Options: values of users, error messages, and the tables."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def refused(given: dict[str, Any], options: type[Options] = Sample) -> ConfigErr
     assert str(error).startswith(f"option {error.option!r} = {error.value!r}"[:300])  # cut there
     assert str(error).endswith(f": {error.why}")
     assert len(str(error)) < 500
-    # What the parser stumbled over is in the sentence; its traceback is of no use to anyone.
+    # The parser's error is in the sentence; its traceback is useless.
     assert error.__cause__ is None
     return error
 
@@ -145,7 +145,7 @@ def test_wrong_types(name: str, given: object, why: str) -> None:
     [
         ("count", 0, "must be at least 1"),
         ("count", -(10**30), "must be at least 1"),
-        # All its digits: a rounded bound is no help to who wants to stay below it.
+        # All its digits: a rounded bound does not help.
         ("count", 268_435_457, "must be at most 268435456"),
         ("ratio", 0.2, "must be at least 0.25"),
         ("ratio", "1.01", "must be at most 1"),

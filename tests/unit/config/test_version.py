@@ -1,4 +1,4 @@
-"""The version is that of the package, where there is one."""
+"""The version is that of the installed package."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ MISTAKABLE = st.builds(bytes.__add__, BEGUN, st.binary(max_size=12))
 
 
 def rows(first_cell: str) -> list[list[str]]:
-    """The cells of the table of the page whose head begins so."""
+    """Return the cells of the page's table whose head begins with this cell."""
     _, _, table = PAGE.read_text(encoding="utf-8").partition(f"\n| {first_cell} |")
     lines = table.split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def octets(cell: str) -> bytes | None:
-    """What a cell says."""
+    """Decode a cell."""
     if cell in ("null", "empty"):
         return None if cell == "null" else b""
     longer = re.sub(r"(\w\w)\*(\d+)", lambda found: found[1] * int(found[2]), cell)
@@ -52,7 +52,7 @@ def values_only() -> list[bytes]:
 
 
 def opened(content: bytes) -> Parts:
-    """A record's key, value and headers, octet by octet."""
+    """Return a record's key, value and headers, byte by byte."""
     try:
         return _envelope(content)
     except (IndexError, ValueError):

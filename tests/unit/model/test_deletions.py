@@ -1,4 +1,4 @@
-"""What is written of a deletion, and how far it reaches."""
+"""Records of deletions, and their extent."""
 
 from __future__ import annotations
 

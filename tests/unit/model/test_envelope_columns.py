@@ -1,4 +1,4 @@
-"""Envelopes by column are those of single records, whatever lies beside them."""
+"""Envelopes by column match those of single records, beside any others."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_part_of_an_envelope_is_a_value(parts: envelopes.Parts, content: bytes
 def test_what_does_not_fit_is_a_value(content: bytes) -> None:
     whole = VECTORS[3][1]
     assert opened([content]) == [(None, content, ())]
-    # What comes next would make a magic of a value that ends too early.
+    # The next bytes would complete the magic of a value that ends too early.
     assert opened([whole, content, b"DFK", whole])[1] == (None, content, ())
 
 
@@ -165,7 +165,7 @@ LONG = st.binary(min_size=130, max_size=300)
 
 @st.composite
 def of_one_shape(draw: st.DrawFn) -> list[envelopes.Parts]:
-    """Records with a key, or all without one; as many headers; lengths of as many octets."""
+    """Records with equal flags, header counts and lengths of lengths."""
     key, value = draw(st.sampled_from([None, SHORT, LONG])), draw(st.sampled_from([SHORT, LONG]))
     headers = draw(st.lists(st.sampled_from([SHORT, LONG, None]), min_size=key is None, max_size=3))
     name = st.text("abä", max_size=5)
@@ -184,7 +184,7 @@ def heads(contents: Sequence[bytes]) -> Heads:
 
 
 def by_column(found: Heads) -> bool:
-    """Whether they were taken so."""
+    """Return True if they were opened by column."""
     return found.starts.dtype == np.int32
 
 

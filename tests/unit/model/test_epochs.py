@@ -85,7 +85,7 @@ def test_a_history_that_is_empty_says_nothing() -> None:
 @pytest.mark.parametrize(("offset", "epoch"), [(0, A), (4, A), (5, B), (8, B), (9, C), (10**9, C)])
 def test_whose_record_lies_at_an_offset(offset: int, epoch: Epoch) -> None:
     assert epoch_at((A, B, C), offset) == epoch
-    # Of the records before it an epoch that came later says nothing.
+    # A later epoch does not cover the records before it.
     assert before((A, B, C), offset + 1)[-1] == epoch
     assert epoch_at((B, C), 4) is None
 
@@ -103,7 +103,7 @@ def test_a_history_keeps_the_newest_epochs() -> None:
         history = with_epoch(history, Epoch(number, 0, 1, number, digest(history)))
     assert len(history) == MAX_EPOCHS
     assert history[-1].number == MAX_EPOCHS + 4
-    # What it has forgotten of, the others know.
+    # Histories that share its forgotten epochs know them.
     longer = with_epoch(history, Epoch(MAX_EPOCHS + 5, 0, 1, MAX_EPOCHS + 5, digest(history)))
     assert parting(history, longer) == MAX_EPOCHS + 5
 
@@ -121,7 +121,7 @@ def test_what_a_store_knows_is_the_newest_of_what_it_has_and_has_promised() -> N
     [
         ((), A, 0, True),
         ((), B, 0, False),  # it lacks what is before
-        ((), B, 5, True),  # records without an epoch: nobody knows whose they are
+        ((), B, 5, True),  # records of an unknown history
         ((), A, 5, True),
         ((A,), A, 3, True),
         ((A,), B, 5, True),
@@ -130,10 +130,10 @@ def test_what_a_store_knows_is_the_newest_of_what_it_has_and_has_promised() -> N
         ((A,), C, 9, False),  # it lacks all of B
         ((A,), C._replace(start=5), 5, False),
         ((A, B), OTHER, 7, False),
-        ((A, B), A, 7, False),  # an older life goes on
+        ((A, B), A, 7, False),  # an older life continues
         ((A, B), C, 9, True),
         ((B,), C, 9, True),  # the oldest is forgotten
-        # Where only C stores had answered nobody could tell whose records a life goes on from.
+        # Where only C stores had answered, a life continues records of an unknown history.
         ((A,), C._replace(start=5, parent=0), 5, True),
         ((A,), C._replace(start=5, parent=0), 6, False),
         ((A, B), A._replace(start=9), 9, False),
@@ -169,7 +169,7 @@ def test_where_histories_part(one: History, other: History, offset: int | None) 
 
 
 class Held(NamedTuple):
-    """What a store has: the records of a line, from the first up to ``end``."""
+    """A store's records of a line, from the first up to ``end``."""
 
     history: History
     end: int
@@ -183,7 +183,7 @@ class Held(NamedTuple):
 
 @st.composite
 def stores(draw: st.DrawFn) -> list[Held]:
-    """Some stores of one partition, whose lives began after any part of what one store had."""
+    """Stores of one partition, with lives that began after any part of a store's records."""
     held = [Held((A,), draw(st.integers(1, 9)))]
     for number in range(2, 2 + draw(st.integers(0, 6))):
         history, end = draw(st.sampled_from(held))
@@ -206,7 +206,7 @@ def test_histories_say_from_where_on_records_differ(held: list[Held]) -> None:
         differ = [offset for offset in both if one.life_at(offset) != other.life_at(offset)]
         start = parting(one.history, other.history)
         assert differ[:1] == [each for each in [start] if each is not None and each in both]
-        # From there on there is nothing that is the same.
+        # From there on nothing is equal.
         assert not differ or differ == list(range(differ[0], both.stop))
 
 

@@ -1,4 +1,4 @@
-"""Durations are counted in fixed steps, whoever counts them."""
+"""Durations are counted in fixed buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a batch fits, with its offsets and timestamps."""
+"""The matching records of a batch, with their offsets and timestamps."""
 
 from __future__ import annotations
 

@@ -31,16 +31,16 @@ ESCAPED = {
     "\x85".encode(): r"\xc2\x85",
     "a\u2028b\u202ec".encode(): r"a\xe2\x80\xa8b\xe2\x80\xaec",
     "\u200bd\ufeff".encode(): r"\xe2\x80\x8bd\xef\xbb\xbf",
-    b"\xed\xa0\x80": r"\xed\xa0\x80",  # a surrogate's octets are not UTF-8
+    b"\xed\xa0\x80": r"\xed\xa0\x80",  # a surrogate's bytes are not UTF-8
     rb"a\xff": r"a\x5cxff",
     rb"a\XFF\xFF": r"a\XFF\x5cxFF",
     b"\\\n": r"\\x0a",
     rb"\\x41": r"\\x5cx41",
 }
-"""What is shown otherwise than it is, by its octets."""
+"""Names with a printable form of their own, by their bytes."""
 
 PLAIN = ("flights", "a\\b", "C:\\new\\xyz", "it's", "a b", "日é本", "\u00a0", "👩\u200d🚀", "\\")
-"""What is shown as it is."""
+"""Names shown unchanged."""
 
 PIECES = st.sampled_from(
     [b"\\", b"x", b"\\x", b"5", b"c", b"f", b"F", b"\\x5c", b"\xff", b"\xc3", b"\xa9", b"\n", b"\0"]
@@ -73,7 +73,7 @@ def test_every_octet_and_every_pair_comes_back() -> None:
 def test_every_character_is_seen_or_escaped() -> None:
     for code in range(sys.maxunicode + 1):
         if 0xD800 <= code < 0xE000:
-            continue  # no text has them, but for octets
+            continue  # only bytes can contain them
         name = chr(code)
         hidden = unicodedata.category(name) in HIDDEN and name not in JOINERS
         assert (escape(name) != name) is hidden

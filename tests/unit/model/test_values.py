@@ -1,4 +1,4 @@
-"""Values are a list of bytes to whoever wants one, and columns to whoever wants those."""
+"""Values are a list of bytes, or columns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 
 
 def assert_is(made: Values, values: list[bytes]) -> None:
-    """Whatever the form asked for, and whichever is asked for first, it says the same."""
+    """Compare all forms, in any order of first use."""
     assert len(made) == len(values)
     assert made.size_bytes == sum(map(len, values))
     ends, data = made.columns()

@@ -87,7 +87,7 @@ def fitting(text: str, column: Callable[[str], pa.Array] = column) -> list[int]:
         ("key = 'a' OR key = 'b' AND offset = 5", [0]),
         ("(key = 'a' OR key = 'b') AND offset = 7", [2]),
         ("NOT key = 'a' AND offset > 7", [3, 4]),
-        # What is not known decides nothing, and hides nothing.
+        # An unknown value decides nothing, and hides nothing.
         ("key = 'a' OR value IS NULL OR offset = 6", [0, 1, 2]),
         ("NOT (key = 'x' AND offset = 6)", [0, 2, 3, 4]),
         ("key = 'x' AND NOT value = 'y'", []),

@@ -150,7 +150,7 @@ def test_a_loss_is_raised_after_what_was_queued_before_it() -> None:
     with pytest.raises(DataLossError) as raised:
         waiting.next_record()
     assert raised.value is lost[0]
-    # The other partition's is dropped with its records; another one of the first is its own.
+    # The other partition's is dropped with its records; a new one of the first is its own.
     waiting.drop(lambda tp: tp == B)
     assert (waiting.next_batch(), waiting.size) == (None, (0, 0))
     waiting.add_loss(A, lost[0])

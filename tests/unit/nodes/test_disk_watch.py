@@ -1,4 +1,4 @@
-"""What a log writer sees of its disk is counted, and said when somebody must do something."""
+"""A log writer's counts and warnings about its disk."""
 
 from __future__ import annotations
 

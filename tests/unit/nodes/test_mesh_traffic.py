@@ -1,4 +1,4 @@
-"""What a node has received and sent is counted without looking at what it is about."""
+"""Received and sent messages are counted, independently of their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node notes of those that connect to it, from what they subscribe to."""
+"""Facts about connecting peers, from their subscriptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B, C = "A" * 32, "B" * 32, "C" * 32
 
 
 class Node:
-    """A node that towers have told of some peers."""
+    """A node with some announced peers."""
 
     def __init__(self, *peers: str) -> None:
         own = NodeBeacon("0" * 32, "127.0.0.1", 1)
@@ -64,7 +64,7 @@ def test_a_node_that_knows_rfc_46_alone_says_who_it_is_by_its_own_address() -> N
     node = Node(A, B, C)
     node.note(subscription(DirectRecord) + C.encode(), 7)
     node.note(follows("t"), 7)
-    node.note(follows("u"), -1)  # ZeroMQ does not say whose
+    node.note(follows("u"), -1)  # ZeroMQ does not identify the sender
     node.inbound.note(C)
     assert node.notes.found()[2] == Neighbour(C, "", "tcp://c:1", True, ("t",))
 

@@ -1,4 +1,4 @@
-"""What the kernel says of a process's memory, in both versions of its control groups."""
+"""The kernel's memory limits of a process, in both versions of control groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer keeps until it is acknowledged, in bytes."""
+"""Unacknowledged records of a producer, in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application may publish, and what becomes of it."""
+"""Values that an application may publish, and their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose node is at an endpoint that several announce as theirs."""
+"""The owner of an endpoint that several nodes announce."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_who_was_announced_first_is_expected_until_he_has_had_his_time() -> None
     assert not claims.take(0, AT, "mallory")
     with pytest.raises(ProtocolError, match="another node"):
         claims.take(PROOF_S - 0.1, AT, "honest")
-    # Nobody prolongs his time by being announced again.
+    # A repeated announcement does not extend the time.
     assert not claims.take(PROOF_S - 0.1, AT, "mallory")
     assert claims.take(PROOF_S, AT, "honest")
     with pytest.raises(ProtocolError):

@@ -1,4 +1,4 @@
-"""What a refusal may cost: peers choose what is refused."""
+"""Bounds on the cost of a refusal: peers choose what is refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the tests of the roles share: records that say which they are, a log, and a bad network.
+"""Shared by the tests of the roles: identifiable records, a log, and a bad network.
 
-The value of a record is its offset as eight octets, so values say which records they
-are, and a million of them cost no loop.
+The value of a record is its offset as eight bytes, so values identify records, and a million of
+them need no loop.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def batches_in(messages: Iterable[Outgoing]) -> list[OutgoingBatch]:
 
 
 def answer(fetch: Fetch, end: int, *, at_once: int = 1 << 30) -> list[RecordBatch]:
-    """What a log with the records ``[0, end)`` answers, in batches of ``at_once`` records."""
+    """Return a log's answer with the records ``[0, end)``, in batches of ``at_once`` records."""
     stop = min(fetch.end, end)
     return [
         batch_of(start, min(start + at_once, stop), fetch.topic, fetch.partition)
@@ -102,7 +102,7 @@ class Network:
             heapq.heappush(self._under_way, (now + delay_s, next(self._numbers), item))
 
     def arrived(self, now: float) -> list[object]:
-        """What has come by now."""
+        """Return everything that has arrived."""
         items = []
         while self._under_way and self._under_way[0][0] <= now:
             items.append(heapq.heappop(self._under_way)[2])

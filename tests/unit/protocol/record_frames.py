@@ -28,7 +28,7 @@ from dafka_core.protocol.messages import (
 )
 from tests.unit.protocol.strategies import MESSAGES, packed, runs_of
 
-# What peers cannot mean, and what they can: near 0, near our limit, and where 64 bits wrap.
+# Invalid and valid sequences: near 0, near our limit, and at the overflow of 64 bits.
 SEQUENCES = st.one_of(
     st.integers(0, 9),
     st.integers(MAX_SEQUENCE - 3, MAX_SEQUENCE + 3),
@@ -43,7 +43,7 @@ PackedRecords = RecordBatchMessage | DirectRecordBatch
 
 
 class Named(NamedTuple):
-    """Whom records are sent to, and whose they are."""
+    """The requestor and the partition of records."""
 
     requestor: str
     tp: TopicPartition
@@ -83,7 +83,7 @@ def batch_header(
 
 
 def stretch(sequences: list[int], of: Named, value: bytes) -> list[Frames]:
-    """Messages of one partition, with a value that tells them apart."""
+    """Return messages of one partition, with a distinguishing value."""
     return [(header(sequence, of), value + sequence.to_bytes(8, "big")) for sequence in sequences]
 
 
@@ -120,7 +120,7 @@ def cut_values(messages: list[Frames], size_bytes: int) -> list[Frames]:
 
 
 def recount(messages: list[Frames], count: int) -> list[Frames]:
-    """What is announced as so many records."""
+    """Change the announced number of records."""
     at = -(4 + 24 + EPOCH_BYTES + 4)
     return [
         (first[:at] + count.to_bytes(4, "big") + first[at + 4 :], second)
@@ -128,11 +128,11 @@ def recount(messages: list[Frames], count: int) -> list[Frames]:
     ]
 
 
-# None, such as have all records there are, and such as do not have some or all of them.
+# None, those that include all records, and those that exclude some or all.
 TRANSACTIONS = st.sampled_from(
     [(0, 0, 0), (0, 0, 0), (5, 0, 2**63 - 1), (NO_VERSION, 0, 2**63 - 1), (5, 3, 6), (0, 1, 0)]
 )
-# None, such as have all records there are, some, or none; and such as cannot be.
+# None, those of all, some or no records; and invalid ones.
 EPOCHS = st.sampled_from(
     [
         NO_EPOCH,
@@ -151,7 +151,7 @@ NAMED = st.builds(
     st.builds(
         TopicPartition,
         st.sampled_from(["t", "tt"]),
-        # Partitions whose names begin alike: what follows a name must not be taken for more of it.
+        # Partitions with a common prefix: the bytes after a name must not count as part of it.
         st.sampled_from(["P1", "P2", "P1\1", "P1\1\1\1\1\1"]),
     ),
 )
@@ -234,7 +234,7 @@ def grouped(taken: list[tuple[str, RecordBatch]]) -> dict[Named, list[RecordBatc
 def assert_equal(
     taken: dict[Named, list[RecordBatch]], expected: dict[tuple[Named, bool], list[RecordBatch]]
 ) -> None:
-    """The same batches in the same order; which of the two forms comes first does not matter."""
+    """Compare batches and their order; the order of the two forms does not matter."""
     assert taken.keys() == {named for named, _ in expected}
     for named, batches in taken.items():
         single, packed_batches = expected.get((named, False), []), expected.get((named, True), [])

@@ -38,7 +38,7 @@ from dafka_core.protocol.messages import (
 
 
 def names(least: int = 1) -> st.SearchStrategy[str]:
-    """Topics and addresses of ``least`` to 255 octets, UTF-8 or not, without NUL."""
+    """Topics and addresses of ``least`` to 255 bytes, UTF-8 or not, without NUL."""
     octets = st.binary(min_size=least, max_size=255).map(lambda b: b.replace(b"\0", b"\1"))
     texts = st.text(min_size=least, max_size=63).map(lambda t: t.replace("\0", "x"))
     return texts | octets.map(lambda b: b.decode("utf-8", "surrogateescape"))
@@ -52,7 +52,7 @@ def packed(values: list[bytes], runs: list[tuple[int, int]] | None = None) -> by
 
 
 def runs_of(count: int, stamps: list[int]) -> list[tuple[int, int]]:
-    """The timestamps as runs of so many records: the last one has what the others leave."""
+    """Return the timestamps as runs; the last one has the remaining records."""
     single = [(1, stamp) for stamp in stamps[: count - 1]]
     return [*single, (count - len(single), stamps[-1])] if stamps else []
 
@@ -102,7 +102,7 @@ def transaction_around(
 
 
 def history_of(epochs: list[Epoch]) -> History:
-    """The epochs in the order of their lives, with ascending starts: both are there once."""
+    """Return the epochs in the order of their lives, with ascending starts, each once."""
     lives = sorted({epoch.life for epoch in epochs})
     starts = sorted({epoch.start for epoch in epochs})
     parents = [epoch.parent for epoch in epochs]

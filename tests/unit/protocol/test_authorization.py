@@ -1,4 +1,4 @@
-"""Who may send, ask and be told what: each message, by each kind of sender."""
+"""Permissions: each message, by each kind of sender."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dafka_core.security.permissions import (
 from tests.unit.protocol.vectors import VECTORS
 
 OWN, OTHERS, STORES = "A" * 12, "B" * 12, "C" * 12
-"""What addresses begin with."""
+"""Prefixes of addresses."""
 
 OWNER = Permissions("owner", frozenset({PRODUCE}), produce=("t",), prefix=OWN)
 THIEF = Permissions("thief", frozenset({PRODUCE, CONSUME}), ("x",), ("x",), prefix=OTHERS)
@@ -93,14 +93,14 @@ def test_stores_alone_speak_for_stores(message: m.Message) -> None:
         assert "may not speak for a store" in refusal(who, message)
     if getattr(message, "store", ""):
         another = Permissions("another", frozenset({STORE}), prefix=OTHERS)
-        assert refusal(another, message)  # nor does a store for another one
+        assert refusal(another, message)  # nor does a store for another store
 
 
 @pytest.mark.parametrize("message", ASKED)
 def test_who_may_consume_asks_for_itself(message: m.Message) -> None:
     assert not refusal(READER, message)
     assert "may not ask for it" in refusal(THIEF, message)
-    assert refusal(OWNER, message)  # what it asks for would be sent to another one's address
+    assert refusal(OWNER, message)  # the answer would go to a foreign address
 
 
 @pytest.mark.parametrize("message", OF_ANYBODY)

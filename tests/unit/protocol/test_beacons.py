@@ -1,4 +1,4 @@
-"""Beacons, and which peers are there by them."""
+"""Beacons, and the peers known by them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BAD_HOSTS = [
     "[::1",
     "[::1]x",
     "[a b]",
-    # What ZeroMQ cannot connect to.
+    # Endpoints that ZeroMQ cannot connect to.
     "-a",
     "_a",
     ".a",
@@ -431,7 +431,7 @@ def test_a_peer_is_not_lost_while_all_towers_that_knew_it_are_away() -> None:
     for second in range(1, 10):
         peers.hear(float(second), beacon(ME), "two")
     assert peers.expire(9.0) == [("B", "tcp://h:1")]
-    # The other tower is back: who is still silent is lost after a while.
+    # The other tower is back: peers that are still silent are lost after a while.
     for second in range(10, 14):
         peers.hear(float(second), beacon(ME), "one")
         assert peers.expire(float(second)) == []
@@ -445,7 +445,7 @@ def test_peers_are_bounded() -> None:
         assert peers.hear(0.0, beacon(f"N{port}", port))
     assert not peers.hear(1.0, beacon("late", 70_000))
     assert len(peers) == MAX_PEERS
-    # Those known are heard all the same, and a peer that expires makes room.
+    # Known peers are heard nevertheless, and an expired one makes room.
     for second in range(2, 6):
         peers.hear(float(second), beacon("N0", 0))
     assert len(peers.expire(5.0)) == MAX_PEERS - 1

@@ -37,7 +37,7 @@ from tests.unit.protocol.vectors import RECORDED_VECTORS
 
 
 def receive(decoder: BulkDecoder, first: bytes, second: bytes) -> None:
-    """What the receive loop does: it looks for RECORDs itself."""
+    """Add a message as the receive loop does, which looks RECORDs up itself."""
     bucket = decoder.buckets.get(first[:-8])
     if bucket is None:
         decoder.add(first, second)
@@ -213,7 +213,7 @@ def test_receive_loop_may_append_to_known_buckets() -> None:
     bucket.sequences.append(header(1)[-8:])
     bucket.values.append(b"b")
     assert decoder.take() == [("", batch_of(0, [b"a", b"b"]))]
-    # The same bucket serves the next burst, and what was taken stays as it was.
+    # The same bucket serves the next burst, and earlier results stay unchanged.
     assert decoder.buckets[header(0)[:-8]] is bucket
     assert bucket.values == []
 

@@ -77,7 +77,7 @@ def header_count(vector: Vector) -> int:
 
 
 def assert_refused_or_exact(frames: list[bytes], layout: str) -> None:
-    """What is decoded must say just what the frames say, nothing assumed and nothing left out."""
+    """A decoded message must match the frames exactly."""
     try:
         message = decode(frames)
     except ProtocolError:

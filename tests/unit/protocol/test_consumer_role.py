@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol import partition_fetcher, timing
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.consumer_role import HEADS_INTERVAL_S, ConsumerRole
+from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_FETCH_COUNT
 from dafka_core.protocol.messages import (
     ConsumerHello,
@@ -27,7 +27,6 @@ from dafka_core.protocol.messages import (
     RecordTooLarge,
     StoreHello,
 )
-from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import (
@@ -184,11 +183,16 @@ def test_begins_at_given_offsets() -> None:
 
 
 def follow(role: ConsumerRole, network: Network, total: int, *, rate: int) -> list[int]:
-    """A producer that publishes and announces, and who answers FETCHes; what was delivered."""
+    """Run a producer, and nodes that answer FETCHes; return the delivered records."""
     published, tenth, delivered = 0, 0, list[int]()
     # After the faults: the longest wait for a retry, a head, and a round trip for each gap.
     message_count = total / rate
-    bound_s = max(network.faults_end_s, message_count / 10) + RETRY_MAX_S + 1 + 0.2 * message_count
+    bound_s = (
+        max(network.faults_end_s, message_count / 10)
+        + timing.MAX_FETCH_RETRY_S
+        + 1
+        + 0.2 * message_count
+    )
     while len(delivered) < total:
         now = tenth / 10
         assert now < bound_s
@@ -294,22 +298,22 @@ def test_records_sent_to_another_node_are_not_taken() -> None:
 
 
 def test_heads_are_asked_for_now_and_then() -> None:
-    # The last records may be dropped on their way, and all heads after them: no message says so.
+    # The last records may be dropped on their way, and all heads after them, without any message.
     role = ConsumerRole(ME, "earliest")
     assert role.on_tick(0.0) == []
     for topic in ("a", "b"):
         role.subscribe(topic)
     assert role.on_tick(1.0) == []
-    assert role.deadline(1.0) == 1.0 + HEADS_INTERVAL_S
+    assert role.deadline(1.0) == 1.0 + timing.HEADS_INTERVAL_S
     asked = [GetHeads("a", ME), GetHeads("b", ME)]
-    assert role.on_tick(1.0 + HEADS_INTERVAL_S) == asked
-    assert role.on_tick(2.0 + HEADS_INTERVAL_S) == []
+    assert role.on_tick(1.0 + timing.HEADS_INTERVAL_S) == asked
+    assert role.on_tick(2.0 + timing.HEADS_INTERVAL_S) == []
     role.unsubscribe("a")
     role.room = False
-    assert role.on_tick(1.0 + 3 * HEADS_INTERVAL_S) == []
-    assert role.deadline(1.0 + 3 * HEADS_INTERVAL_S) is None
+    assert role.on_tick(1.0 + 3 * timing.HEADS_INTERVAL_S) == []
+    assert role.deadline(1.0 + 3 * timing.HEADS_INTERVAL_S) is None
     role.room = True
-    assert role.on_tick(1.0 + 3 * HEADS_INTERVAL_S) == [GetHeads("b", ME)]
+    assert role.on_tick(1.0 + 3 * timing.HEADS_INTERVAL_S) == [GetHeads("b", ME)]
 
 
 def test_heads_of_very_many_partitions_are_asked_for_more_rarely(
@@ -320,19 +324,19 @@ def test_heads_of_very_many_partitions_are_asked_for_more_rarely(
     role.on_tick(0.0)
     for i in range(20):
         role.on_message(0.0, Head(TOPIC, f"P{i}", 4), "")
-    assert role.deadline(0.0) == 3 * HEADS_INTERVAL_S
-    assert role.on_tick(3 * HEADS_INTERVAL_S - 1) == []
-    assert role.on_tick(3 * HEADS_INTERVAL_S) == [GetHeads(TOPIC, ME)]
+    assert role.deadline(0.0) == 3 * timing.HEADS_INTERVAL_S
+    assert role.on_tick(3 * timing.HEADS_INTERVAL_S - 1) == []
+    assert role.on_tick(3 * timing.HEADS_INTERVAL_S) == [GetHeads(TOPIC, ME)]
 
 
 def test_deadline_is_when_to_ask_again() -> None:
     role = consumer("earliest")
     assert role.deadline(0.0) is None
     head(role, 5, now=10.0)
-    assert role.deadline(10.0) == 10.0 + RETRY_FIRST_S
-    assert role.on_tick(10.0 + RETRY_FIRST_S) == [fetch(0, 5)]
+    assert role.deadline(10.0) == 10.0 + timing.FETCH_RETRY_S
+    assert role.on_tick(10.0 + timing.FETCH_RETRY_S) == [fetch(0, 5)]
     direct(role, 0, 5, now=11.5)
-    assert role.deadline(11.5) == 10.0 + RETRY_FIRST_S + HEADS_INTERVAL_S  # for heads
+    assert role.deadline(11.5) == 10.0 + timing.FETCH_RETRY_S + timing.HEADS_INTERVAL_S  # for heads
 
 
 def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:

@@ -1,4 +1,4 @@
-"""Where the consumer goes on: room, seek, unsubscribe; and the limits of what it keeps."""
+"""The consumer's positions: room, seek, unsubscribe; and its limits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from dafka_core.model.epochs import NO_LIFE, Epoch
+from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import Fetch, Head, HistoryReply
-from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS, RETRY_MAX_S
+from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import (
     PARTITION,
@@ -161,7 +162,7 @@ def test_a_head_that_is_a_lie_costs_little() -> None:
                 direct(role, batch.offset, batch.end, now)
     assert offsets_of(role.delivered) == list(range(10))
     # Once in eight seconds in the end.
-    assert asked <= 200 / RETRY_MAX_S + 8
+    assert asked <= 200 / timing.MAX_FETCH_RETRY_S + 8
     assert role.scheduler.budget.records == 0
     assert len(role.positions()) == len(role.scheduler) == 1
 
@@ -172,7 +173,7 @@ def test_records_that_no_node_has_cost_little() -> None:
     asked = 0
     for i in range(600):
         asked += len(fetches_in(record(role, 1_000 * (i + 1), 1_000 * (i + 2), i / 10)))
-    assert asked <= 60 / RETRY_MAX_S + 8
+    assert asked <= 60 / timing.MAX_FETCH_RETRY_S + 8
     assert role.delivered == []
     assert role.scheduler.budget.records <= MAX_REORDER_RECORDS
     # All that did not fit is asked for when the first ones turn up.

@@ -1,4 +1,4 @@
-"""A consumer goes on behind a record that is larger than it takes, and says which one."""
+"""A consumer reports a record above its limit, and continues after it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 from dafka_core.errors import HistoryChangedError, RecordTooLargeError
 from dafka_core.model.epochs import NO_LIFE, Epoch
 from dafka_core.model.records import RecordBatch
+from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import Fetch, Head, HistoryReply, RecordTooLarge
-from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 
@@ -62,14 +62,16 @@ def test_only_the_next_record_is_passed_over_and_only_for_its_size() -> None:
     role = consumer()
     role.on_message(0.0, Head(*TP, 5), "")
     refuse(role, 1)  # the ones before it were lost on the way
-    refuse(role, 0, LIMIT)  # it takes such a record: somebody errs
+    refuse(role, 0, LIMIT)  # within its limit: the report is wrong
     refuse(role, 0, to="another")
     assert role.delivered == []
-    assert fetches_in(role.on_tick(RETRY_FIRST_S + 0.1)) == [Fetch(PARTITION, ME, TOPIC, 0, 6)]
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
+        Fetch(PARTITION, ME, TOPIC, 0, 6)
+    ]
 
 
 def test_a_life_that_began_with_what_was_passed_over_has_changed_nothing() -> None:
-    """Else it goes back to what nobody gives it, passes over it, and goes back, for ever."""
+    """Otherwise it would return to records that no node sends, skip them, and return, for ever."""
     role, old = consumer(), Epoch(1, 7, 1, 0, 0)
     role.on_batch(0.0, "", dataclasses.replace(batch_of(0, 2), epoch=old))
     role.on_message(0.0, Head(*TP, 2), "")
@@ -93,7 +95,9 @@ def test_without_room_the_record_is_asked_for_again() -> None:
     refuse(role, 0)
     assert role.delivered == []
     role.room = True
-    assert fetches_in(role.on_tick(RETRY_FIRST_S + 0.1)) == [Fetch(PARTITION, ME, TOPIC, 0, 6)]
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
+        Fetch(PARTITION, ME, TOPIC, 0, 6)
+    ]
 
 
 def test_of_partitions_that_it_does_not_read_it_knows_nothing() -> None:

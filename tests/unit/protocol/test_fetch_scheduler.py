@@ -7,16 +7,11 @@ from itertools import chain
 import pytest
 
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_core.protocol import fetch_scheduler
+from dafka_core.protocol import fetch_scheduler, timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY, FairQueue
 from dafka_core.protocol.messages import DirectHead, FetchBatch, HeadsReply
-from dafka_core.protocol.partition_fetcher import (
-    RETRY_FIRST_S,
-    RETRY_MAX_S,
-    PartitionFetcher,
-    ReorderBudget,
-)
+from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import TOPIC, batch_of, fetches_in
 
@@ -24,7 +19,7 @@ ME, STORE = "21962C91115348329557DE71C90C3718", "A" * 32
 
 
 def told_of(count: int) -> ConsumerRole:
-    """A consumer that has heard of so many partitions of one record, by one message."""
+    """Return a consumer that knows ``count`` partitions of one record, by one message."""
     role = ConsumerRole(ME, "earliest")
     role.subscribe(TOPIC)
     infos = tuple(PartitionInfo(TOPIC, f"P{i}", 0, 1) for i in range(count))
@@ -35,7 +30,7 @@ def told_of(count: int) -> ConsumerRole:
 
 
 def asked_of_store(messages: list[Outgoing]) -> list[str]:
-    """The partitions that are asked for, all of them of the store that has them."""
+    """Return the requested partitions, all of them from the store that has them."""
     assert fetches_in(messages) == []
     batches = [message for message in messages if isinstance(message, FetchBatch)]
     assert {batch.store for batch in batches} <= {STORE}
@@ -79,9 +74,11 @@ def test_whose_turn_it_is_is_found_once_for_all_of_them(monkeypatch: pytest.Monk
 def test_a_store_that_does_not_answer_is_asked_twice_and_then_everybody() -> None:
     role = told_of(2)
     assert asked_of_store(role.on_tick(0.0)) == ["P0", "P1"]
-    assert asked_of_store(role.on_tick(RETRY_FIRST_S)) == ["P0", "P1"]
-    role.on_batch(RETRY_FIRST_S, ME, batch_of(0, 1, TOPIC, "P1"))
-    assert [fetch.partition for fetch in fetches_in(role.on_tick(3 * RETRY_FIRST_S))] == ["P0"]
+    assert asked_of_store(role.on_tick(timing.FETCH_RETRY_S)) == ["P0", "P1"]
+    role.on_batch(timing.FETCH_RETRY_S, ME, batch_of(0, 1, TOPIC, "P1"))
+    assert [fetch.partition for fetch in fetches_in(role.on_tick(3 * timing.FETCH_RETRY_S))] == [
+        "P0"
+    ]
 
 
 def test_partitions_that_nobody_answers_for_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +88,7 @@ def test_partitions_that_nobody_answers_for_hold_nobody_up(monkeypatch: pytest.M
     for i in range(20):
         role.on_message(0.0, DirectHead(ME, TOPIC, f"P{i}", 0), STORE)
     now, asked = 0.0, dict.fromkeys((f"P{i}" for i in range(20)), 0)
-    while now < 20 * RETRY_MAX_S:
+    while now < 20 * timing.MAX_FETCH_RETRY_S:
         now += 0.5
         requests = fetches_in(role.on_tick(now))
         assert len(requests) <= 3
@@ -151,7 +148,7 @@ def test_owners_take_turns_and_each_has_its_own_order() -> None:
     assert len(waiting) == 1_002
     assert waiting.first(5) == [many[0], few[0], many[1], few[1], many[2]]
     assert waiting.first(0) == waiting.first(-1) == []
-    # One place at a time: every other one is for who has little to ask for.
+    # One place at a time: every second one is for owners with few partitions.
     turns = []
     for _ in range(4):
         (each,) = waiting.first(1)

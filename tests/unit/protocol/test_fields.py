@@ -1,4 +1,4 @@
-"""The kinds of fields: what one may hold, how it lies in a frame, and frames that lie."""
+"""The kinds of fields: valid values, their encoding, and malformed frames."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_frame_is_read_to_its_end_and_no_further() -> None:
         for take in (FrameReader.take, FrameReader.number):
             with pytest.raises(ProtocolError, match="ends within a field"):
                 take(FrameReader(short), size_bytes)
-    # A length that is a lie makes no room for itself.
+    # A false length allocates no memory.
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match="ends within a field"):
         FrameReader(b"\xff\xff\xff\xffab").text(4)
 

@@ -1,4 +1,4 @@
-"""A reader goes on with the records of one history, and says where another has taken its place."""
+"""A reader follows one history, and reports where another has replaced it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_does_not_follow_is_not_taken() -> None:
     batch, stranger = of(B, 6, 7), of(OTHER, 7, 8)
     taken, at = history.take([batch, stranger])
     assert list(taken) == [batch]
-    assert at == 0  # nobody can say from where on
+    assert at == 0  # the divergence is unknown
     history.go_back(3)
     assert history.epochs == (A,)
     assert history.take([of(OTHER, 3, 8)])[1] is None
@@ -70,7 +70,7 @@ def test_lives_may_be_among_what_is_passed_over(epoch: Epoch, at: int | None) ->
 
 
 def test_a_life_that_began_with_what_was_passed_over_has_not_parted() -> None:
-    """Else a reader goes back to what nobody has, passes over it, and goes back, for ever."""
+    """Otherwise a reader would return to records that no node has, for ever."""
     history = followed(of(A, 0, 5))
     history.pass_over(5)
     assert history.parted_by(B, 8) is None

@@ -23,7 +23,8 @@ from dafka_core.model.records import (
     StagedTransaction,
     TopicPartition,
 )
-from dafka_core.protocol.histories import ASK_INTERVAL_S, TOLD
+from dafka_core.protocol import timing
+from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
     Ack,
@@ -50,7 +51,7 @@ PRODUCER = EpochId(9, 0x99, 2)
 
 
 class Store:
-    """A role, and a disk that keeps whose record lies at each offset."""
+    """A role, and a disk with the epoch of each offset."""
 
     def __init__(self, history: History = (), end: int = 0, promised: EpochId = NO_LIFE) -> None:
         self.names = [epoch_at(history, offset) for offset in range(end)]
@@ -65,7 +66,7 @@ class Store:
         return PartitionLives(len(self.names), self.history, self.promised)
 
     def write(self) -> list[Outgoing]:
-        """Does what the role wants done; what the role says then."""
+        """Execute the role's entries; return its messages."""
         entries = self.role.take_pending()
         for entry in entries:
             self._apply(entry)
@@ -94,7 +95,7 @@ class Store:
         return self.role.on_message(0.0, HistoryQuery(PARTITION, query, *TP, life), "")
 
     def hear(self, end: int, *history: Epoch) -> None:
-        """Another store answers what this one has asked."""
+        """Deliver another store's answer."""
         reply = HistoryReply(ME, TOLD, OTHER, *TP, end, NO_LIFE, history)
         assert self.role.on_message(0.0, reply, "") == []
 
@@ -151,7 +152,7 @@ def test_records_without_an_epoch_are_of_the_last_one() -> None:
     store = Store((A,), 5)
     store.receive(None, 5, 7)
     assert store.write() == [ack(A.life, 7)]
-    # And any can begin after those that nobody knows anything of.
+    # And any can begin after records of an unknown history.
     plain = Store((), 4)
     plain.receive(B._replace(start=4, parent=0), 4, 6)
     assert plain.write() == [ack(B.life, 6)]
@@ -171,7 +172,7 @@ def test_records_ahead_of_a_gap_may_turn_out_to_be_of_another_history() -> None:
     store.receive(B, 5, 9)
     assert store.write() == [ack(B.life, 9)]
     assert store.names == [A] * 5 + [B] * 4
-    # Somebody has another history, of a newer life: the store asks whose it is.
+    # A node has another history, of a newer life: the store asks for it.
     assert ASKED in store.role.on_tick(1.0)
 
 
@@ -198,10 +199,10 @@ def test_a_zombie_is_told_at_an_interval() -> None:
         store.receive(A, 9 + tenth, 10 + tenth, tenth / 10)
         due = store.role.deadline(tenth / 10)
         assert due is not None
-        assert due <= tenth / 10 + ASK_INTERVAL_S
+        assert due <= tenth / 10 + timing.HISTORY_INTERVAL_S
         count += len(store.role.on_tick(tenth / 10))
-    assert 10 / ASK_INTERVAL_S - 1 <= count <= 10 / ASK_INTERVAL_S + 1
-    # When it has ended there is nothing to tell.
+    assert 10 / timing.HISTORY_INTERVAL_S - 1 <= count <= 10 / timing.HISTORY_INTERVAL_S + 1
+    # After its end there is no notification.
     store.role.on_tick(20.0)
     assert store.role.on_tick(30.0) == []
 
@@ -261,7 +262,7 @@ def test_a_life_that_began_elsewhere_is_asked_for() -> None:
         (20, (A,)),  # older
         (20, (A, ZOMBIE)),  # an older one that has parted
         (20, ()),  # nothing is known
-        (12, (A, B, C)),  # it only goes on
+        (12, (A, B, C)),  # a continuation
     ],
 )
 def test_histories_that_do_not_win_change_nothing(end: int, history: History) -> None:
@@ -299,7 +300,7 @@ def test_heads_of_other_stores_say_whose_records_they_are() -> None:
     messages = store.role.on_message(9.0, HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
     (fetch,) = fetches_in(messages)
     assert (fetch.sequence, fetch.end) == (8, 12)
-    # Those sent to others are not meant.
+    # Messages to other nodes are ignored.
     reply = HeadsReply("C", 1, OTHER, 0, 1, (info._replace(end=99),))
     assert store.role.on_message(9.0, reply, "") == []
 
@@ -334,7 +335,7 @@ def test_a_head_beyond_what_it_has_is_no_other_history() -> None:
 
 
 def test_a_refused_commits_epoch_does_not_begin_with_a_later_one() -> None:
-    """It said where the first one began, before another store's records came to be there."""
+    """It was valid where the first one began, before another store's records arrived there."""
     store = Store()
     store.receive(A, 0, 5)
     store.write()
@@ -365,7 +366,7 @@ def test_a_producer_that_was_promised_something_tells_where_it_goes_on() -> None
     store = Store((A,), 6)
     store.ask(PRODUCER, query=7)
     store.write()
-    # What it was promised it would go on from may be what this store has: nothing else wins.
+    # Its promise allows only this store's present records: nothing else wins.
     store.hear(7, A, B)
     assert store.role.pending == []
     mine = Epoch(*PRODUCER, 7, B.digest)
@@ -375,7 +376,7 @@ def test_a_producer_that_was_promised_something_tells_where_it_goes_on() -> None
 
 
 ORPHAN = Epoch(2, 0x22, 2, 5, 0)
-"""A life that began where only C stores had answered: nobody could tell whose records they had."""
+"""A life that began where only C stores had answered, with records of an unknown history."""
 
 
 @pytest.mark.parametrize("end", [5, 7])

@@ -1,4 +1,4 @@
-"""What a store promises to the lives of producers, and the life of what clients write to it."""
+"""A store's promises to producers' lives, and the life of clients' records in it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_an_older_life_writes_after_a_promise_is_not_acknowledged() -> None
     store = Store((A,), 5)
     store.ask(PRODUCER)
     store.receive(A, 5, 8)  # from the moment on that it is asked
-    # It may or may not be among what the answer says: it is not acknowledged.
+    # It may or may not be in the answer: it is not acknowledged.
     assert store.write() == [told(5, A, promised=PRODUCER, query=1)]
     assert store.role.on_tick(1.0) == [told(8, A, promised=PRODUCER)]
     for what in (Ack, EpochAck):
@@ -88,7 +88,7 @@ def test_a_promise_keeps_that_a_life_since_the_last_record_needed_fewer_acks() -
         promised = life._replace(acks=kept)
         assert store.write() == [told(5, *store.history, promised=promised, query=1)]
         assert store.ask(life)[0] == told(5, *store.history, promised=promised, query=1)
-    # Where a life has written, what was before it is known to be there.
+    # If a life has written, the records before it are known to exist.
     store.receive(Epoch(*third, 5, store.history[-1].digest), 5, 6)
     assert store.write() == [ack(third, 6)]
     store.ask(EpochId(5, 0, 2))
@@ -102,7 +102,7 @@ def test_promises_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyP
     for number in range(2, 9):
         store.ask(EpochId(number, 0, 1), query=number)
     assert len(store.role.pending) == 3
-    # Who is not promised anything is answered so, and asks again.
+    # A requestor without a promise gets this answer, and asks again.
     answers = [m for m in store.write() if isinstance(m, HistoryReply)]
     assert [answer.query for answer in answers] == [2, 3, 4]
     store.ask(EpochId(9, 0, 1))
@@ -134,7 +134,7 @@ def test_what_clients_write_is_a_life_of_the_store() -> None:
     first = hosted_epoch(store, 0, 3)
     assert first == Epoch(1, 0x57, 1, 0, 0)
     assert hosted_epoch(store, 3, 5) == first
-    # Started again, it is another one.
+    # After a restart, it is another one.
     again = Store(store.history, 5)
     assert hosted_epoch(again, 5, 6) == Epoch(2, 0x57, 1, 5, first.digest)
 
@@ -176,6 +176,6 @@ def test_what_a_promised_life_goes_on_from_is_kept_from_lives_before_it() -> Non
     store.receive(before_it, 4, 5)
     assert store.role.take_pending() == []
     assert store.role.partitions[TP].history == (A,)
-    # Those after it win.
+    # Later ones win.
     store.hear(9, A, Epoch(10, 0x10, 1, 4, A.digest))
     assert store.role.take_pending() == [SetAside(TP, 4)]

@@ -1,10 +1,11 @@
-"""What a store keeps of the others, and what it tells of them."""
+"""A store's list of the others, and its messages about them."""
 
 from __future__ import annotations
 
 from dafka_core.model.log_entries import LogEntry, Met
 from dafka_core.model.records import KnownStore
-from dafka_core.protocol.known_stores import BEGIN_S, KEPT_S, KnownStores
+from dafka_core.protocol import timing
+from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import StoresKnown
 
@@ -22,10 +23,10 @@ class Kept:
         self.known.on_tick(0.0)
 
     def settle(self) -> None:
-        self.known.on_tick(BEGIN_S)
+        self.known.on_tick(timing.KNOWN_STORE_GRACE_S)
 
     def told(self) -> tuple[KnownStore, ...] | None:
-        """What a reader is told now; None if that is nothing new."""
+        """Return the list sent to a reader now; None if it has not changed."""
         news = self.known.news(READER)
         return None if news is None else news.entries
 
@@ -48,16 +49,16 @@ def test_now_and_then_it_is_written_down_who_is_there() -> None:
     kept.known.meet(OTHER)
     kept.wall_us = 9_000
     kept.settle()
-    assert kept.known.deadline() == KEPT_S
-    kept.known.on_tick(KEPT_S)
+    assert kept.known.deadline() == timing.KNOWN_STORE_WRITE_S
+    kept.known.on_tick(timing.KNOWN_STORE_WRITE_S)
     assert kept.written == [Met(OTHER, "", 1_000), Met(OTHER, "", 9_000)]
-    assert kept.known.deadline() == 2 * KEPT_S
+    assert kept.known.deadline() == 2 * timing.KNOWN_STORE_WRITE_S
 
 
 def test_a_requestor_is_told_when_it_subscribes_and_of_changes_before_it_asks() -> None:
     kept = Kept(Met(OTHER, AT, 7))
     kept.settle()
-    assert kept.known.news(READER) is None  # it has not said that it understands that
+    assert kept.known.news(READER) is None  # it has not announced that it understands them
     greeting = kept.known.greeting(StoresKnown, READER)
     assert greeting == StoresKnown(READER, ME, (KnownStore(OTHER, AT, 7),))
     assert kept.told() is None
@@ -74,7 +75,7 @@ def test_a_store_that_has_just_started_takes_all_for_there() -> None:
     kept.known.greeting(StoresKnown, READER)
     kept.known.on_announced("N", AT)
     assert kept.told() is None
-    assert kept.known.deadline() == BEGIN_S
+    assert kept.known.deadline() == timing.KNOWN_STORE_GRACE_S
     kept.settle()
     assert kept.told() == (KnownStore(OTHER, AT, 7),)
 

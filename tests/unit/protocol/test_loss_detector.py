@@ -1,4 +1,4 @@
-"""Records that nobody has: found out, told from those that are late, and what the consumer does."""
+"""Lost records: detected, told from late ones, and the consumer's reaction."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from dafka_core.config.node_options import FAIL, SKIP, WAIT
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo
+from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole, Start
-from dafka_core.protocol.loss_detector import AWAY_S, LOOK_MAX_S, TRIMMED_S, Loss
+from dafka_core.protocol.loss_detector import Loss
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
@@ -53,7 +54,7 @@ class Cluster:
         self.role.on_message(0.0, Head(TOPIC, PARTITION, head - 1), "")
 
     def pass_time(self, seconds: float) -> list[Loss]:
-        """What is found to be lost meanwhile."""
+        """Return the losses detected meanwhile."""
         until = self.now + seconds
         while self.now < until:
             self.now += STEP_S
@@ -78,8 +79,8 @@ class Cluster:
                 self.role.on_message(self.now, reply, store)
 
 
-SOON_S = 4 * TRIMMED_S
-LATER_S = AWAY_S + 2 * LOOK_MAX_S
+SOON_S = 4 * timing.LOSS_CHECK_S
+LATER_S = timing.ABSENT_STORE_S + 2 * timing.MAX_LOSS_CHECK_S
 
 every_policy = pytest.mark.parametrize("policy", [FAIL, SKIP, WAIT])
 
@@ -87,7 +88,7 @@ every_policy = pytest.mark.parametrize("policy", [FAIL, SKIP, WAIT])
 @every_policy
 def test_records_before_those_that_stores_have_are_lost(policy: str) -> None:
     cluster = Cluster(policy, {A: (50, 100), B: (70, 100)})
-    assert cluster.pass_time(TRIMMED_S - 1) == []
+    assert cluster.pass_time(timing.LOSS_CHECK_S - 1) == []
     assert cluster.pass_time(SOON_S)[0] == Loss(TP, 0, 50, 50, "the stores have trimmed them")
 
 
@@ -119,21 +120,21 @@ def test_a_store_that_was_there_may_have_them_for_a_while() -> None:
     # It does not answer, and then its beacons end.
     assert cluster.pass_time(SOON_S) == []
     cluster.role.on_peer_lost(B)
-    assert cluster.pass_time(AWAY_S - SOON_S - 1) == []
-    assert cluster.pass_time(2 * LOOK_MAX_S)[0][:4] == (TP, 0, 50, 50)
+    assert cluster.pass_time(timing.ABSENT_STORE_S - SOON_S - 1) == []
+    assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0][:4] == (TP, 0, 50, 50)
 
 
 def test_a_store_that_never_answers_is_not_waited_for_for_ever() -> None:
-    # Without a tower nobody says that it is gone.
+    # Without a tower its loss is not announced.
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
-    assert cluster.pass_time(AWAY_S) == []
-    assert cluster.pass_time(2 * LOOK_MAX_S)[0][:4] == (TP, 0, 50, 50)
+    assert cluster.pass_time(timing.ABSENT_STORE_S) == []
+    assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0][:4] == (TP, 0, 50, 50)
 
 
 def test_the_only_store_has_time_to_come_back_from_when_it_went() -> None:
     # It was busy, not gone: what it has not answered for a minute is not lost when it is missed.
     cluster = Cluster(FAIL, {A: None})
-    assert cluster.pass_time(AWAY_S - 10) == []
+    assert cluster.pass_time(timing.ABSENT_STORE_S - 10) == []
     cluster.role.on_peer_lost(A)
     assert cluster.pass_time(20) == []
     cluster.held[A] = (0, 100)
@@ -144,7 +145,7 @@ def test_the_only_store_has_time_to_come_back_from_when_it_went() -> None:
 def test_a_store_that_comes_back_in_time_has_nothing_lost() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     cluster.role.on_peer_lost(B)
-    assert cluster.pass_time(AWAY_S - 10) == []
+    assert cluster.pass_time(timing.ABSENT_STORE_S - 10) == []
     cluster.held[B] = (0, 100)
     cluster.role.on_message(cluster.now, HeadsReply(ME, 0, B, 0, 1, ()), B)
     assert cluster.pass_time(LATER_S) == []
@@ -156,14 +157,14 @@ def test_a_store_that_comes_back_in_time_has_nothing_lost() -> None:
 @pytest.mark.parametrize(
     ("held", "why"),
     [
-        ({A: (0, 0)}, "no store has them, and whoever had them is gone"),
-        ({}, "no store is there, and whoever had them is gone"),
+        ({A: (0, 0)}, "no store has them, and the node that had them is gone"),
+        ({}, "no store is reachable, and the node that had them is gone"),
     ],
 )
 def test_what_a_head_tells_of_and_nobody_has_is_gone(held: Held, why: str) -> None:
     cluster = Cluster(FAIL, held)
-    assert cluster.pass_time(AWAY_S - 1) == []
-    assert cluster.pass_time(2 * LOOK_MAX_S) == [Loss(TP, 0, 100, None, why)]
+    assert cluster.pass_time(timing.ABSENT_STORE_S - 1) == []
+    assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S) == [Loss(TP, 0, 100, None, why)]
 
 
 @pytest.mark.parametrize(("end", "is_lost"), [(100, False), (0, True)])
@@ -197,7 +198,7 @@ def test_all_gaps_before_what_the_stores_have_are_found_at_once() -> None:
         cluster = Cluster(policy, {A: (50, 100)})
         for start in (10, 30, 60):
             cluster.role.on_batch(0.0, "", batch_of(start, start + 10))
-        assert [loss[:4] for loss in cluster.pass_time(TRIMMED_S + 1)] == expected
+        assert [loss[:4] for loss in cluster.pass_time(timing.LOSS_CHECK_S + 1)] == expected
     assert cluster.role.positions() == {TP: (0, 100)}
 
 
@@ -213,7 +214,7 @@ def test_skip_takes_what_is_here_already() -> None:
 @every_policy
 def test_earliest_is_the_first_record_that_any_store_has(policy: str) -> None:
     cluster = Cluster(policy, {A: (70, 100), B: (50, 90)}, start="earliest")
-    assert cluster.pass_time(TRIMMED_S - 1) == []
+    assert cluster.pass_time(timing.LOSS_CHECK_S - 1) == []
     assert [(*loss[:4], loss[-1]) for loss in cluster.pass_time(SOON_S)] == [(TP, 0, 50, 50, True)]
     assert cluster.asked[-1].sequence == 50
     assert cluster.role.skipped == {}
@@ -225,8 +226,8 @@ def test_earliest_is_the_first_record_that_any_store_has(policy: str) -> None:
 def test_earliest_waits_for_a_store_that_may_have_earlier_ones() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None}, start="earliest")
     cluster.role.on_peer_lost(B)
-    assert cluster.pass_time(AWAY_S - 1) == []
-    assert cluster.pass_time(2 * LOOK_MAX_S)[0].is_beginning
+    assert cluster.pass_time(timing.ABSENT_STORE_S - 1) == []
+    assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0].is_beginning
 
 
 def test_earliest_of_a_deleted_topic_is_its_end() -> None:
@@ -266,7 +267,7 @@ def test_wait_says_so_once_and_goes_on_when_they_come() -> None:
     assert cluster.queries == asked
     cluster.role.on_batch(cluster.now, ME, batch_of(0, 20))
     assert offsets_of(cluster.role.delivered) == list(range(20))
-    # What is missing now is another gap.
+    # The next gap is another one.
     assert cluster.pass_time(LATER_S)[0][:4] == (TP, 20, 50, 50)
 
 
@@ -283,13 +284,13 @@ def test_without_room_nothing_is_lost() -> None:
     cluster = Cluster(FAIL, {A: (50, 100)})
     cluster.role.room = False
     assert cluster.pass_time(LATER_S) == []
-    # What came was left to the stores: whoever sent it has it.
+    # It was left to the stores: its sender has it.
     cluster.role.on_batch(cluster.now, ME, batch_of(0, 10))
     cluster.role.room = True
-    assert cluster.pass_time(TRIMMED_S - 1) == []
+    assert cluster.pass_time(timing.LOSS_CHECK_S - 1) == []
 
 
 def test_stores_are_asked_rarely() -> None:
     cluster = Cluster(FAIL, {A: (0, 100)})
-    assert cluster.pass_time(20 * LOOK_MAX_S) == []
+    assert cluster.pass_time(20 * timing.MAX_LOSS_CHECK_S) == []
     assert 10 < cluster.queries < 25

@@ -1,4 +1,4 @@
-"""What one reader of one partition does about what it misses."""
+"""The missing records of one partition for one reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol import partition_fetcher, timing
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_fetcher import (
@@ -20,8 +20,6 @@ from dafka_core.protocol.partition_fetcher import (
     FETCH_FIRST_COUNT,
     MAX_REORDER_BYTES,
     MAX_REORDER_RECORDS,
-    RETRY_FIRST_S,
-    RETRY_MAX_S,
     PartitionFetcher,
     ReorderBudget,
 )
@@ -87,7 +85,7 @@ def test_asks_for_what_is_known_to_be_missing_and_nothing_else() -> None:
     fetcher.raise_head(9)
     assert asked(fetcher, 0.0) == (5, 9)
     assert asked(fetcher, 0.0) is None
-    assert fetcher.deadline() == RETRY_FIRST_S
+    assert fetcher.deadline() == timing.FETCH_RETRY_S
     fetcher.take(0.1, batch_of(5, 9))
     assert asked(fetcher, 99.0) is None
     assert fetcher.deadline() is None
@@ -112,10 +110,10 @@ def test_asks_again_ever_more_seldom_until_something_comes() -> None:
     times = [tenth / 10 for tenth in range(1_000) if asked(fetcher, tenth / 10)]
     gaps = [round(later - earlier, 1) for earlier, later in pairwise(times)]
     assert gaps[:4] == [1.0, 2.0, 4.0, 8.0]
-    assert set(gaps[4:]) == {RETRY_MAX_S}
+    assert set(gaps[4:]) == {timing.MAX_FETCH_RETRY_S}
     fetcher.take(100.0, batch_of(0, 5))
-    assert asked(fetcher, 100.0 + RETRY_FIRST_S - 0.1) is None
-    assert asked(fetcher, 100.0 + RETRY_FIRST_S) == (5, 10)
+    assert asked(fetcher, 100.0 + timing.FETCH_RETRY_S - 0.1) is None
+    assert asked(fetcher, 100.0 + timing.FETCH_RETRY_S) == (5, 10)
 
 
 def test_blocks_grow_and_the_next_one_is_asked_for_before_the_last_has_come() -> None:
@@ -136,7 +134,7 @@ def test_blocks_grow_and_the_next_one_is_asked_for_before_the_last_has_come() ->
         else:
             fetcher.take(0.0, batch_of(middle, end))
             under_way.pop(0)
-            # While there is more, the next block is under way when one has come.
+            # While more is missing, the next block is in flight when one has arrived.
             assert under_way or fetcher.next_offset == 1_000_000 or fetcher.next_offset <= 60_000
     assert counts[0] <= 2 * FETCH_FIRST_COUNT
     assert max(counts) == FETCH_BLOCK_COUNT
@@ -151,7 +149,7 @@ def test_blocks_of_large_records_are_small() -> None:
     assert (start, end - start) == (1, 6)  # three of them fit; the first block is doubled
     fetcher.take(0.0, RecordBatch(TP, 1, Values.of([bytes(2 * FETCH_BLOCK_BYTES)])))
     assert asked(fetcher, 0.0) is None
-    assert asked(fetcher, RETRY_FIRST_S) == (2, 3)
+    assert asked(fetcher, timing.FETCH_RETRY_S) == (2, 3)
 
 
 def test_records_that_were_lost_for_want_of_room_are_asked_for_at_once() -> None:
@@ -162,7 +160,7 @@ def test_records_that_were_lost_for_want_of_room_are_asked_for_at_once() -> None
     fetcher.lose(batch_of(30, 60))
     fetcher.lose(batch_of(60, 120))
     assert asked(fetcher, 0.1) == (30, 120)
-    # What came before it, if not lost as well, is waited for.
+    # Earlier records, unless lost as well, are awaited.
     fetcher.lose(batch_of(80, 100))
     assert asked(fetcher, 0.1) == (80, 120)
     assert asked(fetcher, 0.1) is None
@@ -215,7 +213,7 @@ def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> No
             fetcher.take(0.0, batch_of(start, start + 30_000, partition=fetcher.tp.partition))
     assert MAX_REORDER_RECORDS - 30_000 < budget.records <= MAX_REORDER_RECORDS
     for fetcher in fetchers:
-        # Who found no room has forgotten nothing: it is known to be there.
+        # Without room nothing is forgotten: the record is known to exist.
         assert fetcher.head > MAX_REORDER_RECORDS - 40_000
         fetcher.close()
     assert budget.records == budget.size_bytes == 0
@@ -249,7 +247,7 @@ def test_the_worst_order_of_arrival_costs_no_time() -> None:
         fetcher.take(0.0, RecordBatch(TP, offset, values))
     taken = fetcher.take(0.0, RecordBatch(TP, 0, values))
     assert [batch.offset for batch in taken] == list(range(100_001))
-    # Looking through all that is kept, for each record, would take half an hour.
+    # A search of everything kept, for each record, would take half an hour.
     assert time.process_time() - started < 20
 
 

@@ -11,6 +11,7 @@ from dafka_core.errors import DafkaError, FencedError, OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.log_entries import Commit, LogEntry, Stage
 from dafka_core.model.records import PartitionLives, RecordBatch, StagedTransaction, Transaction
+from dafka_core.protocol import partition_states as states
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.partition_states import (
@@ -33,7 +34,7 @@ from dafka_core.protocol.partition_states import (
     TIME,
     TURN,
     FetchState,
-    PartitionState,
+    LabelledState,
     StoreState,
     Table,
 )
@@ -44,7 +45,7 @@ from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, values_of
 ATTEMPT = "A" * 32
 WALKS, STEPS = 2_500, 20
 
-Seen = dict[tuple[PartitionState, str], set[PartitionState]]
+Seen = dict[tuple[LabelledState, str], set[LabelledState]]
 
 
 def test_the_page_shows_the_tables() -> None:
@@ -53,7 +54,7 @@ def test_the_page_shows_the_tables() -> None:
 
 
 def check(table: Table, seen: Seen) -> None:
-    """What was seen is what the table says: all of it, and nothing else."""
+    """Compare observed transitions with the table, exactly."""
     labels = {state.label: state for state in table}
     expected: Seen = {
         (state, event): {labels[name] for name in reaction.then.split(", ")}
@@ -96,7 +97,7 @@ class StoreWalk:
         return self.role.partitions[TP].state
 
     def step(self) -> str:
-        """Has something happen; says what."""
+        """Apply a random event, and return it."""
         event = self.chance.choice([HEAD, RECORDS, RECORDS, PUT, STAGE, COMMIT, OUTCOME])
         next_offset = self.role.next_offset(TP)
         start = max(next_offset + self.chance.choice([-1, 0, 0, 0, 1, 3]), 0)
@@ -104,26 +105,26 @@ class StoreWalk:
         action = STORE_TABLE[self.state].get(event, (None, ""))[1]
         pending = list(self.role.pending)
         match event:
-            case "a head comes":
+            case states.HEAD:
                 self.role.on_message(0.0, Head(TOPIC, PARTITION, start), "")
-            case "records come":
+            case states.RECORDS:
                 self.role.on_batch(0.0, "", self.perhaps_of_transaction(batch))
                 assert action in (TAKE, LEAVE)
                 assert action == TAKE or self.role.pending == pending
-            case "a client writes records":
+            case states.PUT:
                 taken = self.role.host(0.0, batch)
                 assert (taken is not None) == (action != REFUSE and batch.offset == next_offset)
-            case "a client stages records":
+            case states.STAGE:
                 assert self.role.stage(Stage(batch, ATTEMPT))
-            case "a client commits":
+            case states.COMMIT:
                 staged = StagedTransaction(*TP, ATTEMPT, batch.offset, batch.end, 1)
                 assert self.role.commit(0.0, Commit((staged,)))
-            case "the log is done":
+            case states.OUTCOME:
                 self.outcome()
         return event
 
     def perhaps_of_transaction(self, batch: RecordBatch) -> RecordBatch:
-        """Most often of one that goes on for some records, before or behind the batch."""
+        """Mostly of a transaction that extends before or after the batch."""
         before, behind = self.chance.choice([(0, 0), (0, 3), (2, 3), (2, 0)])
         start = max(batch.offset - before, 0)
         if self.chance.random() < 0.3:
@@ -138,7 +139,7 @@ class StoreWalk:
         self.role.on_stored(entries, outcomes)
 
     def written(self, entry: LogEntry) -> DafkaError | None:
-        """What comes of an entry, as ``log_entries`` says; a batch may fail for other reasons."""
+        """Return the outcome of an entry by ``log_entries``; a batch may fail for other reasons."""
         match entry:
             case RecordBatch():
                 if entry.offset not in (self.held, self.part_end) or self.chance.random() < 0.2:
@@ -182,20 +183,20 @@ class FetchWalk:
         return self.fetcher.state(self.now, self.room)
 
     def step(self) -> str:
-        """Has something happen; says what."""
+        """Apply a random event, and return it."""
         event = self.chance.choice([HEAD, RECORDS, RECORDS, TURN, TURN, TIME, PEER, ROOM, LOSS])
         action = FETCH_TABLE[self.state].get(event, (None, ""))[1]
         start = max(self.fetcher.next_offset + self.chance.choice([-5, 0, 0, 1, 300, 3_000]), 0)
         match event:
-            case "a head comes":
+            case states.HEAD:
                 self.fetcher.raise_head(start)
-            case "records come":
+            case states.RECORDS:
                 batch = batch_of(start, start + self.chance.choice([1, 500, 5_000]))
                 if action == TAKE:
                     self.fetcher.take(self.now, batch)
                 else:
                     self.fetcher.lose(batch)
-            case "its turn to ask":
+            case states.TURN:
                 asked = self.fetcher.ask(self.now, "C", action)
                 assert (asked is not None) == (action in (ASK_NEXT, ASK_AGAIN))
                 assert (
@@ -203,14 +204,15 @@ class FetchWalk:
                     or asked is None
                     or asked.sequence == self.fetcher.next_offset
                 )
-            case "time passes":
+            case states.TIME:
                 self.now += self.chance.choice([0.1, 1.0, 8.0])
-            case "a peer receives FETCHes anew":
+            case states.PEER:
                 self.fetcher.retry_unanswered()
-            case "room ends or begins":
+            case states.ROOM:
                 self.room = not self.room
-            case "nobody has the next records":
-                # Only who asks for them finds out, and goes on at the latest where some are kept.
+            case states.LOSS:
+                # Only a partition that fetches detects a loss, and continues at kept records at the
+                # latest.
                 if action:
                     start, end = self.fetcher.next_offset, self.fetcher.gap_end()
                     self.fetcher.advance(self.chance.choice([start, (start + end) // 2, end]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Values
-from dafka_core.protocol import producer_role
+from dafka_core.protocol import producer_role, timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
@@ -28,7 +28,7 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     StoreHello,
 )
-from dafka_core.protocol.producer_role import HURRY_INTERVAL_S, MAX_ACKING_STORES, ProducerRole
+from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.role import OutgoingBatch
 from tests.unit.protocol.model import (
     LIFE,
@@ -49,7 +49,7 @@ def producer(*, acks: int = 1, resume: bool = False) -> ProducerRole:
 
 
 def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
-    """Publishes records whose values say which they are."""
+    """Publish records with identifying values."""
     values = values_of(role.next_offset, role.next_offset + count)
     [message] = role.publish(now, values, NOW_US)
     assert isinstance(message, OutgoingBatch)
@@ -101,7 +101,7 @@ def test_answers_are_right_after_any_acknowledgements(
             count = number if what == "fetch" else MAX_FETCH_COUNT
             answer = offsets_of(fetched(role, start, count))
             expected = list(range(start, min(start + count, role.next_offset)))
-            # What stores have the producer may have given up, but never answers wrongly.
+            # The producer may have dropped what stores have, but never answers wrongly.
             assert answer == expected or (answer == [] and start < durable)
         assert role.durable == durable
         assert role.unacknowledged == role.next_offset - durable
@@ -112,7 +112,7 @@ def test_acknowledged_batches_are_given_up_and_no_others() -> None:
     for _ in range(3):
         publish(role, 10)
     acknowledge(role, 14)
-    # The batch in which 14 lies is kept whole.
+    # The batch with record 14 is kept as a whole.
     assert fetched(role, 9, 1) == []
     assert fetched(role, 10, 30) == [batch_of(10, 20), batch_of(20, 30)]
     acknowledge(role, 20)
@@ -188,7 +188,7 @@ def test_names_of_stores_are_bounded() -> None:
     for i in range(MAX_ACKING_STORES + 100):
         acknowledge(role, 1, store=f"S{i}")
     assert len(role.acked) == MAX_ACKING_STORES
-    # Those known go on to count.
+    # Known ones still count.
     acknowledge(role, 10, store="S1")
     acknowledge(role, 10, store="S2")
     assert role.durable == 10
@@ -201,7 +201,7 @@ def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
     role = producer()
     publish(role, 8)
     publish(role, 100)
-    # 8 octets each: the tenth reaches the limit, in the middle of a batch.
+    # 8 bytes each: the tenth reaches the limit, in the middle of a batch.
     assert offsets_of(fetched(role, 0, 100)) == list(range(10))
     assert offsets_of(fetched(role, 10, 100)) == list(range(10, 20))
     role.publish(0.0, Values.of([bytes(500), b"", b""]), NOW_US)
@@ -242,7 +242,7 @@ def test_heads_at_the_interval_after_the_first_record() -> None:
     publish(role, 3, now=5.0)
     assert role.deadline(5.0) == 6.0
     assert heads_at(role, range(50, 90)) == [6.0, 7.0, 8.0]
-    # What is acknowledged may still be missed by consumers.
+    # Consumers may still miss acknowledged records.
     acknowledge(role, 3)
     assert heads_at(role, range(90, 110)) == [9.0, 10.0]
 
@@ -254,7 +254,7 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     role.on_tick(0.0)
     for i in range(1, 10):
         due = role.deadline(0.0) or 0.0
-        assert due == pytest.approx(i * HURRY_INTERVAL_S)
+        assert due == pytest.approx(i * timing.FLUSH_HEAD_INTERVAL_S)
         assert role.on_tick(due)[0] == Head(TOPIC, PARTITION, 2)
     acknowledge(role, 3)
     assert len(heads_at(role, range(20, 40))) <= 3
@@ -314,7 +314,9 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
     publish(role, 3)
     role.hurry = True
     role.on_tick(0.0)
-    sent = [message for i in range(1, 20) for message in role.on_tick(i * HURRY_INTERVAL_S)]
+    sent = [
+        message for i in range(1, 20) for message in role.on_tick(i * timing.FLUSH_HEAD_INTERVAL_S)
+    ]
     fetches = [message for message in sent if isinstance(message, Fetch)]
     assert set(fetches) == {Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
     assert len(fetches) in (3, 4)

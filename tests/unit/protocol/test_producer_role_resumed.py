@@ -1,4 +1,4 @@
-"""A producer goes on where an earlier life ended, also where a store was missed that has more."""
+"""A producer continues an earlier life, also if a missing store has more records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
+from dafka_core.protocol import timing
 from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import (
     ConsumerHello,
@@ -22,9 +23,9 @@ from dafka_core.protocol.messages import (
     Message,
     RecordBatchMessage,
 )
-from dafka_core.protocol.producer_role import ASK_AGAIN_S, MAX_ACKING_STORES, Missing, ProducerRole
+from dafka_core.protocol.producer_role import MAX_ACKING_STORES, Missing, ProducerRole
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_directory import GREETING, SETTLE_S
+from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import LIFE, PARTITION, TOPIC, TP, batch_of, values_of
 from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
 
@@ -43,16 +44,21 @@ def greeted(*stores: str) -> ProducerRole:
 
 
 def answer_heads(role: ProducerRole, *stores: str) -> list[Outgoing]:
-    """The stores' answers; what the role says next."""
+    """Deliver the stores' answers; return the role's messages."""
     for store in stores:
         role.on_message(0.1, HeadsReply(PARTITION, 1, store, 0, 1, ()), "")
-    return role.on_tick(SETTLE_S)
+    return role.on_tick(timing.SETTLE_S)
 
 
 def answer(
-    role: ProducerRole, query: int, *, life: EpochId = NO_LIFE, now: float = SETTLE_S, **ends: int
+    role: ProducerRole,
+    query: int,
+    *,
+    life: EpochId = NO_LIFE,
+    now: float = timing.SETTLE_S,
+    **ends: int,
 ) -> list[Outgoing]:
-    """By store, how much of the prior life it has; what the role says next."""
+    """Deliver each store's part of the prior life; return the role's messages."""
     for store, end in ends.items():
         history = (PRIOR,) if end else ()
         reply = HistoryReply(PARTITION, query, store, TOPIC, PARTITION, end, life, history)
@@ -66,7 +72,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     acknowledge(role, 7, store="S1")
     asked = answer_heads(role, "S1", "S2")
     assert asked == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
-    assert role.deadline(SETTLE_S) is not None
+    assert role.deadline(timing.SETTLE_S) is not None
     asked = answer(role, 2, S1=7, S2=9)
     assert asked == [HistoryQuery(PARTITION, 3, TOPIC, PARTITION, MINE)]
     # In the meantime an older life has written more.
@@ -75,7 +81,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     assert role.epoch == Epoch(*MINE, 11, PRIOR.digest)
     assert (role.next_offset, role.durable, role.unacknowledged) == (11, 11, 0)
     # Stores and consumers that lag behind hear at once how far it has come.
-    assert role.on_tick(SETTLE_S) == [Head(TOPIC, PARTITION, 10)]
+    assert role.on_tick(timing.SETTLE_S) == [Head(TOPIC, PARTITION, 10)]
     batch = publish(role, 2, now=1.0)
     assert batch == batch_of(11, 13)
     assert batch.epoch == role.epoch
@@ -89,14 +95,14 @@ def test_a_store_that_promised_nothing_is_asked_again() -> None:
     role = greeted("S1", "S2")
     answer_heads(role, "S1", "S2")
     answer(role, 2, S1=7, S2=9)
-    # One has heard of a newer life meanwhile: it cannot promise this one anything.
+    # One knows a newer life meanwhile: it cannot promise this one anything.
     newer = EpochId(9, 1, 1)
     answer(role, 3, life=MINE, S1=7)
     assert answer(role, 3, life=newer, S2=9) == []
     assert role.takeover is not None
     assert role.takeover.lack == Missing(2, ("S2",))
     mine = EpochId(10, LIFE.id, 1)
-    asked = role.on_tick(SETTLE_S + ASK_AGAIN_S)
+    asked = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
     assert asked == [HistoryQuery(PARTITION, 4, TOPIC, PARTITION, mine)]
     answer(role, 4, life=mine, now=2.0, S1=7, S2=9)
     assert role.epoch == Epoch(*mine, 9, PRIOR.digest)
@@ -105,19 +111,19 @@ def test_a_store_that_promised_nothing_is_asked_again() -> None:
 def test_a_lost_store_is_not_waited_for_but_may_be_missing() -> None:
     role = greeted("S1", "S2")
     role.on_message(0.1, HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
-    assert role.on_tick(SETTLE_S) == []
+    assert role.on_tick(timing.SETTLE_S) == []
     role.on_peer_lost("S2")
-    assert role.on_tick(SETTLE_S) == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
-    # It may have acknowledged records that the other one does not have.
+    assert role.on_tick(timing.SETTLE_S) == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
+    # It may have acknowledged records that the other store does not have.
     reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
-    role.on_message(SETTLE_S, reply, "")
-    role.on_tick(SETTLE_S)
-    role.on_message(SETTLE_S, replace(reply, query=3, promised=MINE), "")
-    assert role.on_tick(SETTLE_S) == []
+    role.on_message(timing.SETTLE_S, reply, "")
+    role.on_tick(timing.SETTLE_S)
+    role.on_message(timing.SETTLE_S, replace(reply, query=3, promised=MINE), "")
+    assert role.on_tick(timing.SETTLE_S) == []
     assert role.takeover is not None
     assert role.takeover.lack == Missing(2, ("S2",))
     # It comes back, and has more.
-    (asked,) = role.on_tick(SETTLE_S + ASK_AGAIN_S)
+    (asked,) = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
     assert isinstance(asked, HistoryQuery)
     assert asked.life >= MINE
     role.on_message(2.0, replace(reply, query=4, promised=asked.life), "")
@@ -133,10 +139,10 @@ def test_stores_that_are_lost_for_ever_can_be_ignored() -> None:
     role.on_message(0.0, HeadsReply(PARTITION, GREETING, "S1", 0, 1, ()), "")
     answer_heads(role, "S1")
     reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
-    role.on_message(SETTLE_S, reply, "")
-    role.on_tick(SETTLE_S)
-    role.on_message(SETTLE_S, replace(reply, query=3, promised=MINE), "")
-    role.on_tick(SETTLE_S)
+    role.on_message(timing.SETTLE_S, reply, "")
+    role.on_tick(timing.SETTLE_S)
+    role.on_message(timing.SETTLE_S, replace(reply, query=3, promised=MINE), "")
+    role.on_tick(timing.SETTLE_S)
     assert role.epoch == Epoch(*MINE, 7, PRIOR.digest)
 
 
@@ -170,7 +176,7 @@ def test_a_newer_life_fences_the_producer(message: Message) -> None:
     role.on_message(0.0, message, "S1")
     assert role.fenced_by == NEWER
     assert (role.durable, role.unacknowledged) == (5, 3)
-    # It is silent from now on: nobody hears of what it has.
+    # It is silent from now on: its records are unknown.
     assert role.publish(1.0, values_of(8, 9), 0) == []
     assert role.on_tick(9.0) == []
     assert role.deadline(9.0) is None
@@ -187,7 +193,7 @@ def test_only_its_own_lifes_acknowledgements_count() -> None:
     assert (role.durable, role.fenced_by) == (5, None)
     role.on_message(0.0, ack_of(MINE, 7), "S1")
     assert (role.durable, role.fenced_by) == (7, None)
-    # C nodes have carried these to the store: it does not know whose they are.
+    # C nodes have carried these to the store: it does not know their life.
     role.on_message(0.0, ack_of(NO_LIFE, 8), "S1")
     assert role.durable == 8
 
@@ -224,8 +230,8 @@ def test_its_last_record_of_another_life_is_none_of_its_own() -> None:
 
 @pytest.mark.parametrize("acks", [1, 2])
 def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same(acks: int) -> None:
-    # It was away when the producer resumed, and acknowledges all that an earlier life has sent.
-    # Where there is no room, or nothing else to publish, there will never be as much again.
+    # It was away when the producer resumed, and acknowledges everything of an earlier life. Without
+    # room, or other records to publish, it never reaches that again.
     role = producer(acks=acks, resume=True)
     role.resume((Epoch.first(LIFE)._replace(start=2),))
     publish(role, 3)
@@ -235,7 +241,7 @@ def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same
         acknowledge(role, 9, store)
     assert role.durable == 2
     assert role.on_tick(2.0) == [Head(TOPIC, PARTITION, 4), fetch]
-    # What an earlier life left at this offset may be another record.
+    # An earlier life's record at this offset may differ.
     role.on_batch(2.0, PARTITION, RecordBatch.of(TP, 4, [b"of another life"]))
     assert role.durable == 2
     assert fetch in role.on_tick(3.0)  # the answer may be lost, too
@@ -266,8 +272,8 @@ def test_names_of_stores_that_have_more_are_bounded() -> None:
 
 
 def test_a_store_with_another_history_is_told_what_goes_on_while_nothing_is_said() -> None:
-    # It has promised that this life goes on from what it had, and gives up nothing of that for an
-    # older life's history.
+    # It has promised that this life continues its records, and yields none of them to an older
+    # life's history.
     other, role = Epoch(2, 0x22, 1, 0, 0), producer(resume=True)
     mine = (other, PRIOR._replace(start=5, parent=other.digest))
     history = (*mine, Epoch(*MINE, 7, mine[-1].digest))
@@ -279,7 +285,7 @@ def test_a_store_with_another_history_is_told_what_goes_on_while_nothing_is_said
 
     expected = HistoryReply("S2", TOLD, PARTITION, *TP, 7, MINE, history)
     assert told(6, other) == [expected]
-    # Not who has the same, as far as it goes, or has promised it nothing.
+    # Not stores with an equal prefix, or without a promise.
     assert told(5, other) == told(7, *mine) == told(6, other, promised=NO_LIFE) == []
     # Its records say it themselves.
     batch = publish(role, 1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol import partition_fetcher, timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
     Ack,
@@ -19,10 +19,9 @@ from dafka_core.protocol.messages import (
     RecordTooLarge,
     StoreHello,
 )
-from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, SETTLE_S
+from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,
@@ -53,7 +52,7 @@ def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Out
 
 
 def taken(read: RangeRead) -> list[int]:
-    """What was delivered, which the node takes away."""
+    """Return delivered records, and remove them as the node does."""
     batches, read.delivered = read.delivered, []
     return offsets_of(batches)
 
@@ -113,8 +112,8 @@ def test_asks_again_for_what_does_not_come() -> None:
     role = reader()
     role.read(TP, 0, 5)
     role.on_tick(0.0)
-    assert role.deadline(0.0) == RETRY_FIRST_S
-    assert role.on_tick(RETRY_FIRST_S) == [fetch(0, 5)]
+    assert role.deadline(0.0) == timing.FETCH_RETRY_S
+    assert role.on_tick(timing.FETCH_RETRY_S) == [fetch(0, 5)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -136,7 +135,7 @@ def test_ranges_become_complete_whatever_the_network_does(
         tenth = 0
         while not all(map(is_complete, reads)):
             now = tenth / 10
-            assert now < faults_end_s + RETRY_MAX_S + 5
+            assert now < faults_end_s + timing.MAX_FETCH_RETRY_S + 5
             sent = role.on_tick(now)
             for item in network.arrived(now):
                 if isinstance(item, Fetch):
@@ -172,7 +171,7 @@ def test_without_room_nothing_more_is_asked_for() -> None:
     read = role.read(TP, 0, 100_000)
     [first] = fetches_in(role.on_tick(0.0))
     read.room = False
-    # What was asked for is taken all the same.
+    # Requested records are accepted nevertheless.
     assert direct(role, 0, first.end) == []
     assert taken(read) == list(range(first.end))
     assert role.on_tick(50.0) == []
@@ -238,10 +237,10 @@ def test_its_questions_are_the_directorys() -> None:
     assert messages == [HeadsQuery(ME, 1, (TOPIC,))]
     due = role.deadline(0.0)
     assert due is not None
-    assert due < SETTLE_S
+    assert due < timing.SETTLE_S
     assert role.on_subscribed(0.0, ConsumerHello, STORE) == messages
     role.on_message(0.1, HeadsReply(ME, 1, STORE, 0, 1, ()), STORE)
-    assert role.on_tick(SETTLE_S) == []
+    assert role.on_tick(timing.SETTLE_S) == []
     assert question.answered
     role.on_peer_lost(STORE)
     assert role.directory.stores == []

@@ -181,5 +181,5 @@ def test_a_store_says_once_for_which_record_a_partition_cannot_go_on() -> None:
     (error,) = role.too_large
     facts = (error.topic, error.partition, error.offset, error.size_bytes, error.limit_bytes)
     assert (*facts, error.node) == (*TP, 0, 100, LIMIT, "store S")
-    # It goes on asking: the record may be sent when its limit has been raised, elsewhere.
+    # It keeps requesting: the record may be sent when another node's limit has been raised.
     assert [type(each) for each in role.on_tick(9.0)].count(Fetch) == 1

@@ -1,4 +1,4 @@
-"""What is no answer to a question, though it has its number."""
+"""Replies with a question's number that are no answers."""
 
 from __future__ import annotations
 

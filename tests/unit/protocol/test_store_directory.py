@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
-from dafka_core.protocol.beacons import MAX_PEERS
+from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
@@ -25,20 +25,9 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.protocol.role import Outgoing, PeerNews
+from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import (
-    ASK_AGAIN_S,
     GREETING,
-    INTRODUCTION_S,
-    MAX_KNOWN,
-    MAX_NEWS,
-    MOST_PATIENCE_S,
-    PATIENCE_S,
-    ROUND_TRIPS,
-    SETTLE_S,
-    SLOW_S,
-    ExpectedStores,
-    Outcome,
     StoreDirectory,
     StoreQuery,
 )
@@ -63,7 +52,7 @@ def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
 
 
 def greet_c_store(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
-    """The same for a C store, which knows no queries."""
+    """Greet as a C store, which knows no queries."""
     messages = of.on_message(now, StoreHello(ME, store))
     return messages + of.on_subscribed(now, ConsumerHello, store)
 
@@ -106,7 +95,7 @@ def test_our_stores_greeting() -> None:
     # A greeting alone is enough, whatever was lost before it.
     stores.on_message(0.0, HeadsReply(ME, GREETING, "S2", 0, 1, ()))
     assert stores.stores == ["S1", "S2"]
-    # Who subscribed to our hello may not be heard yet.
+    # A store that subscribed to our hello may not reach us yet.
     stores.on_subscribed(0.0, ConsumerHello, "S3")
     assert stores.stores == ["S1", "S2"]
 
@@ -150,10 +139,10 @@ def test_a_question_is_not_answered_before_stores_had_time_to_greet() -> None:
     greet(stores, "S1", 10.0)
     question = ask(stores, now=10.0)
     reply(stores, question, "S1", now=10.0)
-    assert not answered(stores, question, 10.0 + SETTLE_S - 0.01)
+    assert not answered(stores, question, 10.0 + timing.SETTLE_S - 0.01)
     # A second store turns up in that time.
     assert question.query in greet(stores, "S2", 10.2)
-    assert not answered(stores, question, 10.0 + SETTLE_S)
+    assert not answered(stores, question, 10.0 + timing.SETTLE_S)
     reply(stores, question, "S2", entry(3), now=10.3)
     assert answered(stores, question, 10.3)
 
@@ -165,7 +154,7 @@ def test_without_a_store_a_question_is_never_answered() -> None:
         messages.extend(stores.on_tick(tenth / 10))
         assert not question.answered
     # It is asked again and again, for stores that may come, but not in a hurry.
-    assert 60 / ASK_AGAIN_S / 2 <= len(messages) <= 60 / ASK_AGAIN_S + 1
+    assert 60 / timing.QUERY_RETRY_S / 2 <= len(messages) <= 60 / timing.QUERY_RETRY_S + 1
     assert set(messages) == {question.query}
 
 
@@ -178,7 +167,7 @@ def test_a_store_that_came_to_hear_us_is_asked_what_is_open() -> None:
     greet(stores, "S1", 1.0)
     reply(stores, question, "S1", now=1.0)
     assert answered(stores, question, 1.0)
-    # What is answered is not asked again.
+    # Answered questions are not repeated.
     assert greet(stores, "S2", 2.0) == []
     assert stores.on_tick(LONG_S) == []
 
@@ -218,8 +207,8 @@ def test_a_lost_part_is_asked_for_again() -> None:
     question = ask(stores, now=1.0)
     reply(stores, question, "S1", entry(7), now=1.0, part=1, parts=3)
     reply(stores, question, "S1", entry(8), now=1.1, part=2, parts=3)
-    assert stores.on_tick(1.1 + ASK_AGAIN_S - 0.01) == []
-    assert stores.on_tick(1.1 + ASK_AGAIN_S) == [question.query]
+    assert stores.on_tick(1.1 + timing.QUERY_RETRY_S - 0.01) == []
+    assert stores.on_tick(1.1 + timing.QUERY_RETRY_S) == [question.query]
     reply(stores, question, "S1", entry(9), now=2.0, part=0, parts=3)
     assert answered(stores, question, 2.0)
 
@@ -282,7 +271,7 @@ def test_lost_replies_are_asked_for_until_all_is_there(
         tenth = 0
         while not question.answered:
             now = tenth / 10
-            assert now < 5.0 + 3 * ASK_AGAIN_S
+            assert now < 5.0 + 3 * timing.QUERY_RETRY_S
             for message in [*sent, *stores.on_tick(now)]:
                 network.send(now, message)
             sent = []
@@ -381,7 +370,7 @@ def test_subscriptions() -> None:
     hellos = (StoreHello, DirectHead, StoreEndpoints, StoresKnown)
     kinds = (*hellos, HeadsReply, TimesReply, HistoryReply)
     assert set(StoreDirectory(ME).subscriptions()) == {subscription(kind, ME) for kind in kinds}
-    # Stores greet a node that subscribes to the last of them, so the others are there by then.
+    # Stores greet a node that subscribes to the last of them, after the others.
     assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
 
 
@@ -407,120 +396,3 @@ def test_endpoints_of_forged_stores_are_bounded() -> None:
     greet(of, "S1")
     of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",)))
     assert of.endpoints == {"S1": ("grpc://h:1",)}
-    assert len(of._stores) <= MAX_STORES
-
-
-AT = "tcp://h:1"
-
-
-def announced(*nodes: str, now: float = 0.0) -> ExpectedStores:
-    made = ExpectedStores()
-    for node in nodes:
-        made.on_peer(now, PeerNews(node, AT))
-    return made
-
-
-def test_a_node_that_is_announced_is_waited_for_and_given_up_by_name() -> None:
-    expected = announced("N")
-    assert expected.waits(PATIENCE_S - 0.01)
-    assert not expected.waits(PATIENCE_S)
-    assert list(expected.outcomes) == [Outcome("N", AT, PATIENCE_S, True, False)]
-    # Not twice, though its beacons go on.
-    expected.on_peer(9.0, PeerNews("N", AT))
-    assert not expected.waits(9.0)
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_node_of_ours_says_that_it_is_no_store(*, is_first: bool) -> None:
-    expected = ExpectedStores()
-    said = [PeerNews("N", AT), PeerNews("N", is_store=False)]
-    for news in reversed(said) if is_first else said:
-        expected.on_peer(0.0, news)
-    assert not expected.waits(0.0)
-    assert not expected.outcomes
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_c_node_that_is_no_store_is_known_by_its_subscriptions(*, is_first: bool) -> None:
-    expected = ExpectedStores()
-    if is_first:
-        expected.on_subscribed(0.0, "N", is_store=False)
-    expected.on_peer(0.0, PeerNews("N", AT))
-    if not is_first:
-        expected.on_subscribed(0.0, "N", is_store=False)
-    assert expected.waits(INTRODUCTION_S - 0.01)
-    assert not expected.waits(INTRODUCTION_S)
-    assert not expected.outcomes
-
-
-def test_a_store_is_waited_for_until_it_greets() -> None:
-    expected = announced("S", "C")
-    expected.on_peer(0.0, PeerNews("S", is_store=True))
-    expected.on_subscribed(0.0, "C", is_store=False)
-    expected.on_subscribed(0.0, "C", is_store=True)
-    assert expected.waits(1.0)
-    expected.met(1.0, "S")
-    assert expected.waits(1.0)
-    expected.met(1.0, "C")
-    assert not expected.waits(1.0)
-    assert not expected.outcomes
-
-
-def test_each_sign_of_it_begins_the_patience_anew() -> None:
-    expected = ExpectedStores()
-    expected.on_known(0.0, "T", [KnownStore("S", AT, 0, here=True)])
-    expected.on_peer(2.0, PeerNews("S", AT))
-    assert expected.waits(4.9)
-    expected.on_peer(4.9, PeerNews("S", AT))  # no sign of anything new
-    expected.on_peer(4.9, PeerNews("S", round_trip_s=1.0))
-    assert expected.waits(4.9 + ROUND_TRIPS - 0.1)
-    expected.on_subscribed(10.0, "S", is_store=True)
-    assert expected.waits(12.9)
-    expected.met(12.9, "S")
-    assert list(expected.outcomes) == [Outcome("S", AT, 12.9, False, True)]
-    assert expected.outcomes[0].waited_s > SLOW_S
-
-
-def test_no_patience_is_endless() -> None:
-    expected = announced("S")
-    expected.on_peer(0.0, PeerNews("S", round_trip_s=1000.0))
-    assert expected.waits(MOST_PATIENCE_S - 0.01)
-    assert not expected.waits(MOST_PATIENCE_S)
-
-
-def test_stores_that_are_known_to_be_away_are_not_waited_for() -> None:
-    expected = ExpectedStores()
-    expected.on_known(0.0, "T", [KnownStore("S", AT, 5)])
-    assert not expected.waits(0.0)
-    # Unless a tower announces them.
-    expected.on_peer(0.0, PeerNews("S", AT))
-    assert expected.waits(0.0)
-
-
-def test_what_is_done_is_done_until_the_mesh_loses_it() -> None:
-    expected = announced("S")
-    expected.met(0.0, "S")
-    expected.on_known(1.0, "T", [KnownStore("S", AT, 0, here=True)])
-    expected.on_subscribed(1.0, "S", is_store=True)
-    assert not expected.waits(1.0)
-    expected.lost("S")
-    expected.on_peer(2.0, PeerNews("S", AT))
-    assert expected.waits(2.0)
-    # It is lost before it has greeted: given up at once, and waited for when it is there again.
-    expected.lost("S")
-    assert not expected.waits(2.1)
-    assert [outcome.is_given_up for outcome in expected.outcomes] == [True]
-    expected.on_peer(3.0, PeerNews("S", AT))
-    assert expected.waits(3.0)
-
-
-def test_what_peers_choose_is_bounded() -> None:
-    expected = announced(*(f"N{number}" for number in range(MAX_PEERS + 5)))
-    for number in range(2 * MAX_KNOWN // MAX_STORES):
-        told = [KnownStore(f"T{number} {each}", AT, 0, here=True) for each in range(MAX_STORES)]
-        expected.on_known(0.0, f"T{number}", told)
-    for number in range(MAX_PEERS + 5):
-        expected.on_subscribed(0.0, f"M{number}", is_store=False)
-    assert not expected.waits(PATIENCE_S)
-    assert len(expected.outcomes) == MAX_NEWS
-    assert sum(map(len, expected.told.values())) == MAX_KNOWN

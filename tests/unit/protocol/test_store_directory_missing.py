@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dafka_core.model.records import KnownStore
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import StoresKnown
 from dafka_core.protocol.role import PeerNews
-from dafka_core.protocol.store_directory import PATIENCE_S, StoreDirectory
+from dafka_core.protocol.store_directory import StoreDirectory
 from tests.unit.protocol.test_store_directory import ME, answered, ask, directory, greet, reply
 
 AWAY = KnownStore("S3", "tcp://h:3", 5)
@@ -34,7 +35,7 @@ def test_a_store_that_was_lost_is_not_waited_for_by_hearsay() -> None:
         greet(stores, each)
     stores.on_peer_lost("S2")
     tell(stores, "S1", KnownStore("S2", "tcp://h:2", 7, here=True))
-    assert not stores.expected.waits(0.0)
+    assert not stores.discovery.waits(0.0)
 
 
 def test_the_newest_word_counts() -> None:
@@ -68,7 +69,7 @@ def test_stores_of_before_say_nothing_of_others() -> None:
     assert stores.missing == [KnownStore("S2")]
     greet(stores, "S2")
     assert stores.missing == []
-    # One that does decides: whom it has not met, nobody misses.
+    # A store with a list decides: stores outside of it are not missing.
     tell(stores, "S1")
     stores.on_peer_lost("S2")
     assert stores.missing == []
@@ -78,10 +79,10 @@ def test_only_those_that_have_not_greeted_are_waited_for_beyond_a_time_out() -> 
     stores = directory()
     stores.on_peer(0.0, PeerNews("N", "tcp://h:9"))
     question = ask(stores, now=1.0)
-    assert not stores.waits_for_others(question)  # no store is there
+    assert not stores.waits_for_others(question)  # without any store
     greet(stores, "S1", 1.0)
     assert not stores.waits_for_others(question)
     reply(stores, question, "S1", now=1.0)
     assert stores.waits_for_others(question)
-    assert not answered(stores, question, PATIENCE_S - 0.1)
-    assert answered(stores, question, PATIENCE_S)
+    assert not answered(stores, question, timing.STORE_TIMEOUT_S - 0.1)
+    assert answered(stores, question, timing.STORE_TIMEOUT_S)

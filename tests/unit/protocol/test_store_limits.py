@@ -1,4 +1,4 @@
-"""What a store takes is bounded by limits with names, and one owner's share by his own."""
+"""A store's limits by name, and each owner's share."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def head(role: StoreRole, end: int, now: float, partition: str = PARTITION) -> l
 
 
 def asked(role: StoreRole, begin_s: float, end_s: float) -> int:
-    """How often it asks for records in a time in which heads come each second."""
+    """Return the number of requests during a time with one head each second."""
     count = 0
     for tenth in range(int(begin_s * 10), int(end_s * 10)):
         now = tenth / 10
@@ -219,7 +219,7 @@ def test_records_of_an_owner_who_has_enough_are_neither_taken_nor_asked_for() ->
     assert asked(role, 1, 60) == 0
     assert not role.take_pending()
     assert role.admitted.limits.refused["max_key_bytes"] > 50
-    # What is on disk is acknowledged again, and others are not held up.
+    # Durable records are acknowledged again, and others are not delayed.
     role.on_batch(60, "", BATCH)
     assert ack(10) in role.on_tick(60)
     role.on_batch(60, "", batch_of(0, 10, partition="P2"))

@@ -8,13 +8,13 @@ import pytest
 
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.records import RecordBatch, Transaction
-from dafka_core.protocol import store_partition
+from dafka_core.protocol import store_partition, timing
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import Head, StoreEndpoints, TimesReply
 from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_partition import ANNOUNCED_S, HEAD_INTERVAL_S, StorePartition
+from dafka_core.protocol.store_partition import StorePartition
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
 from tests.unit.protocol.test_store_role import ME, OTHER, Disk, ack, head, store
 
@@ -117,14 +117,18 @@ def test_the_head_is_repeated_for_a_while() -> None:
     assert role.on_tick(0.0) == []  # nothing is on disk yet
     disk.store(role)
     now, announced = 0.0, 0
-    while now < 3 * ANNOUNCED_S:
+    while now < 3 * timing.HOSTED_HEADS_S:
         due = role.deadline(now)
         assert due is not None
         now = max(due, now + 0.01)
         heads = heads_in(role.on_tick(now))
         assert heads in ([], HEAD)
         announced += len(heads)
-    assert ANNOUNCED_S / HEAD_INTERVAL_S - 1 <= announced <= ANNOUNCED_S / HEAD_INTERVAL_S + 2
+    assert (
+        timing.HOSTED_HEADS_S / timing.HOSTED_HEAD_INTERVAL_S - 1
+        <= announced
+        <= timing.HOSTED_HEADS_S / timing.HOSTED_HEAD_INTERVAL_S + 2
+    )
 
 
 def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
@@ -152,7 +156,7 @@ def test_records_that_came_ahead_follow_a_put() -> None:
 
 def test_a_head_above_the_end_does_not_hold_a_put_up() -> None:
     role = store(Disk())
-    head(role, 50)  # forged, or of an earlier life whose records are lost
+    head(role, 50)  # forged, or of an earlier life with lost records
     assert role.host(0.0, batch_of(0, 10))
 
 
@@ -174,7 +178,7 @@ def test_tells_who_asks_stores_where_it_can_be_read_in_bulk() -> None:
     told = [StoreEndpoints(OTHER, ME, ("grpc://h:1",))]
     assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == told
     assert role.on_subscribed(0.0, StoreEndpoints, ME) == []
-    # Subscriptions come in the order of their octets: the greeting is the last that is said.
+    # Subscriptions arrive in the order of their bytes: the greeting is the last message.
     assert role.on_subscribed(0.0, TimesReply, OTHER) != []
 
 

@@ -1,4 +1,4 @@
-"""What stores are asked, in which order they answer, and how."""
+"""Requests to stores, the order of answers, and the answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def store() -> StoreRole:
 
 
 def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> Fetch:
-    """What a node asks the store for."""
+    """Return a node's request."""
     return Fetch(partition, requestor, TOPIC, start, count)
 
 
@@ -110,7 +110,7 @@ def test_each_partition_of_a_fetch_batch_counts(monkeypatch: pytest.MonkeyPatch)
     role = store()
     names = [f"P{i}" for i in range(150)]
     queue(role, fetch_batch(*names[:80]), fetch_batch(*names[40:]))
-    # Of the second one, what there was room for; what is asked for already takes none.
+    # The second one fills the room; repeated requests take none.
     assert (len(role.requests), role.requests.refused_count) == (80, 90)
     queue(role, fetch_batch(*names[80:]))
     assert (len(role.requests), role.requests.refused_count) == (100, 140)
@@ -258,7 +258,7 @@ def test_waiting_requests_are_bounded() -> None:
     queue(role, *(asked(0, requestor=f"C{i}") for i in range(MAX_PENDING_REQUESTS + 100)))
     assert role.requests.refused_count == 100
     queue(role, GetHeads(TOPIC, "C"))
-    # Who waits already may still change what it asks for.
+    # A waiting requestor may still change its request.
     queue(role, asked(3, requestor="C0"))
     requests = taken(role)
     assert len(requests) == MAX_PENDING_REQUESTS
@@ -365,7 +365,7 @@ def test_a_peer_that_makes_up_names_has_one_turn_like_any_other() -> None:
     taken = [queue.take() for _ in range(6)]
     names = ["name 0", "honest", "name 1", "honest", "name 2", "honest"]
     assert [each.requestor for each in taken if isinstance(each, Fetch)] == names
-    # What is left of a request waits behind others of its peer.
+    # The rest of a request waits after others of its peer.
     assert queue.take() == Fetch("P", "name 3", "t", 0, 10)
     rest = Fetch("P", "name 3", "t", 5, 5)
     queue.put_back(rest)

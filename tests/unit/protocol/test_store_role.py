@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.log_entries import Met
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
-from dafka_core.protocol import partition_fetcher
+from dafka_core.protocol import partition_fetcher, timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import (
@@ -35,7 +35,6 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.protocol.partition_fetcher import RETRY_FIRST_S, RETRY_MAX_S
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import GREETING
 from dafka_core.protocol.store_limits import StoreLimits
@@ -57,7 +56,7 @@ SYNC_S = 30.0
 
 
 class Disk:
-    """The node's part: a log of which the role is told what was synced."""
+    """The node's part: a log that reports synced entries to the role."""
 
     def __init__(self, **held: int) -> None:
         self.batches: dict[TopicPartition, list[RecordBatch]] = {}
@@ -216,9 +215,9 @@ def test_fetches_what_was_published_before_it_was_there() -> None:
 def test_asks_again_for_what_does_not_come() -> None:
     role = store()
     assert head(role, 5) == [fetch(0, 5)]
-    assert role.deadline(0.0) == RETRY_FIRST_S
-    assert role.on_tick(RETRY_FIRST_S - 0.1) == []
-    assert role.on_tick(RETRY_FIRST_S) == [fetch(0, 5)]
+    assert role.deadline(0.0) == timing.FETCH_RETRY_S
+    assert role.on_tick(timing.FETCH_RETRY_S - 0.1) == []
+    assert role.on_tick(timing.FETCH_RETRY_S) == [fetch(0, 5)]
 
 
 def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:
@@ -256,8 +255,8 @@ def test_every_record_is_stored_and_acknowledged_whatever_the_network_does(
         published = acknowledged = tenth = 0
         while acknowledged < total:
             now = tenth / 10
-            # A round trip for each gap, of which there are fewer than messages.
-            assert now < faults_end_s + RETRY_MAX_S + 1 + 0.2 * 60
+            # A round trip for each gap; there are fewer gaps than messages.
+            assert now < faults_end_s + timing.MAX_FETCH_RETRY_S + 1 + 0.2 * 60
             sent: list[Outgoing] = []
             if published < total:
                 network.send(now, ("", batch_of(published, published + rate)))
@@ -294,7 +293,7 @@ def test_catches_up_with_another_store() -> None:
     assert messages == [fetch(3, 9)]
     role.on_batch(0.0, ME, batch_of(3, 9))
     assert disk.store(role) == [ack(9)]
-    # It is kept that the other one was there: a producer that resumes counts on it.
+    # The other store is noted on disk: a resuming producer relies on it.
     assert disk.met == [OTHER]
     role.on_message(0.0, StoreHello(ME, OTHER), "")
     assert role.take_pending() == []
@@ -328,7 +327,7 @@ def test_a_head_that_is_a_lie_costs_little() -> None:
     for tenth in range(1_000):
         count += len(head(role, MAX_SEQUENCE + 1, tenth / 10))
         count += len(fetches_in(role.on_tick(tenth / 10)))
-    assert count <= 100 / RETRY_MAX_S + 6
+    assert count <= 100 / timing.MAX_FETCH_RETRY_S + 6
 
 
 # -- other nodes ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""A life of a producer goes on from all that was ever acknowledged, or says which stores it lacks.
+"""A producer's life continues all acknowledged records, or reports the missing stores.
 
-How a producer role asks is in test_producer_role_resumed.py; here is what it concludes.
+Its questions are in test_producer_role_resumed.py; these are its conclusions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dafka_core.model.epochs import (
     History,
     digest,
 )
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import (
     ConsumerHello,
     DirectHead,
@@ -35,7 +36,7 @@ from dafka_core.protocol.producer_role import (
     newest_life,
     promised,
 )
-from dafka_core.protocol.store_directory import QUIET_S, SETTLE_S, StoreDirectory
+from dafka_core.protocol.store_directory import StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
 A = Epoch(1, 0xA, 2, 0, 0)
@@ -59,19 +60,19 @@ def reply(
 @pytest.mark.parametrize(
     ("prior", "acks", "known", "answered", "lacks"),
     [
-        # What one store has acknowledged, one store may have: none may be missing.
+        # One store may have a record that only it has acknowledged: none may be missing.
         (1, 1, "S1", "S1", None),
         (1, 1, "S1 S2", "S1", Missing(2, ("S2",))),
         (1, 1, "S1 S2 S3", "S1 S3", Missing(3, ("S2",))),
         (1, 3, "S1 S2 S3", "S1 S3", Missing(3, ("S2",))),
-        # A partition that nobody has begun yet may be one of which nobody here knows.
+        # A partition without records here may exist elsewhere.
         (0, 1, "S1 S2", "S2", Missing(2, ("S1",))),
-        # What two have, one of any two stores has.
+        # A record of two stores is in one of any two.
         (2, 2, "S1 S2 S3", "S1 S2", None),
         (2, 2, "S1 S2 S3", "S3", Missing(2, ("S1", "S2"))),
         (2, 2, "S1 S2 S3 S4", "S1 S4", Missing(3, ("S2", "S3"))),
         (2, 3, "S1 S2 S3", "S1 S3", None),
-        # What all have, each has; that fewer are asked for from now on, as many must know.
+        # A record of all stores is in each; with fewer acks from now on, this many must know.
         (3, 3, "S1 S2 S3", "S2", None),
         (3, 2, "S1 S2 S3", "S2", Missing(3, ("S1", "S3"))),
         (3, 1, "S1 S2 S3", "S1 S2", Missing(3, ("S3",))),
@@ -137,7 +138,7 @@ def test_only_what_was_promised_to_this_life_counts() -> None:
         ([reply("S1", 9, (A,)), reply("S2", 6, (A, B))], 0, 6, B.digest),
         ([reply("S1", 5, (A,)), reply("S2", 3, (A,))], 0, 5, A.digest),
         ([reply("S1", 8, (A, B)), reply("S2", 6, (A, B))], 0, 8, B.digest),
-        # Where C stores, or records of C nodes in ours, go on, nothing may be written over.
+        # Records of C stores, or C nodes' in ours, must not be overwritten.
         ([reply("S1", 5, (A,))], 8, 8, A.digest),
         ([reply("S1", 5, (A,)), reply("S2", 8)], 0, 8, A.digest),
         ([reply("S1", 5), reply("S2", 8)], 0, 8, 0),
@@ -173,9 +174,9 @@ def test_c_stores_say_how_far_the_partition_goes_and_count() -> None:
     directory.on_subscribed(0.0, ConsumerHello, "C1")
     mine.on_tick(0.0)
     directory.on_message(0.1, DirectHead(PARTITION, TOPIC, PARTITION, 6))
-    now = SETTLE_S
+    now = timing.SETTLE_S
     for _ in range(2 * ROUNDS):
-        now += QUIET_S
+        now += timing.C_STORE_SILENCE_S
         mine.on_tick(now)
     assert mine.epoch == Epoch(LEAST_NUMBER, LIFE.id, 1, 7, 0)
 

@@ -1,4 +1,4 @@
-"""Whatever stores and lives do: a life that begins has all that was ever acknowledged."""
+"""In any sequence of events, a life that begins has all acknowledged records."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ from dafka_core.model.epochs import (
     parting,
     with_epoch,
 )
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import (
     HeadsReply,
     HistoryQuery,
     HistoryReply,
 )
-from dafka_core.protocol.producer_role import (
-    ASK_AGAIN_S,
-    LEAST_NUMBER,
-    Takeover,
-)
+from dafka_core.protocol.producer_role import LEAST_NUMBER, Takeover
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, SETTLE_S, StoreDirectory
+from dafka_core.protocol.store_directory import GREETING, StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
 # -- any stores, any lives ------------------------------------------------------------------------
@@ -100,7 +97,7 @@ WALKS = 300
 
 
 class Cluster:
-    """Stores that have all met, lives of one producer, and what was acknowledged to whom."""
+    """Stores that know each other, one producer's lives, and the acknowledgements to each."""
 
     def __init__(self, count: int) -> None:
         names = [f"S{number}" for number in range(count)]
@@ -112,7 +109,7 @@ class Cluster:
 
     def do(self, step: Step) -> None:
         what, which, mask = step
-        self.now += SETTLE_S + ASK_AGAIN_S
+        self.now += timing.SETTLE_S + timing.TAKEOVER_RETRY_S
         match what:
             case "up" | "down":
                 self.stores[which % len(self.stores)].is_up = what == "up"
@@ -167,7 +164,7 @@ class Cluster:
             self.check()
 
     def history_up_to(self, epoch: Epoch) -> History:
-        """What a life goes on from."""
+        """Return the history that a life continues."""
         for store in self.stores:
             history = before(store.history, epoch.start)
             if digest(history) == epoch.parent and store.end >= epoch.start:
@@ -192,7 +189,7 @@ class Cluster:
             self.check()
 
     def check(self) -> None:
-        """Each life goes on from all that was ever acknowledged to those before it."""
+        """Each life continues all records acknowledged to earlier ones."""
         for epoch, base in self.bases:
             for life, offset in self.acknowledged:
                 if life < epoch.life:
@@ -206,13 +203,13 @@ ALL = 0b11111
 
 
 def begun(acks: int, number: int) -> list[Step]:
-    """A life begins and asks as often as it must, if all stores that it has to reach are there."""
+    """A life begins, and repeats its questions until all required stores are present."""
     return [("begin", acks - 1, 0), *[("ask", number, ALL)] * 4]
 
 
 @pytest.mark.parametrize("again", [[("ask", 1, ALL)], begun(2, 2)], ids=["the same", "another"])
 def test_a_promise_is_not_enough_to_forget_a_life_with_fewer_acks(again: list[Step]) -> None:
-    """What one store alone has acknowledged is waited for, whoever asks how often."""
+    """A record acknowledged by one store alone is awaited by every life."""
     cluster = Cluster(2)
     for step in [*begun(1, 0), ("write", 0, 0b1), ("down", 0, 0), *begun(2, 1), *again]:
         cluster.do(step)
@@ -238,14 +235,14 @@ def any_step(chance: random.Random, count: int, lives: int) -> Step:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_whatever_was_acknowledged_is_in_what_the_next_life_goes_on_from(count: int) -> None:
-    """``Cluster.check`` says so at each step."""
+    """``Cluster.check`` compares at each step."""
     begun_count = acknowledged_count = 0
     for seed in range(WALKS):
         chance = random.Random(seed)
         cluster = Cluster(count)
         for _ in range(chance.choice([30, 80, 200])):
             cluster.do(any_step(chance, count, len(cluster.lives)))
-        # In the end all stores are there: a life begins.
+        # At the end all stores are present: a life begins.
         for number in range(count):
             cluster.do(("up", number, 0))
         for step in [*begun(1, len(cluster.lives)), *[("ask", len(cluster.lives), ALL)] * 4]:

@@ -20,11 +20,10 @@ from dafka_core.model.records import (
     StagedTransaction,
     Transaction,
 )
-from dafka_core.protocol import store_requests
+from dafka_core.protocol import store_requests, timing
 from dafka_core.protocol.messages import EpochAck, GetHeads, Head
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import StoreLimits
-from dafka_core.protocol.store_partition import HEAD_INTERVAL_S
 from dafka_core.protocol.store_requests import (
     MAX_PUBLISHED_TRANSACTIONS,
     AnnounceHeads,
@@ -87,7 +86,7 @@ def test_what_is_staged_is_not_announced() -> None:
     assert store(role, None) == []
     assert role.next_offset(TP) == 10
     head(role, 10)
-    assert role.on_tick(HEAD_INTERVAL_S) == [ack(10)]
+    assert role.on_tick(timing.HOSTED_HEAD_INTERVAL_S) == [ack(10)]
     assert role.requests.take() is None
 
 
@@ -101,7 +100,7 @@ def test_what_is_committed_is_acknowledged_and_then_published() -> None:
     assert entries[1] == commit(10, 20)._replace(epochs=(Epoch(*HOSTED, 10, 0),))
     assert role.on_stored(entries, [None, None]) == [ack(20, life=HOSTED)]
     assert role.next_offset(TP) == 20
-    # Nothing says where it ends before the records are on their way.
+    # Its end is unknown before the records are on their way.
     assert role.on_tick(5.0) == []
     publish = role.requests.take()
     assert publish == PublishCommitted(TP, 10, 20, (Transaction(1, 10, 20),))
@@ -134,7 +133,7 @@ def test_a_repeated_commit_is_published_once() -> None:
 
 
 def test_records_that_come_during_a_commit_are_asked_for_when_it_is_there() -> None:
-    """Whether they are next is known only then: the log would stop at what does not fit."""
+    """Only then their place is known: the log would stop at a record that does not fit."""
     for outcome, first in ((None, 20), (FENCED, 10)):
         role = role_at(10)
         role.stage(staged(10, 20))
@@ -245,7 +244,7 @@ def test_a_transaction_that_the_log_does_not_go_on_with_is_fetched_again() -> No
     assert role.on_stored(under_way, [OffsetConflictError(TOPIC, PARTITION, 10, 5)]) == []
     (fetch,) = fetches_in(role.on_tick(2.0))
     assert (fetch.sequence, fetch.end) == (5, 25)
-    # What had been taken behind it is not given to the log; what is of others is.
+    # Later records are not passed to the log; those of other partitions are.
     assert [entry.partition for entry in taken(role)] == ["other"]  # type: ignore[union-attr]
     role.on_batch(3.0, ME, in_transaction(5, 30, transaction))
     assert store(role, None) == [ack(30)]
@@ -262,7 +261,7 @@ def test_a_client_that_stages_where_a_transaction_came_in_part_takes_over() -> N
     assert entry == staged(5, 8)
     role.commit(0.0, commit(5, 8))
     assert ack(8, life=HOSTED) in store(role, None)
-    (fetch,) = fetches_in(role.on_tick(9.0))  # who said that there is more may have it
+    (fetch,) = fetches_in(role.on_tick(9.0))  # the node that announced more may have it
     assert (fetch.sequence, fetch.end) == (8, 20)
 
 
@@ -275,7 +274,7 @@ def test_a_client_that_writes_where_a_transaction_came_in_part_takes_over() -> N
 
 
 def test_a_stage_further_on_does_not_take_over() -> None:
-    """What the attempt had staged is gone: the log will say so."""
+    """The attempt's staged records are gone, as the log will report."""
     role = role_at(5)
     role.stage(staged(5, 10))
     role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))

@@ -1,4 +1,4 @@
-"""When a store goes on without records that nobody has any more, and when it does not yet."""
+"""When a store continues without lost records, and when it waits."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pytest
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import GoOn, Met
 from dafka_core.model.records import PartitionInfo, PartitionLives, TopicPartition, Transaction
+from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
-from dafka_core.protocol.loss_detector import AWAY_S
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
 from dafka_core.protocol.store_partition import StorePartition
-from dafka_core.protocol.store_role import ASK_S, UNANSWERED_S, StoreRole, TrimmedElsewhere
+from dafka_core.protocol.store_role import StoreRole, TrimmedElsewhere
 
 TP = TopicPartition("t", "A" * 32)
 OWN, ONE, TWO = "0" * 32, "1" * 32, "2" * 32
 OLD = Epoch.first(EpochId(1, 1, 1))
 NEW = Epoch(2, 2, 1, 50, OLD.digest)
 LATER = Epoch(3, 3, 1, 200, NEW.digest)
-LONG = UNANSWERED_S + ASK_S
+LONG = timing.STORE_LOSS_S + timing.STORE_LOSS_CHECK_S
 
 
 class Waiting:
-    """A store that has records up to 30 and asks for the next since second 0; ONE is there."""
+    """A store with records up to 30 that requests the next from second 0 on; ONE is present."""
 
     def __init__(self) -> None:
         self.known = KnownStores(OWN, [Met(ONE)], lambda: 0, lambda entry: None)
@@ -62,7 +62,7 @@ def test_it_goes_on_where_the_others_begin_with_the_history_before_that(store: W
     assert store.trimmed.deadline() is None
     store.hears(60)
     assert store.trimmed.deadline() is not None
-    assert store.trimmed.on_tick(UNANSWERED_S - 0.1, {TP: store.partition}) == []
+    assert store.trimmed.on_tick(timing.STORE_LOSS_S - 0.1, {TP: store.partition}) == []
     asked = store.trimmed.on_tick(LONG, {TP: store.partition})
     assert asked == [HistoryQuery(OWN, 0, *TP)]
     assert store.trimmed.on_tick(LONG, {TP: store.partition}) == []
@@ -78,7 +78,7 @@ def test_it_goes_on_where_the_others_begin_with_the_history_before_that(store: W
 
 @pytest.mark.parametrize("end", [59, 60, 61, 100])
 def test_of_what_nobody_has_it_learns_the_last_transaction(store: Waiting, end: int) -> None:
-    """Who writes that again is told that it is there; of later records their sender says it."""
+    """A repeated write of it is recognised; later records come with theirs."""
     store.hears(60)
     last = Transaction(7, 40, end)
     known = GoOn(TP, 60, (OLD, NEW), last if end <= 60 else None)
@@ -140,20 +140,20 @@ def test_who_had_them_has_them_no_more_or_is_gone(store: Waiting) -> None:
     heard_from_one_that_has_them(again)
     again.known.on_peer_lost(TWO)
     assert again.told(LONG) is None
-    assert again.told(AWAY_S) is not None
+    assert again.told(timing.ABSENT_STORE_S) is not None
 
 
 def test_a_store_that_is_away_is_waited_for_also_one_that_only_others_know(store: Waiting) -> None:
     store.hears(60)
     assert store.told(LONG, stores=(OWN, TWO)) is None
-    assert store.told(AWAY_S, stores=(OWN, TWO)) is not None
+    assert store.told(timing.ABSENT_STORE_S, stores=(OWN, TWO)) is not None
     again = Waiting()
     again.hears(60)
     again.known.meet(TWO)
     again.known.on_peer_lost(TWO)
     assert again.trimmed.on_tick(LONG, {TP: again.partition}) == []
     assert again.told(LONG) is None
-    assert again.told(AWAY_S) is not None
+    assert again.told(timing.ABSENT_STORE_S) is not None
 
 
 def test_what_has_come_meanwhile_is_not_asked_about(store: Waiting) -> None:

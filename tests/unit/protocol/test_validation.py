@@ -1,4 +1,4 @@
-"""The limits of a message's fields: what lies within comes through the codec, the rest does not."""
+"""The limits of a message's fields: valid values pass the codec, others do not."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ EPOCH = Epoch(1, 2, 3, 7, 5)
     ("epoch", "why"),
     [
         (EPOCH._replace(number=0), "an epoch must lie in"),
-        (Epoch(0, 0, 0, 7, 0), "an epoch must lie in"),  # it begins, and is none
+        (Epoch(0, 0, 0, 7, 0), "an epoch must lie in"),  # without records
         (EPOCH._replace(start=8), "within its epoch"),
         (EPOCH._replace(start=MAX_SEQUENCE + 1), "a sequence must lie in"),
         (EPOCH._replace(start=2**64 - 1), "a sequence must lie in"),
@@ -235,7 +235,7 @@ def test_histories_and_the_stores_that_are_told_are_limited(layout: str) -> None
     for fields in ({"history": (*history, Epoch(more, 0, 1, more, 0))}, {"stores": (*stores, "S")}):
         with pytest.raises(ProtocolError, match="must lie in 0 to 1000"):
             replace(reply, **fields)
-    # A count that is a lie makes no room for itself.
+    # A false count allocates no memory.
     frames = encode(m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, ()), layout)
     for at in (-32, -28):  # behind them is a transaction
         lie = bytearray(frames[-1])

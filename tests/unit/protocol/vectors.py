@@ -1,8 +1,9 @@
-"""Messages and their frames, as facts the codec is held against.
+"""Messages and their frames, the reference for the codec.
 
-``RECORDED_VECTORS`` were recorded from C nodes: a store, a producer and two consumers on
-one machine, each message once.  The others were written by hand from the grammar in
-``docs/wire.md``, never with the encoder.  Blanks in the hexadecimal stand between fields.
+``RECORDED_VECTORS`` were recorded from C nodes: a store, a producer and two consumers on one
+machine,
+each message once.  The others were derived by hand from the grammar in ``docs/wire.md``, never with
+the encoder.  Blanks in the hexadecimal separate fields.
 """
 
 from __future__ import annotations

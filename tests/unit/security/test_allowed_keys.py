@@ -1,4 +1,4 @@
-"""The directory of allowed keys: who is let in, and what is said of wrong files."""
+"""The directory of allowed keys: valid keys, and messages about invalid files."""
 
 from __future__ import annotations
 

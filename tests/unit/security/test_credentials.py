@@ -26,7 +26,7 @@ def test_a_token_is_always_the_same_for_one_secret_and_says_nothing_of_it() -> N
     assert one == token(SECRETS[0]) != other
     assert len(one) == 64
     assert token_digest(one) not in (one, token_digest(other))
-    # What nobody can say in ASCII is no token, and no error.
+    # Text that is not ASCII is no token, and no error.
     assert token_digest("\udcff") != token_digest(one)
 
 

@@ -1,4 +1,4 @@
-"""Wrong tokens and passwords are counted by who says them."""
+"""Wrong tokens and passwords are counted by their sender."""
 
 from __future__ import annotations
 

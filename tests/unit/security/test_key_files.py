@@ -1,4 +1,4 @@
-"""Keys in files: what they must be, and what is said of wrong ones."""
+"""Keys in files: their requirements, and messages about invalid ones."""
 
 from __future__ import annotations
 

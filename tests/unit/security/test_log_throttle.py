@@ -1,4 +1,4 @@
-"""A refusal is said once in a minute, and there is always room for new ones."""
+"""A refusal is logged once a minute, and new ones always have room."""
 
 from __future__ import annotations
 

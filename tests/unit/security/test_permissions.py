@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""Permissions of roles, patterns and addresses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_roles_and_patterns_both_have_to_allow_a_topic() -> None:
         False,
         False,
     ]
-    # A name that goes on after a line's end is another name.
+    # A name that continues after a newline is another name.
     assert not both.may_produce("x\ny")
     assert not both.may_produce("x\n")
     reader = Permissions("r", frozenset({"consume"}))
@@ -87,7 +87,7 @@ def test_internal_topics_are_stores_own() -> None:
         assert not both.may_write(topic, "A1")
         assert store.may_write(topic, "A1")
         assert Permissions("a", frozenset({"admin"})).may_produce(topic)
-    # Reports of queries are for those who read, and for those who write.
+    # Reports of queries may be written by readers and writers.
     assert [each.may_write(QUERIES_TOPIC, "Q") for each in (writer, reader, store)] == [
         False,
         True,

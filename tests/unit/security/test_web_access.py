@@ -1,4 +1,4 @@
-"""Who may ask over HTTP."""
+"""Access over HTTP."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_nobody_guesses(file: Path, caplog: pytest.LogCaptureFixture) -> None:
             assert door.judge("wrong", "10.0.0.1") is Answer.WRONG
         for _ in range(100):
             assert door.judge("wrong", "10.0.0.1") is Answer.TOO_MANY
-    # Not even the right one, or who guesses would go on.
+    # Not even the right one, or guessing could continue.
     assert door.judge(token, "10.0.0.1") is Answer.TOO_MANY
     assert door.judge(token, "10.0.0.2") is Answer.RIGHT
     assert door.wrong_count == MOST_WRONG
