@@ -52,6 +52,7 @@ DOORS: Final = (
         "authorization.refusal",
         WRONG + "|overhears",
         changes=lambda: {(node_mesh, "refusal"): lambda who, message: ""},
+        first=2,
         shape=LOCKED,
     ),
     Defect(
@@ -83,7 +84,7 @@ DOORS: Final = (
         changes=lambda: dict.fromkeys(
             ((mesh, "SimulatedSecurity"), (network, "SimulatedSecurity")), _BelievesBeacons
         ),
-        first=271,
+        first=259,
         shape=LOCKED,
     ),
     Defect(
@@ -98,8 +99,18 @@ DOORS: Final = (
         "StoreQuery.is_answered_by",
         "lost: .* reader-. reads",
         changes=lambda: {(store_directory, "StoreQuery"): _TakesAnyAnswer},
-        first=5685,
-        shape={"locked": True, "byzantine": 1, "attack_every_s": 0.02},
+        first=127,
+        shape={
+            **LOCKED,
+            "byzantine": 1,
+            "stores": 2,
+            "late_stores": 1,
+            "producers": 1,
+            "writers": 0,
+            "consumers": 0,
+            "readers": 3,
+            "records": 50,
+        },
     ),
 )
 """``where`` says what guards it."""
