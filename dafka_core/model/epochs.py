@@ -32,6 +32,9 @@ LIFE_ID_BITS: Final = 64
 _LIFE: Final = struct.Struct(">IQB")
 LIFE_BYTES: Final = _LIFE.size
 
+MAX_NUMBER: Final = 2**31
+"""Limit of a life's number in received messages: later lives have greater ones, in 32 bits."""
+
 _EPOCH: Final = struct.Struct(">IQBQQ")
 EPOCH_BYTES: Final = _EPOCH.size
 
@@ -42,8 +45,7 @@ class EpochId(NamedTuple):
     """The sort key of epochs.
 
     ``number`` is one greater than that of any earlier life known at the start.  ``id`` is random
-    and
-    distinguishes lives that began at the same time.  ``acks`` is the number of stores that must
+    and distinguishes lives that began at the same time.  ``acks`` is the number of stores that must
     have a record before the producer reports it acknowledged.
     """
 

@@ -12,13 +12,14 @@ from io import SEEK_CUR, BytesIO
 from itertools import pairwise
 from struct import Struct
 from struct import error as struct_error
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from dafka_core.errors import ProtocolError
 from dafka_core.model.epochs import (
     EPOCH_BYTES,
     LIFE_BYTES,
     MAX_EPOCHS,
+    MAX_NUMBER,
     NO_LIFE,
     Epoch,
     EpochId,
@@ -157,10 +158,20 @@ def pack_epoch(epoch: Epoch | None) -> bytes:
     return bytes(EPOCH_BYTES) if epoch is None else epoch.packed()
 
 
+_Life = TypeVar("_Life", EpochId, Epoch)
+
+
 @lru_cache(maxsize=1024)  # many consecutive messages have one life
 def epoch_of(octets: bytes) -> Epoch | None:
-    """Decode an epoch, without validation."""
-    return Epoch.unpack(octets) if any(octets) else None
+    """Decode an epoch; only its number is checked."""
+    return _received(Epoch, octets) if any(octets) else None
+
+
+def _received(kind: type[_Life], octets: bytes) -> _Life:
+    """Decode a life whose number leaves room for later ones: a node adds one to it for its own."""
+    life = kind.unpack(octets)
+    check_number("a life", 0, MAX_NUMBER, life.number)
+    return life
 
 
 def _anything(value: object) -> None:
@@ -344,12 +355,14 @@ EntryEpochs = Annotated[
 ]
 Life = Annotated[
     EpochId,
-    FieldKind(_anything, EpochId.packed, lambda frame: EpochId.unpack(frame.take(LIFE_BYTES))),
+    FieldKind(_anything, EpochId.packed, lambda frame: _received(EpochId, frame.take(LIFE_BYTES))),
 ]
 Epochs = Annotated[
     History,
     _list(
-        FieldKind(check_epoch, Epoch.packed, lambda frame: Epoch.unpack(frame.take(EPOCH_BYTES))),
+        FieldKind(
+            check_epoch, Epoch.packed, lambda frame: _received(Epoch, frame.take(EPOCH_BYTES))
+        ),
         MAX_EPOCHS,
         check_history,
     ),

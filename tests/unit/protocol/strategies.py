@@ -6,7 +6,7 @@ import struct
 
 from hypothesis import strategies as st
 
-from dafka_core.model.epochs import Epoch, EpochId, History
+from dafka_core.model.epochs import MAX_NUMBER, Epoch, EpochId, History
 from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_LOCATIONS, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
@@ -66,10 +66,10 @@ PART_OF_PARTS = st.tuples(st.integers(0, 2**32 - 2), st.integers(0, 2**32 - 2)).
 TOPICS = st.lists(names(), max_size=5).map(tuple)
 VALUES = st.binary(max_size=50)
 LIFE_IDS = st.integers(0, 2**64 - 1)
-LIVES = st.builds(EpochId, st.integers(0, 2**32 - 1), LIFE_IDS, st.integers(0, 255))
+LIVES = st.builds(EpochId, st.integers(0, MAX_NUMBER), LIFE_IDS, st.integers(0, 255))
 EPOCHS = st.builds(
     Epoch,
-    st.integers(1, 2**32 - 1),
+    st.integers(1, MAX_NUMBER),
     LIFE_IDS,
     st.integers(0, 255),
     SEQUENCES,

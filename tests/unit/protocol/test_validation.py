@@ -9,7 +9,15 @@ import pytest
 
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.errors import ProtocolError
-from dafka_core.model.epochs import EPOCH_BYTES, MAX_EPOCHS, NO_LIFE, Epoch, History
+from dafka_core.model.epochs import (
+    EPOCH_BYTES,
+    MAX_EPOCHS,
+    MAX_NUMBER,
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    History,
+)
 from dafka_core.model.name_limits import text_size_bytes
 from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol import messages as m
@@ -164,6 +172,7 @@ EPOCH = Epoch(1, 2, 3, 7, 5)
     ("epoch", "why"),
     [
         (EPOCH._replace(number=0), "an epoch must lie in"),
+        (EPOCH._replace(number=MAX_NUMBER + 1), "a life must lie in"),
         (Epoch(0, 0, 0, 7, 0), "an epoch must lie in"),  # without records
         (EPOCH._replace(start=8), "within its epoch"),
         (EPOCH._replace(start=MAX_SEQUENCE + 1), "a sequence must lie in"),
@@ -187,9 +196,31 @@ LATER = Epoch(2, 0, 1, 9, 6)
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
+    "message",
+    [
+        m.HistoryQuery("C", 1, "t", "P", EpochId(MAX_NUMBER, 7, 1)),
+        m.EpochAck("P", "t", 9, "S", EpochId(MAX_NUMBER, 7, 1)),
+        m.HistoryReply("C", 1, "S", "t", "P", 10, EpochId(MAX_NUMBER, 7, 1), (), (), None),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_life_leaves_room_for_greater_numbers(layout: str, message: m.Message) -> None:
+    """Otherwise a message could keep a store from beginning its next life."""
+    good = EpochId(MAX_NUMBER, 7, 1).packed()
+    frames = encode(message, layout)
+    assert decode(frames) == message
+    wrong = [each.replace(good, EpochId(MAX_NUMBER + 1, 7, 1).packed()) for each in frames]
+    assert wrong != frames
+    with pytest.raises(ProtocolError, match="a life must lie in 0 to"):
+        decode(wrong)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
     ("history", "why"),
     [
         ((EPOCH._replace(number=0),), "an epoch must lie in"),
+        ((EPOCH, LATER._replace(number=MAX_NUMBER + 1)), "a life must lie in"),
         ((EPOCH._replace(start=MAX_SEQUENCE + 1),), "a sequence must lie in"),
         ((EPOCH, EPOCH), "the epochs of a history ascend"),
         ((EPOCH, LATER._replace(start=7)), "the epochs of a history ascend"),
