@@ -65,6 +65,9 @@ class Histories:
     def admits(self, partition: StorePartition, batch: RecordBatch) -> bool:
         """Return True if records may extend the store's own history, as far as it is known."""
         epoch, history = batch.epoch, partition.history
+        if epoch is not None and partition.has_lost(epoch):
+            self._unclear[batch.tp] = None  # the winner may have lost its records since
+            return False
         if epoch is None or not history or epoch == history[-1]:
             return True
         end = partition.fetcher.next_offset
@@ -125,7 +128,7 @@ class Histories:
     def taken_over_at(self, partition: StorePartition, epoch: Epoch | None) -> int | None:
         """Return the offset from which a newer life replaces the store's records, if known."""
         history = partition.history
-        if epoch is None or epoch.life <= last_life(history) or epoch.life < partition.promised:
+        if epoch is None or epoch.life <= partition.leading or epoch.life < partition.promised:
             return None
         parts = epoch.start < partition.fetcher.next_offset
         return epoch.start if parts and epoch.continues(before(history, epoch.start)) else None
@@ -134,7 +137,7 @@ class Histories:
         """Return the offset from which another store's history wins; None if it does not."""
         # A life with a promise continues the records that the store had then.
         life = last_life(reply.history)
-        if life <= last_life(partition.history) or life < partition.promised:
+        if life <= partition.leading or life < partition.promised:
             return None
         start = parting(partition.history, reply.history)
         return start if start is not None and start < partition.fetcher.next_offset else None

@@ -37,6 +37,9 @@ class StorePartition:
     hosted: Epoch | None = None  # of records that clients write here, from the first one on
     lost_to: EpochId = NO_LIFE
     """The newest life whose records have replaced the store's."""
+    winner: History = ()
+    """The history that has replaced the store's, while a store is there that has it."""
+    winner_store: str = ""
     too_large: int = -1
     """The offset of the rejected record named by the last error."""
 
@@ -44,6 +47,18 @@ class StorePartition:
     def newest(self) -> EpochId:
         """Return the newest life known to the store."""
         return max(last_life(self.history), self.promised, self.lost_to)
+
+    @property
+    def leading(self) -> EpochId:
+        """Return the last life of the store's history, or of the winner that it fetches."""
+        return max(last_life(self.history), last_life(self.winner))
+
+    def has_lost(self, epoch: Epoch) -> bool:
+        """Return True if the winner has replaced an epoch, whose records other losers still send.
+
+        Otherwise two losers could fetch each other's records again, in turns and for ever.
+        """
+        return epoch.life < last_life(self.winner) and epoch not in self.winner
 
     @property
     def state(self) -> StoreState:
@@ -88,6 +103,7 @@ class StorePartition:
         other records at these offsets.
         """
         self.lost_to = max(self.newest, life)
+        self.winner, self.winner_store = (), ""
         self.hosted = None
         self.history = before(self.history, start)
         self.visible_end = self.fetcher.head = start

@@ -52,7 +52,6 @@ DOORS: Final = (
         "authorization.refusal",
         WRONG + "|overhears",
         changes=lambda: {(node_mesh, "refusal"): lambda who, message: ""},
-        first=2,
         shape=LOCKED,
     ),
     Defect(

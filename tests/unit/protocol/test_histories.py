@@ -46,6 +46,8 @@ B = Epoch(2, 0xB, 2, 5, A.digest)
 C = Epoch(3, 0xC, 1, 9, B.digest)
 ZOMBIE = Epoch(2, 0x1, 2, 5, A.digest)
 """Another life that began where B did, and lost: its id is smaller."""
+LOSER = Epoch(2, 0xF, 1, 5, A.digest)
+"""Another one, with a greater id: it loses only to what comes after B."""
 PRODUCER = EpochId(9, 0x99, 2)
 """One that is about to begin."""
 
@@ -94,9 +96,9 @@ class Store:
     def ask(self, life: EpochId = NO_LIFE, query: int = 1) -> list[Outgoing]:
         return self.role.on_message(0.0, HistoryQuery(PARTITION, query, *TP, life), "")
 
-    def hear(self, end: int, *history: Epoch) -> None:
+    def hear(self, end: int, *history: Epoch, store: str = OTHER) -> None:
         """Deliver another store's answer."""
-        reply = HistoryReply(ME, TOLD, OTHER, *TP, end, NO_LIFE, history)
+        reply = HistoryReply(ME, TOLD, store, *TP, end, NO_LIFE, history)
         assert self.role.on_message(0.0, reply, "") == []
 
 
@@ -280,6 +282,40 @@ def test_a_history_that_wins_with_fewer_records_leaves_as_many() -> None:
     assert store.write() == [ack(A.life, 5)]  # what the head asked for, as far as it is left
     assert store.names == [A] * 5
     assert store.aside == [[ZOMBIE] * 4]
+
+
+def test_a_store_takes_no_records_of_a_life_that_has_lost_from_another_loser() -> None:
+    """Two losers would fetch each other's records for ever; seed 20 of ``TAKEOVERS`` did."""
+    store = Store((A, LOSER), 7)
+    store.role.on_message(0.0, Head(TOPIC, PARTITION, 6), "")
+    store.hear(10, A, B, C)
+    store.write()
+    assert store.aside == [[LOSER] * 2]
+    for now in (1.0, 2.0):
+        assert store.receive(LOSER, 5, 7) == []
+        store.hear(7, A, LOSER, store="ANOTHER")
+        assert store.role.take_pending() == []
+        assert ASKED in store.role.on_tick(now)
+        store.receive(B, 5, 7)
+        assert store.write() == [ack(B.life, 7)]
+    store.receive(B, 7, 9)
+    store.receive(C, 9, 10)
+    assert store.write() == [ack(C.life, 10)]
+
+
+@pytest.mark.parametrize("why", ["it is lost", "its disk is an older one"])
+def test_a_winner_without_its_records_has_not_won(why: str) -> None:
+    store = Store((A, LOSER), 7)
+    store.role.on_message(0.0, Head(TOPIC, PARTITION, 6), "")
+    store.hear(10, A, B, C)
+    store.write()
+    assert store.aside == [[LOSER] * 2]
+    if why == "it is lost":
+        store.role.on_peer_lost(OTHER)
+    else:
+        store.hear(5, A)
+    store.receive(LOSER, 5, 7)
+    assert store.write() == [ack(LOSER.life, 7)]
 
 
 def test_of_partitions_that_it_does_not_have_it_hears_nothing() -> None:
