@@ -7,6 +7,7 @@ because C nodes know no other; clients try both.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 from contextlib import suppress
@@ -142,10 +143,13 @@ def listen(where: HostPort, backlog: int = 128) -> socket.socket:
     Raises:
         OSError: the port is in use, or the host is not this machine's.
     """
-    if where.host in (ANY, "::") and is_ipv6(ANY):
-        return socket.create_server(
-            ("::", where.port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
-        )
-    host = "0.0.0.0" if where.host == ANY else where.host  # noqa: S104 -- the user's choice
-    family, *_, address = resolve(host, where.port)[0]
-    return socket.create_server(address, family=family, backlog=backlog)
+    is_any = where.host in (ANY, "::") and is_ipv6(ANY)
+    if is_any:
+        family, address = socket.AF_INET6, ("::", where.port)
+    else:
+        host = "0.0.0.0" if where.host == ANY else where.host  # noqa: S104 -- the user's choice
+        family, *_, address = resolve(host, where.port)[0]
+    try:
+        return socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=is_any)
+    except OSError as error:  # its text names the address, which the caller's error has, too
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from None

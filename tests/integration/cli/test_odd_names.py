@@ -106,7 +106,7 @@ def test_no_such_topic_is_created_unless_told_to(odd: str) -> None:
     refused = run("produce", "a\nb", *at, given=b"1\n")
     assert refused.returncode == 2
     assert sentence(refused) == (
-        r"option 'topic' = 'a\x0ab': has control characters, or octets that are not UTF-8: take "
+        r"option 'topic' = 'a\x0ab': has control characters, or bytes that are not UTF-8: use "
         "another name, or set option allow_control_characters to true"
     )
     done = run("produce", r"a\x0ab", *at, "--allow-control-characters", given=b"1\n")

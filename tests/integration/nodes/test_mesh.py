@@ -40,10 +40,13 @@ each_node = pytest.mark.parametrize("kind", NODES)
 
 
 @pytest.fixture
-def silence() -> str:
-    """Where no tower is: ports that were free a moment ago."""
-    with Tower(**ANY_PORTS) as gone:
-        return gone.tower
+def silence() -> Iterator[str]:
+    """Ports where no tower is, and that the system gives to nobody else: they are bound already."""
+    with socket.socket() as sub, socket.socket() as pub:
+        for each in (sub, pub):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ does
+            each.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sub.getsockname()[1]}:{pub.getsockname()[1]}"
 
 
 @each_node

@@ -388,8 +388,9 @@ def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path)
                 each for each in connections() if {each.port, each.peer_port} & (ports | towers)
             ]
 
-        # Two to the tower from each, and one to each other node; each has two ends here.
-        count = 2 * len(nodes) * (2 + len(nodes) - 1)
+        # Two to the tower from each, and one in each direction between all but consumer and reader;
+        # each has two ends here.
+        count = 2 * (2 * len(nodes) + 2 * 5)
         wait_until(lambda: len(ends()) == count, f"{count} ends, of these: {ends()}")
         silent = {each.inode: each for each in ends()}
 

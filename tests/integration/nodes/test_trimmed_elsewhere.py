@@ -12,7 +12,7 @@ import pytest
 
 from dafka_core import Consumer, Producer, Store
 from dafka_core.model.records import TopicPartition
-from dafka_core.protocol import store_role, timing
+from dafka_core.protocol import timing
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 
@@ -23,7 +23,7 @@ ADDRESS = "A" * 32
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "STORE_LOSS_S", 0.5)
-    monkeypatch.setattr(store_role, "AWAY_S", 1.5)
+    monkeypatch.setattr(timing, "ABSENT_STORE_S", 1.5)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_what_one_store_has_still_is_got_from_there(
 def test_a_store_that_is_away_and_may_have_them_is_waited_for(
     start: Callable[..., Store], produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_role, "AWAY_S", 3600.0)
+    monkeypatch.setattr(timing, "ABSENT_STORE_S", 3600.0)
     one, two = start("one"), start("two")
     tp = publish(produce, 100, acks=2)
     wait_until(lambda: two.address in one.known_stores)
