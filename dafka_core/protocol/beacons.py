@@ -2,9 +2,9 @@
 
 RFC 46: a node "SHALL send this address at a regular interval to all connected towers", and "MAY
 disconnect its SUB socket if the peer has failed to respond within some time".  A peer is lost only
-while a tower is heard: a tower that is down says nothing about the peers, and connections between
-nodes do not need it.  RFC 46 leaves the frames open; these are the C tower's, and ours, which have
-the kind of the node (docs/wire.md).
+while a tower's beacons arrive: a failed tower proves nothing about the peers, and connections
+between nodes do not need it.  RFC 46 leaves the frames open; these are the C tower's, and ours,
+which contain the kind of the node (docs/wire.md).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BEACON_WITH_KIND: Final = b"A"
 KIND: Final = b"K"
 """Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions."""
 WELCOME: Final = b"W"
-"""What a tower sends to each new subscriber."""
+"""A tower's message to each new subscriber."""
 TOWER: Final = b"T"
-"""A tower tells of another one; C towers and C nodes do not know it."""
+"""The address of another tower; C towers and C nodes ignore it."""
 
 KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
 """Kinds of nodes by their letter on the wire."""
@@ -36,25 +36,25 @@ UNKNOWN_KIND: Final = "?"
 """The letter of nodes that do not announce their kind, such as C nodes: all connect to them."""
 
 ANSWER: Final = "@"
-"""In the place of a kind: a beacon for one node, which is new.  If the nodes that it needs told all
-others of themselves again, the messages would grow with the square of the nodes."""
+"""In the place of a kind: a beacon for one new node.  If its peers announced themselves to all
+nodes again, the number of messages would grow with the square of the nodes."""
 
 NEEDED_KINDS: Final = {"C": "PS", "P": "CRS", "R": "PS", "S": "CPRS"}
 """The kinds of peers that each kind of node connects to.
 
 Records go from producers and stores to consumers, readers and stores, requests and acknowledgements
-back.  Producers have nothing for each other, nor have consumers and readers.  Every program is a
-node of one of these kinds: the console, the commands that list or check and Spark's source are
+back.  Producers have no messages for each other, nor have consumers and readers.  Every program is
+a node of one of these kinds: the console, the commands that list or check and Spark's source are
 readers, Spark's sink is a producer, a gateway runs in a store."""
 
 MAX_PEERS: Final = 10_000
-"""Peers connected to at once: each is a TCP connection, and any node may announce some."""
+"""Limit of peers at once: each is a TCP connection, and any node may announce some."""
 
 MAX_HOST_BYTES: Final = 255
 """The longest name DNS allows."""
 
 TWIN_CONFIRMED_S: Final = 0.5
-"""A node that was started again may still hear beacons of its earlier life, but not for so long."""
+"""A restarted node may still receive beacons of its earlier life, but only for a shorter time."""
 
 _KIND: Final = re.compile(rb"[A-Z]")
 _FIRST_FRAME: Final = re.compile(rb"K([A-Z?@])([^\0]+)\0")
@@ -64,12 +64,12 @@ class NodeBeacon(NamedTuple):
     """Node to tower: the node's UUID, its host and its port."""
 
     node: str
-    host: str  # empty: the tower fills in the address it sees
+    host: str  # empty: the tower uses the address of the connection
     port: int
     kind: str = ""
     """Its letter; empty in the form of C nodes."""
     to: str = ""
-    """The only node to receive it, one that is new; empty for all.  Needs a kind."""
+    """The only node to receive it, a new one; empty for all.  Needs a kind."""
 
 
 class TowerBeacon(NamedTuple):
@@ -84,7 +84,7 @@ class TowerBeacon(NamedTuple):
 
 
 class TowerPorts(NamedTuple):
-    """One tower to another, and to nodes: where there is one."""
+    """A tower's address, sent to other towers and to nodes."""
 
     host: str
     sub_port: int
@@ -92,15 +92,15 @@ class TowerPorts(NamedTuple):
 
 
 def encode_tower_address(tower: TowerPorts) -> list[bytes]:
-    """Four frames, each of them text."""
+    """Encode as four frames of text."""
     return [TOWER, *(str(part).encode() for part in tower)]
 
 
 def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
-    """Where a tower is.
+    """Decode a tower's address.
 
     Raises:
-        ProtocolError: the frames do not say so.
+        ProtocolError: the frames are no tower's address.
     """
     if len(frames) != 4 or frames[0] != TOWER:
         raise ProtocolError("what tells of a tower has four frames, the first one T")
@@ -125,7 +125,7 @@ def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
         raise ProtocolError(
             "a node beacon has four frames, the first one B, or five or six, with A"
         )
-    # RFC 46's nodes may leave the host to the tower, which sees where a beacon comes from.
+    # RFC 46's nodes may leave the host to the tower, which knows the sender's address.
     host = _host(frames[2]) if frames[2] else ""
     beacon = NodeBeacon(_node(frames[1]), host, _port(frames[3]))
     if not has_kind:
@@ -162,10 +162,10 @@ def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
 
 
 def tower_subscriptions(own: NodeBeacon) -> list[bytes]:
-    """Return what a node subscribes to at any tower.
+    """Return the subscriptions of a node at any tower.
 
-    Its own beacon is among it, under each kind: it shows that the tower is there, and whether
-    another node has the same address.  So are answers to it.
+    They include its own beacon, under each kind, which shows that the tower is alive and whether
+    another node has the same address, and answers to it.
     """
     prefixes = [WELCOME, TOWER]
     for kind in (UNKNOWN_KIND, ANSWER, *KINDS) if own.kind else ():
@@ -181,7 +181,7 @@ def is_tower_subscription(prefix: bytes) -> bool:
 
 
 def tower_beacons(beacon: NodeBeacon, endpoint: str) -> list[list[bytes]]:
-    """Return what a tower publishes of a node's beacon: for C nodes, and with the kind."""
+    """Return the messages of a tower for a node's beacon: for C nodes, and with the kind."""
     plain = TowerBeacon(beacon.node, endpoint)
     if beacon.to:
         return [encode_tower_beacon(plain._replace(kind=ANSWER, to=beacon.to))]
@@ -189,9 +189,9 @@ def tower_beacons(beacon: NodeBeacon, endpoint: str) -> list[list[bytes]]:
     return [encode_tower_beacon(each) for each in (plain, with_kind)]
 
 
-@lru_cache(MAX_PEERS)  # each endpoint comes again with every beacon
+@lru_cache(MAX_PEERS)  # each endpoint is repeated with every beacon
 def check_endpoint(endpoint: str) -> None:
-    """Raises ProtocolError unless it is one that towers announce."""
+    """Raise ProtocolError unless a tower can announce the endpoint."""
     try:
         host, port = parse_endpoint(endpoint)
     except ValueError:
@@ -201,26 +201,26 @@ def check_endpoint(endpoint: str) -> None:
 
 
 def endpoint_of(beacon: NodeBeacon, seen_host: str) -> str:
-    """The endpoint to announce for a node; ``seen_host`` stands in for an empty host."""
+    """Return the endpoint to announce for a node; ``seen_host`` replaces an empty host."""
     return f"tcp://{bracketed(beacon.host or seen_host)}:{beacon.port}"
 
 
 class Twin(NamedTuple):
-    """Another node that announces itself under our address, and is heard again and again."""
+    """Another node that announces itself under our address again and again."""
 
     endpoint: str
     older: bool
-    """It was there when this node was announced."""
+    """It existed when this node was announced."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    """What is known of the peer at an endpoint."""
+    """The known facts of the peer at an endpoint."""
 
     node: str
     heard_at: float
     towers: set[str]
-    """Through which of them it was heard; none of it is said when all of these are away."""
+    """The towers that have announced it; if all of them are away, it is not considered silent."""
 
 
 class PeerTable:
@@ -233,10 +233,10 @@ class PeerTable:
         self._peers: dict[str, _Peer] = {}  # by endpoint
         self._towers_heard_at: dict[str, float] = {}
         self.replaced: list[str] = []
-        """Nodes that another one has taken the place of, as one that has a port of its own and was
-        started again.  Whoever has dealt with them clears it."""
+        """Nodes whose place another one has taken, as a restarted one with a fixed port does.  The
+        caller clears it."""
         self.announced = False
-        """Whether a tower has passed our own beacon on, which it sends to us as to all others."""
+        """A tower has published our own beacon, which it sends to us as to all others."""
         self.twin: Twin | None = None
         self._announced_at: float | None = None  # for the first time
         self._twin_first_heard = ("", 0.0)  # at which endpoint, and when
@@ -245,43 +245,43 @@ class PeerTable:
         return len(self._peers)
 
     def __contains__(self, endpoint: str) -> bool:
-        """Whether there is a peer at an endpoint."""
+        """Return True if there is a peer at an endpoint."""
         return endpoint in self._peers
 
     def addresses(self) -> list[tuple[str, str]]:
-        """Node and endpoint of each peer."""
+        """Return node and endpoint of each peer."""
         return [(peer.node, endpoint) for endpoint, peer in self._peers.items()]
 
     def is_new(self, beacon: TowerBeacon) -> bool:
-        """Whether a beacon is of a peer that is not in the table."""
+        """Return True if a beacon's peer is not in the table."""
         return beacon.node != self._node and beacon.endpoint not in self._peers
 
     def node_at(self, endpoint: str) -> str:
-        """The UUID of the peer at an endpoint."""
+        """Return the UUID of the peer at an endpoint."""
         return self._peers[endpoint].node
 
     def knows(self, node: str) -> bool:
-        """Whether a node has an endpoint."""
+        """Return True if a node has an endpoint."""
         return any(node == peer.node for peer in self._peers.values())
 
     def is_heard(self, now: float, endpoint: str) -> bool:
-        """Whether a peer's beacons come: they do not where no tower is there to pass them on."""
+        """Return True if a peer's beacons arrive; without a tower none do."""
         return now <= self._peers[endpoint].heard_at + self._expiry_s
 
     def forget(self, endpoint: str) -> None:
-        """There is no node at an endpoint."""
+        """Note that no node is at an endpoint."""
         del self._peers[endpoint]
 
     def hear(self, now: float, beacon: TowerBeacon, tower: str = "") -> bool:
-        """Takes a beacon of a tower's; True if its node is new and is to be connected to."""
+        """Process a tower's beacon; return True if its node is new and must be connected to."""
         if now - self._towers_heard_at.get(tower, 0.0) > self._expiry_s:
-            # The tower was away: no peer could be heard, so none has been silent.
+            # The tower was away: no beacon could arrive, so no peer has been silent.
             for peer in self._peers.values():
                 if tower in peer.towers:
                     peer.heard_at = now
         self._towers_heard_at[tower] = now
         if beacon.node == self._node:
-            # Not the whole endpoint: towers may name our host in their own way.
+            # Not the whole endpoint: towers may write our host differently.
             if beacon.endpoint.endswith(self._port):
                 self.announced = True
                 self._announced_at = now if self._announced_at is None else self._announced_at
@@ -306,13 +306,13 @@ class PeerTable:
         if known != endpoint:
             self._twin_first_heard = (endpoint, now)
         elif now >= first_heard + TWIN_CONFIRMED_S:
-            # Nodes that are there are heard within the time after which silent ones are lost.
+            # Beacons of present nodes arrive within the time after which silent ones are lost.
             announced = now if self._announced_at is None else self._announced_at
             self.twin = Twin(endpoint, first_heard <= announced + self._expiry_s)
 
     def expire(self, now: float) -> list[tuple[str, str]]:
-        """The peers (node, endpoint) that are lost now; they are forgotten."""
-        # A tower that is up is heard: at least our own beacon comes back from it.
+        """Return the peers (node, endpoint) that are lost now, and forget them."""
+        # A live tower at least sends our own beacon back.
         heard_at = self._towers_heard_at
         lost = [
             (peer.node, endpoint)

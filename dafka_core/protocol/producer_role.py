@@ -1,4 +1,4 @@
-"""The producer's role: publishes, keeps until acknowledged, answers FETCHes.
+"""The producer's role: publish records, keep them until acknowledged, answer FETCHes.
 
 RFC 46: "A producer MUST NOT delete send records before receiving at least one ACK command."
 """
@@ -34,44 +34,44 @@ from dafka_core.protocol.messages import HistoryReply
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 
-# How a producer goes on with a partition that an earlier one has written.
+# The takeover of a partition that an earlier producer has written.
 #
-# It asks the stores for their histories, draws a life newer than all it hears of, and has them
-# promise that they acknowledge nothing more to older ones (``histories.py``).  Then it goes on from
-# the newest history among their answers.
+# It asks the stores for their histories, draws a life newer than all of them, and has the stores
+# promise to acknowledge nothing more of older ones (``histories.py``).  Then it continues the
+# newest history among their answers.
 
 
 ROUNDS: Final = 3
-"""How often C stores are asked how far the partition goes.  If a lost answer were taken for "no
-such partition", the producer would begin it anew, over the records that it has."""
+"""Number of questions to C stores for the partition's end.  If a lost answer were taken for "no
+such partition", the producer would overwrite its records."""
 
 LEAST_NUMBER: Final = 2
-"""1 is that of a partition's first life, for which no store has promised anything."""
+"""1 is the number of a partition's first life, for which no store has promised anything."""
 
 MAX_EPOCH_ACKS: Final = 255
-"""What an epoch has room for.  A life that asked for more counts as one that asked for so many."""
+"""The limit of an epoch's field.  More required acknowledgements are encoded as this number."""
 
 Replies = Mapping[str, HistoryReply]
-"""Stores' answers by their addresses."""
+"""The stores' answers by address."""
 
 
 _Ask = Callable[[float], tuple[StoreQuery, list[Outgoing]]]
 
 
 class Missing(NamedTuple):
-    """Too few stores have answered: ``needed``, and of those known ``stores`` are missing."""
+    """The number of stores that must answer, ``needed``, and the known ``stores`` that have not."""
 
     needed: int
     stores: tuple[str, ...]
 
 
 def new_life(number: int, life_id: int, acks: int) -> EpochId:
-    """A life with what it asks of stores."""
+    """Return a life with the number of acknowledgements that it requires."""
     return EpochId(number, life_id, min(acks, MAX_EPOCH_ACKS))
 
 
 def newest_life(replies: Replies) -> EpochId:
-    """The newest that the stores know of."""
+    """Return the newest life that the stores know."""
     lives = (PartitionLives(0, each.history, each.promised).newest for each in replies.values())
     return max(lives, default=NO_LIFE)
 
@@ -79,13 +79,13 @@ def newest_life(replies: Replies) -> EpochId:
 def missing(
     replies: Replies, others: Iterable[str], acks: int, known: Collection[str] = ()
 ) -> Missing | None:
-    """Whether too few of the stores there are have answered, with a promise.
+    """Return the missing stores if too few have answered with a promise; otherwise None.
 
-    ``others`` are C stores that have told how far the partition goes.  Any record that a life has
-    acknowledged lies on as many stores as its acks: so many less one may be missing.  The records
-    may be of the newest life that has some at these stores, or of any that they have promised
-    something since.  A life with fewer acks must be known to as many stores as those of before,
-    too, so that a later one that counts on the old number hears of it.
+    ``others`` are C stores that have reported the partition's end.  Any record that a life has
+    acknowledged is on as many stores as its acks, so one store less may be missing.  The records
+    may belong to the newest life with records at these stores, or to any that they have promised
+    something since.  A life with fewer acks must be known to as many stores as its predecessors,
+    too, so that a later one that relies on the old number learns of it.
     """
     answered = {*replies, *others}
     stores = {*known, *answered}
@@ -94,7 +94,7 @@ def missing(
     newest = max((last_life(each.history) for each in replies.values()), default=NO_LIFE)
     before = max(newest.acks, 1)
     least = min([before, *(each.promised.acks for each in replies.values())])
-    needed = max(len(stores) - max(least, 1) + 1, 1)  # also where all have gone meanwhile
+    needed = max(len(stores) - max(least, 1) + 1, 1)  # also if all stores have gone since
     if acks < before:
         needed = max(needed, before)
     if len(answered) >= needed:
@@ -103,15 +103,15 @@ def missing(
 
 
 def promised(replies: Replies, life: EpochId) -> dict[str, HistoryReply]:
-    """The answers of the stores that have promised it to this life."""
+    """Return the answers of the stores that have given this life their promise."""
     return {store: each for store, each in replies.items() if each.promised[:2] == life[:2]}
 
 
 def goes_on(replies: Replies, life: EpochId, least: int) -> History:
-    """The newest history, going on with an epoch of ``life``; that begins at ``least`` there.
+    """Return the newest history, continued by an epoch of ``life`` from at least ``least`` on.
 
-    ``least`` is how far C stores have the partition.  Nobody can tell whose their records are, nor
-    those of a store that has them from C nodes.
+    ``least`` is the partition's end at C stores.  The lives of its records are unknown, like those
+    of records that a store has received from C nodes.
     """
     unnamed = (each.end for each in replies.values() if not each.history)
     least = max(least, *unnamed, 0)
@@ -127,12 +127,12 @@ def _newness(reply: HistoryReply) -> tuple[EpochId, int]:
 
 
 class Takeover:
-    """Asks until there is a ``history``, whose last epoch is the producer's.
+    """The questions that lead to a ``history`` whose last epoch is the producer's.
 
-    ``has_deletions`` says whether topics were ever deleted here, of which stores have notes.
-    ``lack`` says which stores it still waits for, if that is what it does; with
-    ``ignore_missing`` it goes on without them.  A life's number is ``least_number`` at least, the
-    time in seconds: stores that have forgotten the lives of before, consumers have not.
+    ``has_deletions`` is true if topics were ever deleted here, of which stores keep notes.
+    ``lack`` names the stores that it waits for, if any; with ``ignore_missing`` it continues
+    without them.  A life's number is at least ``least_number``, the time in seconds: consumers may
+    remember lives that the stores have forgotten.
     """
 
     def __init__(
@@ -161,18 +161,18 @@ class Takeover:
 
     @property
     def epoch(self) -> Epoch | None:
-        """The producer's, when it is known."""
+        """Return the producer's epoch; None while unknown."""
         return self.history[-1] if self.history else None
 
     @property
     def missing(self) -> Missing | None:
-        """The stores that it waits for, if it knows of any, whatever becomes of them."""
+        """Return the missing stores, if any, also if it continues without them."""
         waited = self._directory.discovery.awaited_stores
         met = len(self._directory.stores)
         return self.lack or (Missing(met + len(waited), waited) if waited else None)
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Asks the next question when the last one is answered."""
+        """Ask the next question when the last one is answered."""
         messages = self._directory.on_tick(now)
         question = self._question
         if question is not None and question.answered:
@@ -190,7 +190,7 @@ class Takeover:
         return messages
 
     def deadline(self, now: float) -> float | None:
-        """When to look again."""
+        """Return the time of the next check."""
         return self._due if self._question is None else self._directory.deadline(now)
 
     def _run(self) -> Generator[_Ask, StoreQuery, None]:
@@ -207,20 +207,20 @@ class Takeover:
             c_stores = directory.c_stores
             self.lack = missing(replies, c_stores, self._acks, directory.stores)
             if self.lack is None or self._ignore_missing:
-                # C stores do not know lives: nobody can tell whose their records are.
+                # C stores do not know lives, so the life of these records is unknown.
                 held = heads.heads.get(tp)
                 least = held.end if held and c_stores else 0
                 self.history = goes_on(replies, life, least)
                 return
-            # Stores that come may know a newer life.
+            # New stores may know a newer life.
             prior = max(prior, newest_life(answer.histories))
 
 
 MAX_ACKING_STORES: Final = 1_000
-"""Stores told apart by their acknowledgements.  A name costs memory and peers choose it."""
+"""Limit of stores whose acknowledgements are distinguished: peers choose the names."""
 
 HURRIES_PER_FETCH: Final = 5
-"""C stores acknowledge nothing twice.  After so many HEADs in a hurry without an ACK the producer
+"""C stores repeat no acknowledgement.  After so many urgent HEADs without an ACK the producer
 fetches its last record: a store that has it has all of them."""
 
 _END: Final = attrgetter("end")
@@ -243,11 +243,11 @@ class ProducerRole:
         self.tp = tp
         self._history: History = (Epoch.first(new_life(1, life_id, acks)),)
         self.fenced_by: EpochId | None = None
-        """A newer life of this partition's producer, if there is one: this one is over."""
+        """A newer life of this partition's producer, if any: this one has ended."""
         self.topic, self.address = tp
         self.directory = StoreDirectory(tp.partition) if resume else None
         self.takeover: Takeover | None = None
-        """From an earlier producer with this address, while it lasts."""
+        """The takeover from an earlier producer with this address, while it lasts."""
         if self.directory is not None:
             self.takeover = Takeover(
                 self.directory,
@@ -259,31 +259,31 @@ class ProducerRole:
             )
         self.next_offset = 0
         self.durable = 0
-        """``acks`` stores have everything before this offset on disk."""
+        """``acks`` stores have all records before this offset on disk."""
         self.asked_for: int | None = None
-        """The record that stores ask for and that is not here any more, since the last ACK."""
+        """A deleted record that stores have requested since the last ACK."""
         self.hurry = False  # the application waits for the acknowledgements
-        self.acked: dict[str, int] = {}  # by store: up to where it has everything on disk
-        self.beyond: dict[str, int] = {}  # the same of stores that have more than is published
-        self.retained: list[RecordBatch] = []  # not acknowledged; the first one may be in part
+        self.acked: dict[str, int] = {}  # by store: the end of its records on disk
+        self.beyond: dict[str, int] = {}  # likewise, for stores with more records than published
+        self.retained: list[RecordBatch] = []  # unacknowledged; the first one perhaps in part
         self._acks = acks
-        self._hurries = 0  # HEADs in a hurry since the last acknowledgement
+        self._hurries = 0  # urgent HEADs since the last acknowledgement
         self._last_us = 0  # the last record's timestamp
         self._head_interval_s = head_interval_s
         self._head_due = 0.0
 
     @property
     def epoch(self) -> Epoch:
-        """That of its records."""
+        """Return the epoch of its records."""
         return self._history[-1]
 
     @property
     def unacknowledged(self) -> int:
-        """How many records wait for their acknowledgement."""
+        """Return the number of unacknowledged records."""
         return self.next_offset - self.durable
 
     def subscriptions(self) -> list[bytes]:
-        """RFC 46, Producer Subscriptions; and GET-HEADS, which C producers do not take."""
+        """Return RFC 46's Producer Subscriptions, and GET-HEADS, which C producers ignore."""
         kinds = (m.EpochAck, m.Ack, m.Fetch, m.DirectRecord, m.DirectRecordBatch, m.HistoryReply)
         return [
             *(subscription(kind, self.address) for kind in kinds),
@@ -292,16 +292,16 @@ class ProducerRole:
         ]
 
     def resume(self, history: History) -> None:
-        """Goes on where an earlier producer has ended; the last epoch of ``history`` begins."""
+        """Continue where an earlier producer has ended; the last epoch of ``history`` begins."""
         assert not self.retained
         self._history = history
         self.next_offset = self.durable = self.epoch.start
         self.directory = self.takeover = None
 
     def publish(self, now: float, values: Values, time_us: int) -> list[Outgoing]:
-        """Appends records.  RFC 46: the first offset is 0, and each further one is one more.
+        """Append records.  RFC 46: the first offset is 0, and each further one is one more.
 
-        ``time_us`` is their timestamp; where the clock has gone back, the last one is theirs.
+        ``time_us`` is their timestamp, or the last record's if the clock has gone back.
         """
         self._last_us = max(self._last_us, time_us)
         times = stamped_once(len(values), self._last_us)
@@ -313,10 +313,11 @@ class ProducerRole:
         return [] if self.fenced_by else [OutgoingBatch(batch)]
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
-        """Takes ACK, FETCH and GET-HEADS."""
+        """Process ACK, FETCH and GET-HEADS."""
         match message:
             case m.EpochAck(partition=self.address, topic=self.topic):
-                # Records that have come by C nodes are anybody's, as their ACKs are.
+                # The life of records that came through C nodes is unknown, and so is that of their
+                # ACKs.
                 if message.life in (self.epoch.life, NO_LIFE):
                     self._on_ack(message.store, message.end)
                 self._heard_of(message.life)
@@ -327,50 +328,50 @@ class ProducerRole:
             case m.Fetch(partition=self.address, topic=self.topic):
                 return self._answer(message)
             case m.GetHeads(topic=self.topic) if self.durable:
-                # RFC 46: a producer "SHALL send a DIRECT-HEAD".  Not of all that is published:
-                # requestors take it for what they can read from now on, also when this producer is
-                # gone.  HEADs tell of the rest.
+                # RFC 46: a producer "SHALL send a DIRECT-HEAD".  It names the last durable record,
+                # not the last published one: requestors expect to be able to read it from now on,
+                # also without this producer.  HEADs report the rest.
                 return [m.DirectHead(message.requestor, *self.tp, self.durable - 1)]
             case _ if self.directory is not None:
                 return self.directory.on_message(now, message)
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
-        """Takes its own last record, from a store that it has fetched it from."""
+        """Process its own last record, fetched from a store."""
         own = (requestor, batch.tp) == (self.address, self.tp)
         own = own and batch.epoch in (None, self.epoch)
-        # Only if it is this record, and not that of an earlier producer at the same offset.
+        # Only if it is this record, and not an earlier producer's at the same offset.
         if own and batch.values[-1] == self._retained_value(batch.end - 1):
             beyond, self.beyond = self.beyond, {}
             for store, end in beyond.items():
                 self._on_ack(store, min(end, batch.end))
-            # It is not known which store has sent it, so by itself it counts where any one will do.
+            # The sending store is unknown, so the record counts only if any store is enough.
             if self._acks == 1:
                 self._on_ack("", batch.end)
         return []
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
-        """A new subscriber may have missed records: tells it at once how far the partition goes."""
+        """Report the partition's end to a new subscriber, which may have missed records."""
         if self.directory is not None:
             return self.directory.on_subscribed(now, kind, topic)
-        # Not a C node: it fetches its first records once, and stops if that FETCH does not reach us
-        # yet.  It gets the HEAD that is due next.
+        # Not to a C node: it fetches its first records once, and stops if that FETCH does not reach
+        # us yet.  It gets the next regular HEAD.
         if kind is m.RecordBatchMessage and self.topic.startswith(topic):
             return self._head()
         return []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """The peer may be a store, whose answers count."""
+        """Note a peer that may be a store, whose answers count."""
         if self.directory is not None:
             self.directory.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
-        """What a lost store has acknowledged stays acknowledged: it is on its disk."""
+        """Keep a lost store's acknowledgements: its records are on disk."""
         if self.directory is not None:
             self.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """RFC 46: sends "the HEAD command at regular a interval" after the first record."""
+        """Send "the HEAD command at regular a interval" (RFC 46) after the first record."""
         if self.takeover is not None:
             messages = self.takeover.on_tick(now)
             if self.takeover.history:
@@ -397,7 +398,7 @@ class ProducerRole:
         ]
 
     def deadline(self, now: float) -> float | None:
-        """When the next HEAD is due."""
+        """Return the time of the next HEAD."""
         if self.takeover is not None:
             return self.takeover.deadline(now)
         return self._head_due if self.next_offset and not self.fenced_by else None
@@ -408,12 +409,11 @@ class ProducerRole:
         if newest >= self.epoch.life:
             return []
         if self.retained:
-            # It has an older life's records where this one's are, and cannot know it by their
-            # offsets.
+            # It has an older life's records at these offsets, and cannot know it by the offsets.
             start, count = self.retained[0].offset, self.unacknowledged
             return self._answer(m.Fetch(self.address, reply.store, self.topic, start, count))
-        # It has promised that this life goes on from what it had, and takes no other history.  It
-        # went on from another one, and as long as it says nothing nobody else could know.
+        # It has promised that this life continues the store's records, and accepts no other
+        # history.  This life has continued another one, and only this producer can report it.
         start, life, mine = self.epoch.start, self.epoch.life, self._history
         has_begun, parts = self.next_offset > start, parting(reply.history, mine)
         if has_begun or parts is None or parts >= reply.end or reply.promised[:2] != life[:2]:
@@ -421,7 +421,7 @@ class ProducerRole:
         return [m.HistoryReply(reply.store, TOLD, self.address, *self.tp, start, life, mine)]
 
     def _heard_of(self, life: EpochId) -> None:
-        """A life of this partition's producer that stores know of; after a newer one it ends."""
+        """Note a life that stores know of this partition's producer; a newer one ends this one."""
         if self.directory is None and life > self.epoch.life:
             self.fenced_by = life
 
@@ -431,10 +431,10 @@ class ProducerRole:
 
     def _on_ack(self, store: str, end: int) -> None:
         if end > self.next_offset:
-            # Forged, or of an earlier producer: the store was away when this one asked where to go
-            # on.  It may have other records at these offsets, so its ACK does not count yet, and it
-            # will not send a smaller one.  With the next HEAD the producer fetches its last record
-            # from it, and compares.
+            # Forged, or of an earlier producer: the store was absent when this one asked where to
+            # continue.  It may have other records at these offsets, so its ACK does not count yet,
+            # and it will not send a smaller one.  With the next HEAD the producer fetches its last
+            # record from it, and compares.
             if store in self.beyond or len(self.beyond) < MAX_ACKING_STORES:
                 self.beyond[store] = end
             return
@@ -452,7 +452,7 @@ class ProducerRole:
         del self.retained[: bisect_right(self.retained, self.durable, key=_END)]
 
     def first_above(self, limit_bytes: int) -> tuple[int, int] | None:
-        """Offset and size of the first record above a limit that is not acknowledged."""
+        """Return offset and size of the first unacknowledged record above a limit."""
         for batch in self.retained:
             if batch.values.largest_bytes > limit_bytes:
                 for offset, value in enumerate(batch.values, batch.offset):
@@ -468,9 +468,9 @@ class ProducerRole:
         return batch.values[offset - batch.offset]
 
     def _answer(self, fetch: m.Fetch) -> list[Outgoing]:
-        """RFC 46: records "SHALL be send according to their offset in ascending order"."""
+        """Return records, which "SHALL be send according to their offset in ascending order"."""
         answer: list[Outgoing] = []
-        # Not from later than was asked for: a requestor cannot use what follows a gap.
+        # Never later records than requested: a requestor cannot use records after a gap.
         if not self.retained or self.retained[0].offset > fetch.sequence or self.fenced_by:
             if self.asked_for is None and fetch.sequence < self.durable:
                 self.asked_for = fetch.sequence
