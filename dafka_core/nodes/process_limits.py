@@ -1,8 +1,8 @@
 """Limits of the process: open files, which each peer uses, and memory.
 
-At the limit ZeroMQ neither connects nor accepts, and tries again without a word: a peer would hear
-this node and not be heard, or the other way round.  So while one more peer might not fit, the node
-does not connect to new peers, and has the kernel drop what asks its own socket for a connection.
+At the limit ZeroMQ neither connects nor accepts, and retries without logging: messages between this
+node and a peer would arrive in one direction only.  So while one more peer might not fit, the node
+connects to no new peers, and the kernel drops connection requests to its listening socket.
 """
 
 from __future__ import annotations
@@ -23,33 +23,32 @@ PER_PEER: Final = 2
 """Descriptors of a peer: its connection to this node, and this node's to it."""
 
 PER_PEER_APART: Final = 5
-"""The same at a node that tells its peers apart: each has a socket of its own, and two more watch
-that one."""
+"""Descriptors of a peer with a socket of its own, which two more sockets monitor."""
 
 PER_NODE: Final = 60
-"""Descriptors of a node before it has peers: some 20, and more with several towers."""
+"""Descriptors of a node without peers: some 20, and more with several towers."""
 
 RESERVE: Final = 16
-"""Kept for what else the process opens for a moment, and for peers that connect before they are
-heard of."""
+"""Reserved for short-lived files of the process, and for peers that connect before their beacons
+arrive."""
 
 SCAN_INTERVAL_S: Final = 0.1
-"""How often what is open is counted, at most: anybody may announce peers, and thousands of them."""
+"""Minimum interval of counts of open descriptors: any node may announce thousands of peers."""
 
 MAX_REFUSED: Final = 10_000
-"""Refused peers that are told apart; anybody may announce some.  More are refused all the same."""
+"""Limit of the list of refused peers: any node may announce some.  Others are refused unlisted."""
 
 LOW_LIMIT: Final = 1_024
-"""Below the system's usual limit a node says at its start how many peers it has room for."""
+"""Below the system's usual limit a node logs at its start how many peers fit."""
 
 SAY_AGAIN_S: Final = 60.0
 SAY_CHANGE_S: Final = 10.0
-"""How often a node says that it refuses peers: as before, and another number of them."""
+"""Intervals of the log of refused peers: if their number is the same, and if it has changed."""
 
 _SO_ATTACH_FILTER: Final = 26
-_SO_DETACH_FILTER: Final = 27  # neither is in Python's own module
+_SO_DETACH_FILTER: Final = 27  # Python's own module has neither
 _DROP: Final = struct.pack("@HBBI", 0x06, 0, 0, 0)
-"""A filter of one instruction (the kernel's ``struct sock_filter``): keep 0 octets."""
+"""A filter of one instruction (the kernel's ``struct sock_filter``): keep 0 bytes."""
 
 _OPEN: Final = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
 _RAISED: Final = (
@@ -61,19 +60,19 @@ _log = logging.getLogger("dafka.nodes")
 
 
 def soft_limit() -> int:
-    """The process's soft limit of open files."""
+    """Return the process's soft limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_limit() -> int:
-    """Raises the process's soft limit of open files to the hard one; what it is then.
+    """Raise the process's soft limit of open files to the hard one; return the new soft limit.
 
-    For processes that are ours, which have no ``select()``: it breaks at descriptors above 1,023.
+    Only for our own processes, which do not use ``select()``: it breaks at descriptors above 1,023.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # some systems have a lower one of their own
+        with contextlib.suppress(OSError, ValueError):  # some systems have a lower maximum
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft_limit()
 
@@ -82,7 +81,7 @@ def make_room_for_node(descriptor: int) -> None:
     """Raise the soft limit if a node does not fit below it.
 
     Args:
-        descriptor: one that was just opened: the system gives the lowest number that is free.
+        descriptor: one that was just opened: the system assigns the lowest free number.
     """
     limit = soft_limit()
     if descriptor + PER_NODE > limit and (raised := raise_limit()) > limit:
@@ -96,33 +95,33 @@ def _open_count() -> int:
 
 
 class PeerRoom:
-    """Says whether one more peer fits, and closes the node's door while none does.
+    """A check for room for peers, which closes the node's listening socket while it has none.
 
-    The process's soft limit is raised when a peer would not fit otherwise, not before: the process
-    may be an application's.
+    It raises the process's soft limit only when a peer would not fit otherwise: the process may
+    belong to an application.
 
     Args:
-        port: where the node listens for its peers.
+        port: of the node's listening socket for peers.
         per_peer: descriptors that each peer takes.
 
     Attributes:
-        refused: the peers without room, by endpoint: their node, and when it was heard of last.
+        refused: the peers without room, by endpoint: their node, and the time of its last beacon.
     """
 
     def __init__(self, port: int, per_peer: int) -> None:
         self.refused: dict[str, tuple[str, float]] = {}
-        self._inbound: dict[int, str] = {}  # whose connection to this node a descriptor is
+        self._inbound: dict[int, str] = {}  # by descriptor: the node that connected
         self._port = port
         self._per_peer = per_peer
         self._limit = soft_limit()
         self._scan_due = 0.0
         self._least: int | None = None
-        self._others = 0  # descriptors of other things than peers; ``_least`` is the first count
+        self._others = 0  # descriptors not used for peers; ``_least`` is the first count
         self._is_closed = False
         self._said = (0, 0.0)
 
     def look(self, now: float, peer_count: int) -> bool:
-        """Whether one more peer fits; opens or closes the door when it has counted what is open."""
+        """Return True if one more peer fits; after a count, open or close the listening socket."""
         if now >= self._scan_due:
             self._scan_due = now + SCAN_INTERVAL_S
             self._count(peer_count)
@@ -130,17 +129,17 @@ class PeerRoom:
         return self._fits(peer_count + 1)
 
     def refuse(self, now: float, node: str, endpoint: str) -> None:
-        """Notes a peer that there is no room for; its connection, if it has one, is ended soon."""
+        """Note a peer that does not fit; its connection to this node, if any, is ended soon."""
         if endpoint in self.refused or len(self.refused) < MAX_REFUSED:
             self.refused[endpoint] = node, now
 
     def note_inbound(self, descriptor: int, node: str) -> None:
-        """Notes whose connection has come."""
+        """Note the node of an incoming connection."""
         if descriptor >= 0:
             self._inbound[descriptor] = node
 
     def report(self, now: float, peer_count: int, expiry_s: float) -> None:
-        """Says how many peers are refused, if that has changed, or some time after."""
+        """Log the number of refused peers, if it has changed or was logged some time ago."""
         self.refused = {
             endpoint: (node, heard)
             for endpoint, (node, heard) in self.refused.items()
@@ -174,10 +173,10 @@ class PeerRoom:
     def _count(self, peer_count: int) -> None:
         try:
             count = _open_count()
-        except OSError:  # there is none left to look with
+        except OSError:  # no descriptor is left for counting
             self._others = self._limit
             return
-        # Those of peers may be open already or not yet; what is beyond them is others'.
+        # Known peers' descriptors may not be open yet; those beyond are for other things.
         others = count - self._per_peer * peer_count
         if self._least is None:
             self._least = others
@@ -200,7 +199,7 @@ class PeerRoom:
                     taken += 1
                 else:
                     del self._inbound[descriptor]
-        # Peers that are taken may still be on their way.
+        # Accepted peers may still be connecting.
         is_closed = full and taken >= peer_count
         if is_closed is self._is_closed or sys.platform != "linux":
             return
@@ -215,7 +214,7 @@ class PeerRoom:
                     door.setsockopt(sockets.SOL_SOCKET, _SO_DETACH_FILTER, bytes(4))
 
     def _find_door(self) -> int | None:
-        with contextlib.suppress(OSError):  # there is none left to look with
+        with contextlib.suppress(OSError):  # no descriptor is left for the search
             found = [int(each.name) for each in _OPEN.iterdir()]
             return next((each for each in found if self._is_own(each, is_door=True)), None)
         return None
@@ -227,7 +226,7 @@ class PeerRoom:
         del self._inbound[descriptor]
 
     def _is_own(self, descriptor: int, *, is_door: bool) -> bool:
-        """Whether this is the node's door, or a connection that has come through it."""
+        """Return True for the node's listening socket, or a connection accepted by it."""
         with contextlib.suppress(OSError, ValueError), _borrowed(descriptor) as found:
             listens = found.getsockopt(sockets.SOL_SOCKET, sockets.SO_ACCEPTCONN)
             is_ip = found.family in (sockets.AF_INET, sockets.AF_INET6)
@@ -246,12 +245,12 @@ def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
 
 @contextlib.contextmanager
 def copied(descriptor: int) -> Iterator[sockets.socket]:
-    """A copy of a connection that somebody else closes, to look at it and to end it.
+    """Duplicate the descriptor of a connection that ZeroMQ owns, to check and end the connection.
 
-    ZeroMQ's thread may close its own, and another one get the number, between the look and the end.
+    ZeroMQ's thread may close its own between the two, and the number may be assigned again.
 
     Raises:
-        OSError: it is none, or none any more.
+        OSError: the descriptor is no connection, or is closed.
     """
     copy = os.dup(descriptor)
     try:
@@ -262,8 +261,8 @@ def copied(descriptor: int) -> Iterator[sockets.socket]:
 
 
 ENOUGH_BYTES: Final = 1 << 30
-"""Below this a store says so at its start.  Under load it takes some 330 MiB, and 32 KiB more for
-each message that waits in the queue of a producer that is faster than the disk."""
+"""A store with less logs a warning at its start.  Under load it takes some 330 MiB, and 32 KiB more
+for each message in the queue of a producer that is faster than the disk."""
 
 _OWN: Final = Path("/proc/self/cgroup")
 _GROUPS: Final = Path("/sys/fs/cgroup")
@@ -272,23 +271,23 @@ _store_log = logging.getLogger("dafka.store")
 
 
 def memory_limit(own: Path = _OWN, groups: Path = _GROUPS) -> int | None:
-    """The least memory limit of this process's control groups, in bytes; None: there is none.
+    """Return the lowest memory limit of this process's control groups, in bytes, or None.
 
     Args:
-        own: says which groups these are.
-        groups: where they are; in a container its own one may be the topmost (cgroups(7)).
+        own: the file that lists these groups.
+        groups: their root directory; in a container the own group may be the topmost (cgroups(7)).
     """
     limits = []
     for path in _limit_files(own, groups):
         try:
             limits.append(int(path.read_text()))
-        except (OSError, ValueError):  # not there, or "max"
+        except (OSError, ValueError):  # missing, or "max"
             continue
     return min(limits, default=None)
 
 
 def say_if_low(limit_bytes: int | None) -> None:
-    """Says what a store with little memory is to expect."""
+    """Warn of the consequences if a store has little memory."""
     if limit_bytes is not None and limit_bytes < ENOUGH_BYTES:
         _store_log.warning(
             "this store may use %d MiB of memory, by the limit of its container or service; under "

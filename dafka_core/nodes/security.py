@@ -1,6 +1,6 @@
 """CURVE on ZeroMQ's sockets (RFC 25 and 26): keys of peers, and claims to endpoints.
 
-Without keys nothing here does anything, and nodes talk in the clear, as C nodes do.
+Without keys this module does nothing, and nodes communicate unencrypted, as C nodes do.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from dafka_core.security.permissions import EVERYBODY, NOBODY, STORE, TOWER, Per
 from dafka_core.security.throttles import LogThrottle
 
 PROOF_S: Final = 2.0
-"""How long the owner of a key that was announced at an endpoint has for proving it, before another
-one has a turn: a connection takes a few milliseconds."""
+"""Time a peer has to prove its key before the endpoint is offered to the next claimant: a
+connection takes a few milliseconds."""
 
 
 @dataclass(slots=True)
 class _Claim:
     key: str
     since: float
-    is_proved: bool = False  # there is a connection to the owner of the key
+    is_proved: bool = False  # a connection to the owner of the key exists
 
 
 class Claims:
     """The keys of the nodes at endpoints.
 
-    Who is connected to with his key is there.  Else those who were announced take turns, so that
-    nobody keeps another one from being connected to.
+    An endpoint belongs to the peer that proved its key by a connection.  Until then the announced
+    peers take turns, so that none can block another.
     """
 
     def __init__(self) -> None:
@@ -55,15 +55,15 @@ class Claims:
         return len(self._at)
 
     def key_at(self, endpoint: str) -> str:
-        """Whose node is there; empty if none was announced."""
+        """Return the key of the node at an endpoint; empty if none was announced."""
         claim = self._at.get(endpoint)
         return "" if claim is None else claim.key
 
     def take(self, now: float, endpoint: str, key: str) -> bool:
-        """Somebody was announced at an endpoint; whether he takes another one's place.
+        """Claim an endpoint for an announced key; return True if it replaces a different key.
 
         Raises:
-            ProtocolError: another one has proved that he is there, or may still do so.
+            ProtocolError: a different key is proved at the endpoint, or may still be proved.
         """
         claim = self._at.setdefault(endpoint, _Claim(key, now))
         if claim.key == key:
@@ -74,25 +74,25 @@ class Claims:
         return True
 
     def prove(self, endpoint: str, *, is_proved: bool) -> None:
-        """A connection was made with the key that was expected there, or has ended."""
+        """Note that a connection with the expected key was made there, or has ended."""
         if (claim := self._at.get(endpoint)) is not None:
             claim.is_proved = is_proved
 
     def forget(self, endpoint: str) -> None:
-        """There is no node at an endpoint any more."""
+        """Remove the claim to an endpoint that has no node any more."""
         self._at.pop(endpoint, None)
 
 
 MOST_REFUSED: Final = 100_000
-"""Subscriptions that are told apart; anybody who is let in may ask for anything."""
+"""Maximum of distinct refused prefixes: an allowed peer may request any number of them."""
 
 
 class RefusedSubscriptions:
-    """Tells what ends with a connection from what was never granted to it.
+    """The refused subscriptions, so that their removal is not taken for another node's.
 
-    When a connection ends, ZeroMQ takes back all that was asked for by it, and does not say whose
-    that was.  What was refused, taken for another node's, would end what that one is sent.  Where
-    several had asked for the same, the first who ends counts for the one who was refused.
+    When a connection ends, ZeroMQ removes all of its subscriptions without naming the connection.
+    A refused one that is taken for another node's would end the messages to that node.  If several
+    nodes subscribed to the same prefix, the first removal counts for the refused subscription.
     """
 
     def __init__(self) -> None:
@@ -103,15 +103,15 @@ class RefusedSubscriptions:
         return len(self._prefixes)
 
     def note(self, prefix: bytes) -> None:
-        """Somebody was refused what begins so."""
+        """Note that a subscription to a prefix was refused."""
         self._is_full = self._is_full or len(self._prefixes) >= MOST_REFUSED
         if not self._is_full:
             self._prefixes[_digest(prefix)] += 1
 
     def end(self, prefix: bytes) -> bool:
-        """ZeroMQ takes this back; whether it had been refused, as far as is known.
+        """Note that ZeroMQ removes a subscription; return True if it was refused, as far as known.
 
-        When there were too many, all counts as refused: others are told more than they need to be.
+        After too many refusals every one counts as refused: more messages are sent than needed.
         """
         digest = _digest(prefix)
         count = self._prefixes.pop(digest, 0)
@@ -123,16 +123,16 @@ class RefusedSubscriptions:
 
 
 def _digest(prefix: bytes) -> bytes:
-    """What a prefix is told from others by: it may have thousands of octets."""
+    """Return a short identifier of a prefix, which may have thousands of bytes."""
     return blake2b(prefix, digest_size=16).digest()
 
 
 _ZAP: Final = "inproc://zeromq.zap.01"
 _DOMAIN: Final = b"dafka"
-"""With a domain ZeroMQ lets nobody in whom nobody has vouched for."""
+"""With a domain ZeroMQ rejects every connection that no ZAP handler has approved."""
 
 MISMATCH: Final = 0x11000002
-"""Of ZeroMQ's events: one end has a key, and the other has none."""
+"""Value of a ZeroMQ event: one end of the connection has a key, and the other does not."""
 
 _log = logging.getLogger("dafka.security")
 
@@ -142,16 +142,16 @@ class RefusedNodeError(ProtocolError):
 
 
 class Security:
-    """A node's or a tower's keys; used by the thread that owns the sockets only.
+    """The keys of a node or a tower; only for the thread that owns the sockets.
 
-    ZeroMQ asks it of each connection (ZAP, RFC 27).  It knows which connection is whose by what
-    comes in, and ends those whose keys are not allowed any more.
+    ZeroMQ asks it to approve each connection (ZAP, RFC 27).  It learns a connection's key from
+    incoming messages, and ends connections whose keys are not allowed any more.
 
     Args:
-        is_tower: whether it lets in owners of keys with the tower's role alone, too.
+        is_tower: whether it also accepts keys that have only the role of a tower.
 
     Raises:
-        ConfigError: the keys are wrong.
+        ConfigError: the keys are invalid.
     """
 
     def __init__(
@@ -163,14 +163,14 @@ class Security:
     ) -> None:
         self.own: KeyPair | None = None
         self.refusal_count = 0
-        """Connections that were refused since their keys are not allowed."""
+        """Connections, subscriptions and addresses that were refused because of their keys."""
         self.refused_beacons, self.refused_node = 0, ""
-        """How many beacons of nodes were refused by keys, and why the last one was."""
+        """The number of nodes' beacons refused by keys, and the reason of the last refusal."""
         self._is_tower = is_tower
         self.claims = Claims()
-        """Whose node is at an endpoint; empty without security."""
+        """The keys of the nodes at endpoints; empty without security."""
         self._refused = RefusedSubscriptions()
-        # By descriptor: the peer's port, its key, and what that allowed when it was heard last.
+        # By descriptor: the peer's port, its key, and its permissions at its last message.
         self._inbound: dict[int, tuple[object, str, Permissions]] = {}
         self._said = LogThrottle()
         self._due = 0.0
@@ -194,14 +194,14 @@ class Security:
             text = "this node's own key (%s) is not in %s: who has the same keys there refuses it"
             _log.warning(text, own.public.decode(), self._allowed.directory)
         self.zap = context.socket(zmq.REP)
-        """Where ZeroMQ asks; only with a key."""
+        """The socket on which ZeroMQ asks for approval; only with a key."""
         self.zap.bind(_ZAP)
 
     def check_address(self, address: str) -> None:
-        """Has a node's address be one that its key proves to be its own.
+        """Check that an address of this node belongs to its key.
 
         Raises:
-            ConfigError: others would refuse what it sends.
+            ConfigError: it does not; other nodes would refuse its messages.
         """
         if self.own is None or self._self.is_own(address):
             return
@@ -213,10 +213,10 @@ class Security:
         raise ConfigError("address", escape(address), why)
 
     def check_consume(self, topic: str) -> None:
-        """Has a consumer know at once what else only others' logs would say.
+        """Check early whether a topic may be consumed: otherwise only the logs of others report it.
 
         Raises:
-            NotAllowedError: the own directory says that the own key may not consume the topic.
+            NotAllowedError: this node's directory does not allow its key to consume the topic.
         """
         if self.own is not None:
             owner = self._permissions(self.own.public.decode())
@@ -226,53 +226,53 @@ class Security:
     # -- sockets ---------------------------------------------------------------------------------
 
     def serve(self, socket: zmq.Socket[bytes]) -> None:
-        """Has a socket that is to be bound let in owners of allowed keys only."""
+        """Make a socket, before it is bound, accept only owners of allowed keys."""
         if self.own is not None:
             socket.set(zmq.CURVE_SERVER, 1)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
 
     def aim(self, socket: zmq.Socket[bytes], server: bytes) -> None:
-        """Has a socket talk to the owner of a key only, in what it connects to next."""
+        """Restrict a socket's next connections to the owner of a key."""
         if self.own is not None:
             socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.CURVE_SERVERKEY, server)
 
     def tower_key(self, attempt: int) -> bytes:
-        """The key that a tower is to have: if there are several, they take turns."""
+        """Return the expected key of a tower: several keys take turns."""
         if self.own is None:
             return b""
         towers = self._allowed.with_role(TOWER)
-        # Without any it is a key that nobody has: nothing is ever said in the clear.
+        # Without any it is a key without an owner: nothing is ever sent unencrypted.
         return towers[attempt % len(towers)].key.encode() if towers else zmq.curve_keypair()[0]
 
     def trusts_tower(self, key: bytes) -> bool:
-        """Whether a tower may have a key."""
+        """Return True if a tower may have a key."""
         return self.own is None or self.is_tower(key.decode())
 
     def aim_at_twin(self, socket: zmq.Socket[bytes]) -> None:
-        """The same as ``aim`` for a tower that has this one's key."""
+        """Restrict a socket's next connections to a tower with this tower's key."""
         if self.own is not None:
             self.aim(socket, self.own.public)
 
     def aim_at(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
-        """The same for the node at an endpoint."""
+        """Restrict a socket's next connections to the node at an endpoint."""
         if self.own is not None:
             self.aim(socket, self.claims.key_at(endpoint).encode())
 
     # -- beacons ---------------------------------------------------------------------------------
 
     def named(self, frames: list[bytes], owner: str) -> list[bytes]:
-        """A tower's beacon with the key of the node that it is about."""
+        """Return a tower's beacon with the key of the announced node."""
         return frames if self.own is None else [*frames, owner.encode()]
 
     def opened(self, frames: list[bytes]) -> tuple[list[bytes], str]:
-        """A tower's beacon without the key of its node, and that key.
+        """Return a tower's beacon without the key of its node, and that key.
 
         Raises:
-            ProtocolError: there is no key.
-            RefusedNodeError: it is none that is allowed to a node.
+            ProtocolError: the key is missing.
+            RefusedNodeError: the key is not allowed for a node.
         """
         if self.own is None:
             return frames, ""
@@ -285,10 +285,10 @@ class Security:
         return frames, key
 
     def check_node(self, node: str, key: str) -> None:
-        """Has a node be its key's.
+        """Check that a node belongs to a key.
 
         Raises:
-            RefusedNodeError: it says that it is somebody else.
+            RefusedNodeError: its address belongs to a different key.
         """
         owner = self._permissions(key)
         if owner.is_own(node):
@@ -304,15 +304,15 @@ class Security:
         raise RefusedNodeError(why)
 
     def expect(self, now: float, endpoint: str, key: str) -> bool:
-        """Notes whose node is at an endpoint; whether it was another's before.
+        """Note the key of the node at an endpoint; return True if it replaces a different key.
 
         Raises:
-            ProtocolError: it is another's.
+            ProtocolError: the endpoint belongs to a different key.
         """
         return self.own is not None and self.claims.take(now, endpoint, key)
 
     def is_tower(self, owner: str) -> bool:
-        """Whether who has sent a frame may tell of towers."""
+        """Return True if the sender of a frame may announce towers."""
         if self.own is None:
             return True
         known = self._allowed.find(owner)
@@ -321,15 +321,15 @@ class Security:
     # -- messages --------------------------------------------------------------------------------
 
     def sender(self, endpoint: str) -> Permissions:
-        """What the node at an endpoint may do."""
+        """Return the permissions of the node at an endpoint."""
         return self._permissions(self.claims.key_at(endpoint))
 
     def granted(self, key: str, frame: bytes) -> bytes | None:
-        """What is to be applied of a subscription of a key's owner; None if nothing."""
+        """Return the permitted part of a subscription by a key's owner; None if nothing."""
         if self.own is None:
             return frame
         if not key and frame[:1] == b"\0":
-            # ZeroMQ itself takes it back, from one whose connection has ended.
+            # ZeroMQ itself removes it, because a connection has ended.
             return None if self._refused.end(frame[1:]) else frame
         allowed = granted(self._permissions(key), frame)
         if allowed is None:
@@ -341,10 +341,10 @@ class Security:
 
     def _say_refused(self, key: str, frame: bytes) -> None:
         owner = self._permissions(key)
-        # It comes first of all, and is not to hide what comes then.
+        # An announcement comes first, and must not suppress the log of later subscriptions.
         introduced = parse_announcement(frame[1:])
         if introduced is None:
-            # Once for a key: a node subscribes to many kinds of messages at the same time.
+            # Once for each key: a node subscribes to many kinds of messages at the same time.
             _, kind, topic = parse_subscription(frame)
             text = "refused to send a node with key %s each %s of %r: its key allows it not"
             named = "message" if kind is None else kind.__name__
@@ -356,7 +356,7 @@ class Security:
             self._say(f"{key} address", "%s", _is_anothers(owner, introduced.node))
 
     def shown(self, message: Message) -> Message | None:
-        """What of an answer is for whoever is to have it; None if nothing."""
+        """Return the part of an answer that its requestor may receive; None if nothing."""
         if self.own is None or (requestor := getattr(message, "requestor", None)) is None:
             return message
         known = self._allowed.owner(requestor)
@@ -374,16 +374,16 @@ class Security:
     # -- connections -----------------------------------------------------------------------------
 
     def owner(self, frame: zmq.Frame) -> str | None:
-        """The key of whoever has sent a frame to a socket that is bound, empty without security.
+        """Return the key of a frame's sender on a bound socket; empty without security.
 
-        None if it is not allowed any more; the connection is ended then.
+        None if the key is not allowed any more; the connection is ended then.
         """
         if self.own is None:
             return ""
         try:
             key = str(frame.get("User-Id"))
             descriptor = int(frame.get(zmq.SRCFD))
-        except zmq.ZMQError:  # what ZeroMQ takes back itself when a peer has gone
+        except zmq.ZMQError:  # a subscription that ZeroMQ removes because its peer has gone
             return ""
         self._inbound[descriptor] = _port_of(descriptor), key, self._permissions(key)
         if self._guest(key) is None:
@@ -392,12 +392,12 @@ class Security:
         return key
 
     def key_name(self, descriptor: int) -> str:
-        """Return the name of the key by which a connection came; empty if it is unknown."""
+        """Return the name of the key of a connection; empty if it is unknown."""
         _, key, allowed = self._inbound.get(descriptor, (None, "", NOBODY))
         return escape(allowed.name) if key else ""
 
     def attend(self, now: float) -> None:
-        """Answers ZeroMQ, reads the directory again when it is time, and ends what is revoked."""
+        """Answer ZeroMQ, reread the directory if that is due, and end revoked connections."""
         if self.own is None:
             return
         with contextlib.suppress(zmq.Again):
@@ -408,13 +408,13 @@ class Security:
             return
         self._due = now + LOOK_INTERVAL_S
         if self._allowed.look(now):
-            # A node whose key allows something else now subscribes again, to what it may have.
+            # A node with changed permissions connects and subscribes again, to what it may receive.
             for descriptor, (_, key, allowed) in [*self._inbound.items()]:
                 if self._guest(key) is None or self._permissions(key) != allowed:
                     self._end(descriptor)
 
     def due(self, otherwise: float) -> float:
-        """When it is to be attended to next, or something else is, which may be earlier."""
+        """Return the time of the next check, or ``otherwise`` if that is earlier."""
         return otherwise if self.own is None else min(otherwise, self._due)
 
     def _guest(self, key: str) -> AllowedKey | None:
@@ -443,16 +443,16 @@ class Security:
             _log.warning(text, *facts, extra={"event": "key_refused"})
 
     def _end(self, descriptor: int) -> None:
-        """Ends a connection; ZeroMQ cannot, and takes it for one that the other end has ended."""
+        """End a connection; ZeroMQ cannot do this, and treats it as closed by the peer."""
         port, _, _ = self._inbound.pop(descriptor)
         with contextlib.suppress(OSError), copied(descriptor) as connection:
-            # Others may have the descriptor by now.
+            # The descriptor may belong to something else by now.
             if connection.getpeername() == port:
                 connection.shutdown(sockets.SHUT_RDWR)
 
 
 def _is_anothers(owner: Permissions, node: str) -> str:
-    """What is said of an address that a key's owner has, and that is not its key's."""
+    """Return the error for an address that does not belong to its node's key."""
     return (
         f"node {escape(node)} is none of key {owner.name}, whose addresses begin with "
         f"{owner.prefix}: where it is from before the key, list it under 'addresses' in "
@@ -461,7 +461,7 @@ def _is_anothers(owner: Permissions, node: str) -> str:
 
 
 def why_refused(event: int, value: int, security: Security) -> str:
-    """What a handshake that has failed tells of the other end, if anything."""
+    """Return the reason of a failed handshake; empty if it is unknown."""
     own = security.own
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:
         return f"it refuses this node's key {own.public.decode()}, which has to be in its directory"
@@ -475,7 +475,7 @@ def why_refused(event: int, value: int, security: Security) -> str:
 
 
 def _port_of(descriptor: int) -> object:
-    """The address and port of the other end; None if there is no connection."""
+    """Return the address and port of the peer; None if the connection is closed."""
     with contextlib.suppress(OSError), copied(descriptor) as connection:
         return connection.getpeername()
     return None

@@ -1,7 +1,7 @@
-"""ZeroMQ sockets of nodes: opening, bursts of messages, record batches, rates of peers.
+"""ZeroMQ sockets of nodes: creation, bursts of messages, record batches, rates of peers.
 
-In the layout of C nodes each record is a message of its own.  The two loops over such messages
-are the only ones here that cost Python time per record, so they do nothing but their work.
+In the layout of C nodes each record is a message of its own.  The two loops over such messages are
+the only ones here that cost Python time per record, so they do nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, cast
 
 import numpy as np
 import zmq
-from zmq.backend import Socket  # without the conveniences that zmq.Socket puts before each call
+from zmq.backend import Socket  # without the convenience code of zmq.Socket before each call
 
 from dafka_core.config.node_options import C_LAYOUT, LIVE_BATCH_BYTES
 from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of
@@ -31,26 +31,26 @@ from dafka_core.protocol.messages import DirectRecord, RecordMessage, pack_times
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.system.hosts import address_of, parse_endpoint
 
-# How fast each peer sends: one that is too fast is left alone for a while (docs/security.md).
+# Rates of peers: a node pauses receiving from a peer that sends too fast (docs/security.md).
 #
-# Nothing is thrown away here.  What comes meanwhile waits in ZeroMQ's queue, then in TCP's windows
-# and in the peer's own queue, which drops what is above its high-water mark: that is fetched later.
+# A pause discards nothing here.  Messages wait in ZeroMQ's queue, then in TCP's windows and in the
+# peer's own queue, which drops those above its high-water mark: these are fetched later.
 
 
 FAMILY_S: Final = 0.5
 """Time for connecting to a name by one family of addresses: some attempts, 0.1 s apart."""
 
 AHEAD_S: Final = 1.0
-"""So much of its rate a peer may send at once: records come in bursts."""
+"""A peer may send this much of its rate at once: records come in bursts."""
 
 MESSAGE_BYTES: Final = 64
-"""What a message costs at least, so that many small ones are not free."""
+"""Minimum cost of a message, so that many small ones are not free."""
 
 REQUEST_BYTES: Final = 4 << 10
-"""What one without records costs: it is 50 us of work, in which more octets of records are done."""
+"""Cost of a message without records: in its 50 us, more bytes of records could be processed."""
 
 WAITING_MESSAGES: Final = 1_000
-"""Messages of one peer that wait in this process while it is left alone: of ours at most 32 MiB."""
+"""Messages of a paused peer that wait in this process: at most 32 MiB from our nodes."""
 
 SAY_AGAIN_S: Final = 60.0
 
@@ -58,14 +58,14 @@ _log = logging.getLogger("dafka.mesh")
 
 
 class PeerRates:
-    """Counts what peers send, and says whom to leave alone, and until when.
+    """A rate limiter, which counts what peers send, and determines their pauses.
 
     Args:
-        bytes_per_s: of each peer; 0: there is no limit.
+        bytes_per_s: of each peer; 0: no limit.
 
     Attributes:
-        paused: who is left alone, by endpoint, and until when.
-        pause_count: how often somebody was.
+        paused: the ends of the pauses, by endpoint.
+        pause_count: the number of past and current pauses.
     """
 
     def __init__(self, bytes_per_s: int) -> None:
@@ -76,7 +76,7 @@ class PeerRates:
         self._said_at = -inf
 
     def add(self, now: float, endpoint: str, node: str, size_bytes: int) -> bool:
-        """A peer has sent something; whether it is to be left alone from now on."""
+        """Count what a peer has sent; return True if it is paused from now on."""
         if not self._bytes_per_s:
             return False
         even_at = max(now, self._even_at.get(endpoint, now)) + size_bytes / self._bytes_per_s
@@ -102,47 +102,44 @@ class PeerRates:
         return True
 
     def take_due(self, now: float) -> list[str]:
-        """Who is not left alone any more."""
+        """Remove and return the peers that are not paused any more."""
         due = [endpoint for endpoint, until in self.paused.items() if until <= now]
         for endpoint in due:
             del self.paused[endpoint]
         return due
 
     def deadline(self) -> float:
-        """When somebody is not left alone any more; ``inf`` if nobody is."""
+        """Return the end of the next pause; ``inf`` without one."""
         return min(self.paused.values(), default=inf)
 
     def forget(self, endpoint: str) -> None:
-        """A connection is closed; a new one begins anew."""
+        """Forget a closed connection; a new one is counted from zero."""
         self.paused.pop(endpoint, None)
         self._even_at.pop(endpoint, None)
 
 
 HANDSHAKE_MS: Final = 10_000
-"""Who has connected, and has not said in this time who he is as ZeroMQ asks, is let go: each such
-connection takes an open file."""
+"""Timeout of ZeroMQ's handshake, after which the connection is closed: it takes an open file."""
 
 STALLED_MS: Final = 10_000
-"""A connection on which nothing leaves for so long is closed, and what waits for the peer is freed:
-large messages would take too much memory before the high-water mark is reached.  The peer connects
-anew by itself."""
+"""A connection on which no data leaves for this time is closed, and the messages for it are freed,
+as large ones take too much memory below the high-water mark.  The peer reconnects."""
 
 IDLE_S: Final = 5
-"""When nothing has come from a peer for so long, and each time as long again, TCP asks it."""
+"""Time without data from a peer before TCP probes the connection; also the probes' interval."""
 
 CONNECT_TIMEOUT_MS: Final = 5_000
-"""How long one attempt to connect may take.  A peer without room for more lets attempts go by, and
-TCP alone would ask again later each time, up to a minute."""
+"""Timeout of one attempt to connect.  A peer without room for more drops attempts, and TCP alone
+would retry at growing intervals, up to a minute."""
 
 BURST_COUNT: Final = 65_536
 BURST_BYTES: Final = 16 << 20
-"""Messages received from one socket before the others have their turn.  The allocator gives larger
-buffers back to the system each time, and the system's zeroing of new ones would cost more than
-everything else here."""
+"""Limits on messages received from one socket in its turn.  The allocator returns larger buffers to
+the system each time, and the system's zeroing of new ones would cost more than all else here."""
 
 MOST_SOCKETS: Final = 3 * MAX_PEERS + 100
-"""A peer that is told apart has a socket, and two by which it is watched; ZeroMQ's own limit of
-1,023 in all would be reached by some 300 peers."""
+"""A peer with its own socket needs three, as two monitor it; some 300 peers would reach ZeroMQ's
+own limit of 1,023 in all."""
 
 CONTROL_COUNT: Final = 1_000
 """Beacons, subscriptions, or messages without packed records, each some 50 us of work, received
@@ -157,7 +154,7 @@ HANDSHAKE_FAILED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-"""Events of a connection that has ended before it was one."""
+"""Events of a connection that has ended before its handshake was complete."""
 
 _monitors = count()
 
@@ -165,16 +162,16 @@ _monitors = count()
 def new_socket(
     context: zmq.Context[zmq.Socket[bytes]], kind: int, max_bytes: int, high_water_mark: int = 1_000
 ) -> zmq.Socket[bytes]:
-    """A socket that refuses frames above ``max_bytes``, and drops what it has not sent at its end.
+    """Return a socket that refuses frames above ``max_bytes``, and drops unsent ones when closed.
 
-    TCP's keep-alive finds connections that the other end has closed while nothing got through: a
-    socket that only receives would wait on them for ever.
+    TCP's keep-alive finds connections that the peer has closed while packets were lost: a socket
+    that only receives would wait on them forever.
     """
     socket = context.socket(kind)
     socket.set_hwm(high_water_mark)
     if kind == zmq.SUB:
-        # What it sends are its own subscriptions: beyond the limit ZeroMQ drops them in silence,
-        # when it connects anew, too (libzmq's issues 2942 and 4064).
+        # It sends only its own subscriptions: ZeroMQ silently drops those above the limit, also
+        # when it reconnects (libzmq's issues 2942 and 4064).
         socket.set(zmq.SNDHWM, 0)
     socket.set(zmq.LINGER, 0)
     socket.set(zmq.MAXMSGSIZE, max_bytes)
@@ -189,9 +186,9 @@ def new_socket(
 def watched(
     context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]
 ) -> zmq.Socket[bytes]:
-    """A socket that tells which connections of a socket are made, end, and are tried again.
+    """Return a monitor of a socket's connections: those made, ended, and retried.
 
-    Where there is no open file left for it, the watched one is closed.
+    If no open file is left for the monitor, the socket is closed.
     """
     address = f"inproc://monitor-{next(_monitors)}"
     made = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -203,7 +200,7 @@ def watched(
         socket.disable_monitor()
         socket.close()
         raise
-    monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this one
+    monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this thread
     monitor.connect(address)
     return monitor
 
@@ -220,16 +217,16 @@ def connect(socket: zmq.Socket[bytes], endpoint: str, *, is_ipv6: bool = False) 
 
 @dataclass(slots=True)
 class AddressFamily:
-    """The family of addresses by which a name is connected to: they take turns until one works.
+    """The family of addresses for connecting to a name: IPv4 and IPv6 take turns until one works.
 
-    IPv4 is first, as C nodes know no other.
+    IPv4 is first, as C nodes support no other.
     """
 
     is_ipv6: bool = False
     _tried_at: float = -inf
 
     def switches(self, now: float, endpoint: str) -> bool:
-        """Return whether to connect by the other family, after a connection could not be made."""
+        """Return True if the next attempt uses the other family, after a failed one."""
         is_name = address_of(parse_endpoint(endpoint).host) is None
         if not is_name or now < self._tried_at + FAMILY_S:
             return False
@@ -238,11 +235,11 @@ class AddressFamily:
 
 
 def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-    """Closes a socket and the one that tells of its connections.
+    """Close a socket and its monitor.
 
-    Until a socket is gone its connections are tried again, and ZeroMQ's own thread would wait for
-    ever to tell that to nobody (libzmq's issue 3575): no connection of the node would ever be made,
-    heard or ended again.
+    Until a socket is closed its connections are retried, and ZeroMQ's own thread would wait forever
+    to report that to a closed monitor (libzmq's issue 3575): the node could not make, receive from
+    or end any connection again.
     """
     socket.disable_monitor()
     for each in (socket, monitor):
@@ -250,12 +247,12 @@ def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None
 
 
 def drop_stalled_peers(socket: zmq.Socket[bytes]) -> None:
-    """Has a sending socket close connections on which nothing leaves any more."""
+    """Make a sending socket close stalled connections, on which no data leaves any more."""
     socket.set(zmq.TCP_MAXRT, STALLED_MS)
 
 
 def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
-    """The messages that have come, at most ``CONTROL_COUNT``; each is received when asked for."""
+    """Yield the waiting messages, at most ``CONTROL_COUNT``; each is received when requested."""
     with contextlib.suppress(zmq.Again):
         for _ in range(CONTROL_COUNT):
             yield socket.recv_multipart(zmq.NOBLOCK)
@@ -264,9 +261,9 @@ def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
 def received_frames(
     socket: zmq.Socket[bytes], quotas: ConnectionQuotas, max_frames: int
 ) -> Iterator[list[zmq.Frame]]:
-    """Receive messages of a bound socket, at most ``CONTROL_COUNT``.
+    """Yield waiting messages of a bound socket, at most ``CONTROL_COUNT``.
 
-    A message of more frames ends its connection, and is skipped.
+    A message of more than ``max_frames`` frames ends its connection, and is skipped.
     """
     with contextlib.suppress(zmq.Again):
         quotas.skip(socket)
@@ -284,10 +281,10 @@ def received_frames(
 def received_subscriptions(
     socket: zmq.Socket[bytes], security: Security, quotas: ConnectionQuotas
 ) -> Iterator[tuple[bytes, int]]:
-    """Subscriptions that have come, at most ``CONTROL_COUNT``, and the descriptors they came by.
+    """Yield waiting subscriptions, at most ``CONTROL_COUNT``, with their connections' descriptors.
 
-    What the owners of keys are not allowed to be sent is left out.
-    That is -1 where ZeroMQ does not say, as for what it takes back itself when a peer has gone.
+    Parts that a key's owner may not receive are left out.  A descriptor is -1 if ZeroMQ does not
+    report it, as for subscriptions that it removes itself when a peer has gone.
     """
     for (frame,) in received_frames(socket, quotas, 1):
         descriptor = descriptor_of(frame)
@@ -301,11 +298,11 @@ def received_subscriptions(
 def receive_burst(
     socket: zmq.Socket[bytes], decoder: BulkDecoder, quotas: ConnectionQuotas
 ) -> tuple[list[list[bytes]], int]:
-    """Receives the messages that have come, until there are enough for one turn.
+    """Receive the waiting messages, until they suffice for one turn.
 
     Records in two frames go to ``decoder``; the frames of all other messages are returned.  A
-    message is received whole, however many frames it has: none of its frames is ever taken for
-    the beginning of another message.  Also returns about how many octets they all have.
+    message is received whole, however many frames it has: none of its frames is ever taken for the
+    beginning of another message.  Also returns the approximate size of all messages in bytes.
     """
     others: list[list[bytes]] = []
     buckets = decoder.buckets
@@ -358,7 +355,7 @@ def receive_burst(
 def _noted(
     recv: Callable[[int], zmq.Frame], quotas: ConnectionQuotas
 ) -> Callable[[int], zmq.Frame]:
-    """Receive frames and note the connections they came by, of which some are observed."""
+    """Return a function that receives frames and notes their connections; some are observed."""
 
     def noted(flags: int) -> zmq.Frame:
         frame = recv(flags)
@@ -369,7 +366,7 @@ def _noted(
 
 
 def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:
-    """Sends a message for each record of the batch."""
+    """Send a message for each record of the batch."""
     batch, requestor = message.batch, message.requestor
     if layout != C_LAYOUT:
         for offset, content in enumerate(batch.values, batch.offset):
@@ -385,7 +382,7 @@ def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: s
 
 
 def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
-    """Sends the batch in as few messages as the limits allow, without looking at its records."""
+    """Send the batch in as few messages as the limits allow, without processing single records."""
     batch = message.batch
     prefix = encode_batch_prefix(message.requestor, batch.tp, packed=True)
     limit_bytes = DIRECT_BATCH_BYTES if message.requestor else LIVE_BATCH_BYTES
