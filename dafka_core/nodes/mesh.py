@@ -1,7 +1,7 @@
-"""Sockets and a thread around a role.
+"""The sockets of a node and the thread that runs its role.
 
-One thread owns every socket and runs the role: the loop.  Applications' threads touch no socket;
-they hand the loop functions to call.
+One thread, the loop, owns every socket and runs the role.  Applications' threads touch no socket;
+they pass functions for the loop to call.
 """
 
 from __future__ import annotations
@@ -64,20 +64,19 @@ from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import address_of
 
-# Counters of the messages a node receives and sends, and of the frames it refuses.
+# Counters of the messages that a node receives and sends, and of the frames that it refuses.
 #
 # The loop's thread counts, other threads read.
 
 
 SAY_AGAIN_S: Final = 60.0
-"""How often the same reason is spoken of: anybody may send thousands in a second."""
+"""Time before the same reason is logged again: a peer may send thousands of frames per second."""
 
 FORBIDDEN: Final = "forbidden"
 
 REASONS: Final = ("message", "records", "beacon", "tower", FORBIDDEN)
-"""Why frames are refused: they are no message; they are no records; they are no beacon, or name an
-endpoint to which nobody can connect; they tell of no tower; their sender's key does not allow
-them."""
+"""Reasons for refusing frames: invalid message, invalid records, invalid beacon or one with an
+unusable endpoint, invalid announcement of a tower, not allowed by the sender's key."""
 
 _CAUSES: Final = {FORBIDDEN: "a key allows only what its file says (docs/security.md)"}
 _NO_PROTOCOL: Final = (
@@ -85,16 +84,16 @@ _NO_PROTOCOL: Final = (
 )
 
 LOOK_S: Final = 1.0
-"""How often the loop looks whether there is something to say."""
+"""Interval at which the loop checks for refusals to log."""
 
 _log = logging.getLogger("dafka.mesh")
 
 
 class RefusedFrames:
-    """Says what was refused, of a node.
+    """The log of a node's refused frames.
 
     Args:
-        node: which node it is, for people.
+        node: the node's name in the log.
     """
 
     def __init__(self, node: str) -> None:
@@ -104,15 +103,15 @@ class RefusedFrames:
         self._last: dict[str, str] = {}
 
     def note(self, reason: str, why: str) -> None:
-        """Keeps what was wrong with the last one, for when it is said."""
+        """Note why the last frame was refused, for the next report."""
         self._last[reason] = why
 
     def is_due(self, now: float) -> bool:
-        """Whether ``report`` is to be called."""
+        """Return True if ``report`` should be called."""
         return now >= self._due
 
     def report(self, now: float, counts: Mapping[str, int]) -> None:
-        """Says how many were refused since it was said last, by reason."""
+        """Log the number of frames refused since the last report, by reason."""
         self._due = now + LOOK_S
         for reason, count in counts.items():
             said_at, said = self._said.get(reason, (-SAY_AGAIN_S, 0))
@@ -133,22 +132,22 @@ class RefusedFrames:
 
 
 class MeshTraffic:
-    """Counts messages and records, but not what they are about: that anybody could make too many.
+    """Counters of messages and records; not by topic, because peers could create too many.
 
     Args:
-        node: which node it is, for people.
-        decoder: what counts records that are none.
+        node: the node's name in the log.
+        decoder: counts invalid records.
 
     Attributes:
-        records_received, bytes_received: records of peers and their contents, as they came; those
-            that came twice, or that the node did not want, are among them.
-        received: messages without records, by their type's name.
-        live_records, live_bytes: published, to peers that follow the topic; each counts once,
-            however many peers there are.
-        direct_records, direct_bytes: sent again to one peer that asked for them.
-        invalid_count, forbidden_count: messages that were none, but for records; and those that
-            keys do not allow.
-        sent: messages by their type's name, but for those that are records and nothing else.
+        records_received, bytes_received: records of peers and their contents, as received,
+            including duplicates and records that the node did not want.
+        received: messages without records, by the name of their type.
+        live_records, live_bytes: published to peers that follow the topic; each counts once,
+            for any number of peers.
+        direct_records, direct_bytes: sent again to one peer that requested them.
+        invalid_count, forbidden_count: invalid messages, except records; and messages that keys
+            do not allow.
+        sent: messages by the name of their type, except those that consist of records only.
     """
 
     def __init__(self, node: str, decoder: BulkDecoder) -> None:
@@ -162,12 +161,12 @@ class MeshTraffic:
         self.sent = Counter[str]()
 
     def add_received(self, batch: RecordBatch) -> None:
-        """Counts records that have come."""
+        """Count received records."""
         self.records_received += batch.count
         self.bytes_received += batch.values.size_bytes
 
     def add_sent(self, message: OutgoingBatch) -> None:
-        """Counts records that are sent."""
+        """Count sent records."""
         batch = message.batch
         if message.requestor:
             self.direct_records += batch.count
@@ -177,14 +176,14 @@ class MeshTraffic:
             self.live_bytes += batch.values.size_bytes
 
     def add_sent_message(self, message: Message) -> None:
-        """Counts another message; the answer to a FETCH-BATCH has records, too."""
+        """Count another message; the answer to a FETCH-BATCH contains records, too."""
         self.sent[type(message).__name__] += 1
         if isinstance(message, DirectRecordBatches):
             self.direct_records += sum(each.end - each.earliest for each in message.entries)
             self.direct_bytes += len(message.value)
 
     def admits_records(self, sender: Permissions, batch: RecordBatch) -> bool:
-        """Counts records that have come; whether they may come from who has sent them."""
+        """Count received records; return True if their sender may write them."""
         if not may_write(sender, batch.tp):
             self._forbid(records_refusal(sender, batch.tp))
             return False
@@ -192,7 +191,7 @@ class MeshTraffic:
         return True
 
     def admitted(self, sender: Permissions, frames: list[bytes]) -> Message | None:
-        """The message that frames are; None if they are none, or none that the sender may send."""
+        """Return the decoded message; None if it is invalid or the sender may not send it."""
         try:
             message = decode(frames)
         except ProtocolError as error:
@@ -209,7 +208,7 @@ class MeshTraffic:
         self._refused.note(FORBIDDEN, why)
 
     def refused(self, peers: Peers) -> dict[str, int]:
-        """How often frames were refused, by reason."""
+        """Return the number of refused frames, by reason."""
         counts = (
             *(self.invalid_count, self._decoder.invalid_count),
             *(peers.invalid_count, peers.towers.invalid_count),
@@ -218,7 +217,7 @@ class MeshTraffic:
         return dict(zip(REASONS, counts, strict=True))
 
     def look(self, now: float, peers: Peers) -> None:
-        """Says what was refused, if it is time to."""
+        """Log the refused frames if a report is due."""
         if self._refused.is_due(now):
             if peers.security.refused_node:
                 self._refused.note(FORBIDDEN, peers.security.refused_node)
@@ -227,11 +226,11 @@ class MeshTraffic:
 
 
 _NEVER: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
-"""There is no such name; other failures are perhaps over soon."""
+"""The name does not exist; other failures may be temporary."""
 
 
 class HostLookup:
-    """Looks names up beside what the caller does: that may take long, and no signal ends it.
+    """Lookups of host names in background threads: they may take long, and no signal ends them.
 
     Calls ``on_failure()`` when a name does not resolve.
     """
@@ -248,12 +247,12 @@ class HostLookup:
 
     @property
     def unknown(self) -> list[str]:
-        """The names that do not resolve, as far as is known by now."""
+        """Return the names that are known by now not to resolve."""
         return sorted(self._failures)
 
     @property
     def in_vain(self) -> bool:
-        """Whether none of the hosts exists."""
+        """Return True if none of the hosts exists."""
         failures = dict(self._failures)
         return len(failures) == len(self._hosts) and all(
             code in _NEVER for code in failures.values()
@@ -267,33 +266,33 @@ class HostLookup:
             self._on_failure()
 
 
-# Which peers receive records packed, and which one by one.
+# The form in which each peer receives records: packed, or one by one.
 #
-# Our nodes subscribe to both forms of a record, RECORD and its packed extension, since a producer
-# may be ours or a C node.  Our producers must not send them both: the XPUB socket's manual mode
+# Our nodes subscribe to both forms of a record, RECORD and its packed extension, because a producer
+# may be ours or a C node.  Our producers must not send both: the XPUB socket's manual mode
 # (ZeroMQ's XPUB_MANUAL) lets a node decide what each peer's subscription means, and a peer that
-# subscribes to the packed form is sent no single records.
+# subscribes to the packed form receives no single records.
 
 
 MAX_NAMES: Final = 100_000
-"""Requestors known to take packed answers, and topics subscribed to.  Peers choose the names;
-beyond the limit they are not counted, and those requestors are answered one by one."""
+"""Limit on the requestors known to accept packed answers, and on subscribed topics: peers choose
+the names.  Further names are not counted, and such requestors are answered one by one."""
 
 
 class Subscribers:
-    """Applies the subscriptions that an XPUB socket in manual mode tells of."""
+    """The subscriptions that an XPUB socket in manual mode reports."""
 
     def __init__(self, pub: zmq.Socket[bytes], *, pack: bool = True) -> None:
         self._pub = pub
         self._pack = pack
         self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic
         self._packed: Counter[str] = Counter()  # subscriptions to its packed form
-        self._requestors: Counter[str] = Counter()  # connections that take packed answers
-        self._epoch_ackers: Counter[str] = Counter()  # partitions whose producers know epochs
-        self._layouts: dict[str, list[bool]] = {}  # of one topic, until a subscription changes it
+        self._requestors: Counter[str] = Counter()  # connections that accept packed answers
+        self._epoch_ackers: Counter[str] = Counter()  # partitions with producers that know epochs
+        self._layouts: dict[str, list[bool]] = {}  # of one topic, until a subscription changes them
 
     def apply(self, frame: bytes) -> None:
-        """Takes a subscription, right after it was received: ZeroMQ applies it to its sender."""
+        """Apply a subscription right after it was received: ZeroMQ applies it to its sender."""
         subscribed, kind, topic = parse_subscription(frame)
         if not subscribed:
             if frame[:1] == b"\x00":
@@ -306,7 +305,7 @@ class Subscribers:
         self._pub.set(zmq.SUBSCRIBE, frame[1:])
         if kind is RecordMessage:
             self._count(self._single, topic)
-        # A SUB socket sends its subscriptions in the order of their octets, and the packed forms
+        # A SUB socket sends its subscriptions in the order of their bytes, and the packed forms
         # come after the single ones.
         elif kind is RecordBatchMessage and self._pack:
             self._pub.set(zmq.UNSUBSCRIBE, subscription(RecordMessage) + frame[2:])
@@ -314,21 +313,21 @@ class Subscribers:
         elif kind is EpochAck and self._has_room(self._epoch_ackers, topic):
             self._epoch_ackers[topic] += 1
         elif kind is Ack and self._epoch_ackers[topic] > 0:
-            # Its other subscription came before this one, and says more.
+            # The peer's earlier subscription, to EpochAck, contains more.
             self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
         elif kind is DirectRecordBatch and self._pack and self._has_room(self._requestors, topic):
             self._pub.set(zmq.UNSUBSCRIBE, subscription(DirectRecord) + frame[2:])
             self._requestors[topic] += 1
 
     def layouts(self, topic: str, requestor: str) -> list[bool]:
-        """How to send records: packed (True), one by one (False), both, or not at all."""
+        """Return the forms to send records in: packed (True), one by one (False), both or none."""
         if requestor:
             return [requestor in self._requestors]
         layouts = self._layouts.get(topic)
         if layouts is None:
             packed = _matching(self._packed, topic)
-            # ZeroMQ does not tell of every subscription that ends, so the counts may be too high:
-            # records are sent in a form too many then, which costs only time.
+            # ZeroMQ does not report the end of every subscription, so the counts may be too high:
+            # records are then sent in an unneeded form as well, which costs only time.
             single = _matching(self._single, topic) - packed
             layouts = [form for form, count in ((True, packed), (False, single)) if count > 0]
             self._layouts = {topic: layouts}
@@ -355,18 +354,18 @@ def _matching(subscriptions: Counter[str], topic: str) -> int:
 
 
 LINGER_MS: Final = 200
-"""How long a node that ends waits until its last messages have left."""
+"""Time for the last messages to leave when a node ends."""
 
 T = TypeVar("T")
 
 
 class Mesh(ProcessBound):
-    """A node of the mesh: connects to the peers that it needs, and runs ``role``.
+    """A node of the mesh, which connects to the peers that it needs and runs ``role``.
 
     Args:
         kind: the node's kind, one of ``KINDS``.
-        tell_peers_apart: receive from each peer through a socket of its own, so that the role
-            is told who sent a message.  RFC 46's ACK does not say it.
+        tell_peers_apart: receive from each peer through its own socket, so that the role knows
+            the sender of a message.  RFC 46's ACK does not contain it.
     """
 
     def __init__(
@@ -375,7 +374,7 @@ class Mesh(ProcessBound):
         self.kind = kind
         self.role = role
         self.failure: BaseException | None = None
-        """What ended the loop, if it was an error."""
+        """The error that ended the loop, if any."""
         self._config = config
         self._towers = [str(tower) for tower in config.tower]
         self._on_round: Callable[[float], bool] = lambda now: False
@@ -384,16 +383,16 @@ class Mesh(ProcessBound):
         self._stopping = False
         self._decoder = BulkDecoder()
         self.traffic = MeshTraffic(f"{kind} {role.address}", self._decoder)
-        """What has come and gone, in numbers."""
+        """Counters of received and sent messages."""
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
-        # Not a pair of ZeroMQ's: with a high-water mark of 1 it refuses to send for up to a
+        # Not a pair of ZeroMQ sockets: with a high-water mark of 1, one refuses to send for up to a
         # millisecond after its peer has received, and a lost wake costs a whole second.
         self._waker, self._wakened = sockets.socketpair()
         make_room_for_node(self._wakened.fileno())
         self._waker.setblocking(False)
         self._wakened.setblocking(False)
-        # Only subscriptions come in by it.
+        # It receives subscriptions only.
         self._pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, config.high_water_mark)
         self._quotas = ConnectionQuotas(
             config.max_subscribed_bytes,
@@ -402,7 +401,7 @@ class Mesh(ProcessBound):
             option="max_subscribed_bytes",
         )
         self.beacon = self._bind()
-        """Where peers reach the node."""
+        """The address at which peers reach the node."""
         self._subscribers = Subscribers(self._pub)
         self._poller = zmq.Poller()
         self._poller.register(self._wakened.fileno(), zmq.POLLIN)
@@ -410,7 +409,7 @@ class Mesh(ProcessBound):
         if self.security.own is not None:
             self._poller.register(self.security.zap, zmq.POLLIN)
         self.limits = RecordLimits()
-        """The largest records that peers take."""
+        """The largest records that peers accept."""
         own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
         self.peers = Peers(
             self.beacon,
@@ -427,20 +426,20 @@ class Mesh(ProcessBound):
 
     @property
     def invalid_count(self) -> int:
-        """How many invalid messages and beacons have come; they were dropped."""
+        """Return the number of invalid or forbidden messages and beacons, which were dropped."""
         return sum(self.traffic.refused(self.peers).values())
 
     # -- called by the application's threads ----------------------------------------------------
 
     def start(self, on_round: Callable[[float], bool]) -> None:
-        """Starts the loop, and waits for a tower.  If that fails, the node is closed.
+        """Start the loop, and wait for a tower.  If that fails, close the node.
 
         The loop calls ``on_round(now)`` at the end of each round, to do the node's own work; it
-        returns whether there is more to do at once.  The loop does not keep the node alive.
+        returns True if the next round should start at once.  The loop does not keep the node alive.
 
         Raises:
-            TowerNotFoundError: none answered within ``tower_timeout_s``, and ``wait_for_tower``
-                is not set.
+            TowerNotFoundError: no tower answered within ``tower_timeout_s``, and
+                ``wait_for_tower`` is not set.
         """
         self.attend(weakly(on_round, False))
         try:
@@ -465,26 +464,26 @@ class Mesh(ProcessBound):
             raise TowerNotFoundError(self._towers, waited_s, names.unknown, diagnosis=why)
 
     def attend(self, on_round: Callable[[float], bool]) -> None:
-        """Has the loop call another function at the end of each round, and keep it alive."""
+        """Set the function that the loop calls at the end of each round, and keep it alive."""
         self._on_round = on_round
 
     def call_soon(self, function: Callable[[float], object]) -> None:
-        """Has the loop call ``function(now)``."""
+        """Make the loop call ``function(now)``."""
         self.check()
         self._calls.append(function)
         self.wake()
 
     def call(self, function: Callable[[float], T]) -> T:
-        """Has the loop call ``function(now)``; waits for it, and returns what it has returned."""
+        """Make the loop call ``function(now)``; wait for its result and return it."""
         results: list[T] = []
         self.call_soon(lambda now: results.append(function(now)))
         self.wait_until(lambda: bool(results), None)
         return results[0]
 
     def wait_until(self, condition: Callable[[], T], timeout_s: float | None) -> T:
-        """Waits until rounds of the loop have made ``condition()`` true, or the time is over.
+        """Wait until rounds of the loop have made ``condition()`` true, or until the timeout.
 
-        Returns what ``condition`` has returned last.
+        Returns the last result of ``condition``.
 
         Raises:
             NodeFailedError: an error has ended the loop.
@@ -493,7 +492,7 @@ class Mesh(ProcessBound):
         return self._round_ended.wait_until(self._or_ended(condition), timeout_s)
 
     async def wait_until_async(self, condition: Callable[[], T]) -> T:
-        """The same in an event loop, and without a limit."""
+        """Wait like ``wait_until``, but in an event loop and without a timeout."""
         return await self._round_ended.wait_until_async(self._or_ended(condition))
 
     def _or_ended(self, condition: Callable[[], T]) -> Callable[[], T]:
@@ -511,9 +510,9 @@ class Mesh(ProcessBound):
         ask: Callable[[float], tuple[StoreQuery, list[Outgoing]]],
         timeout_s: float,
     ) -> StoreQuery:
-        """Has the loop ``ask(now)`` a question of the directory's, and waits for the answers.
+        """Make the loop ``ask(now)`` a question of the directory, and wait for the answers.
 
-        It waits longer while there may be stores that are far away: see ``ExpectedStores``.
+        Waits longer if only distant stores are missing: see ``StoreDirectory.waits_for_others``.
 
         Raises:
             NoStoreError: no store has answered within ``timeout_s`` seconds.
@@ -539,13 +538,13 @@ class Mesh(ProcessBound):
         return query
 
     def wake(self) -> None:
-        """Has the loop begin a round, if it waits."""
-        # When the socket is full, it holds a wake already; closed, the loop has ended.
+        """Start a round of the loop if it is waiting."""
+        # A full socket already contains a wake; if it is closed, the loop has ended.
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
     def check(self) -> None:
-        """Raises NodeFailedError or ClosedError if the loop does not run any more."""
+        """Raise NodeFailedError or ClosedError if the loop no longer runs."""
         if self.failure is not None:
             why = f"{type(self.failure).__name__}: {self.failure}"
             raise NodeFailedError(self.kind, why) from self.failure
@@ -553,11 +552,11 @@ class Mesh(ProcessBound):
             raise ClosedError(self.kind)
 
     def join(self, timeout_s: float | None) -> bool:
-        """Waits for the loop to end; True if it has."""
+        """Wait for the loop to end; return True if it has."""
         return self._thread.join(timeout_s)
 
     def close(self) -> None:
-        """Ends the loop and closes the sockets; may be called twice."""
+        """End the loop and close the sockets; may be called twice."""
         self._stopping = True
         if self._thread.started:
             self.wake()
@@ -568,9 +567,9 @@ class Mesh(ProcessBound):
     # -- called by the loop's thread only --------------------------------------------------------
 
     def send(self, messages: list[Outgoing]) -> None:
-        """Publishes messages."""
+        """Publish messages."""
         for message in messages:
-            if isinstance(message, EpochAck):  # a peer takes one of the two
+            if isinstance(message, EpochAck):  # a peer subscribes to one of the two
                 self._pub.send_multipart(encode(message.plain, self._config.wire))
             for part in self.limits.kept(message):
                 if isinstance(part, OutgoingBatch):
@@ -590,18 +589,18 @@ class Mesh(ProcessBound):
                 send_one_by_one(self._pub, message, self._config.wire)
 
     def has_subscriber(self, topic: str) -> bool:
-        """Whether any peer receives the topic's records."""
+        """Return True if any peer receives the topic's records."""
         return bool(self._subscribers.layouts(topic, ""))
 
     def set_receiving(self, receiving: bool) -> None:
-        """Says whether to receive from peers."""
+        """Set whether to receive from peers."""
         self.peers.set_receiving(receiving)
 
     def _bind(self) -> NodeBeacon:
         drop_stalled_peers(self._pub)
-        self._pub.set(zmq.XPUB_VERBOSE, 1)  # each peer's subscriptions are told of
-        self._pub.set(zmq.XPUB_MANUAL, 1)  # and are for ``Subscribers`` to apply
-        self._pub.set(zmq.LINGER, LINGER_MS)  # an ACK sent last would be lost otherwise
+        self._pub.set(zmq.XPUB_VERBOSE, 1)  # report each peer's subscriptions,
+        self._pub.set(zmq.XPUB_MANUAL, 1)  # for ``Subscribers`` to apply
+        self._pub.set(zmq.LINGER, LINGER_MS)  # the last ACK would be lost otherwise
         try:
             self.security = Security(self._config, self._context)
             self.security.check_address(self.role.address)
@@ -629,13 +628,13 @@ class Mesh(ProcessBound):
             while not self._stopping:
                 more = self._round(more)
                 self._round_ended.notify()
-            # What was called for before the end still goes out.
+            # Calls requested before the end still run, and their messages are sent.
             self._run_calls(time.monotonic())
-        except BaseException as error:  # noqa: BLE001 -- the application is told of every error
+        except BaseException as error:  # noqa: BLE001 -- every error is reported to the application
             self.failure = error
         finally:
             self._close_sockets()
-            self.attend(lambda now: False)  # the node may be collected without the loop
+            self.attend(lambda now: False)  # so that the loop does not keep the node alive
             self._round_ended.notify()
 
     def _round(self, more: bool) -> bool:
@@ -643,7 +642,7 @@ class Mesh(ProcessBound):
         now = time.monotonic()
         self._quotas.rounds += 1
         if self._wakened.fileno() in ready:
-            self._wakened.recv(4_096)  # all wakes, an octet each
+            self._wakened.recv(4_096)  # all wakes, a byte each
         self.security.attend(now)
         self._run_calls(now)
         if self._pub in ready:
@@ -707,7 +706,7 @@ class Mesh(ProcessBound):
                 self.role.on_peer(now, news)
             subscribed, kind, topic = parse_subscription(frame)
             self.peers.inbound.note(topic)
-            if kind is DirectRecord:  # each node has them sent to its own address
+            if kind is DirectRecord:  # each node subscribes to those for its own address
                 self.peers.room.note_inbound(descriptor, topic)
             self.peers.neighbours.apply(frame, descriptor, introduced, kind, topic)
             if subscribed and kind is not None:

@@ -1,8 +1,8 @@
 """The peers of a node: their connections in both directions, kinds and subscriptions.
 
 RFC 46, Interconnection Model: a node has a PUB and a SUB socket for its towers, and "a second
-ZeroMQ SUB socket", which it connects to the XPUB socket of every node that it discovers.  A tower
-of ours announces kinds, so that a node discovers only peers that it needs (``NEEDED_KINDS``).
+ZeroMQ SUB socket", which it connects to the XPUB socket of every node that it discovers.  Our
+towers announce kinds, so that a node discovers only peers that it needs (``NEEDED_KINDS``).
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from dafka_core.system.hosts import is_loopback, parse_endpoint
 
 # A node's connections to its towers.
 #
-# Each tower has sockets of its own, so that the node knows which of them is silent. Towers also
-# tell of further ones, which the node joins, too.
+# Each tower has its own sockets, so that the node knows which tower is silent.  Towers also
+# announce further towers, which the node joins, too.
 
 
 AWAY_S: Final = 15.0
-"""When a tower is silent for so long, and each time as long again, it is connected to anew: its
-name is resolved again then, since another machine may have it now."""
+"""Time of silence after which a node reconnects to a tower, repeatedly: it resolves the name again
+then, since another machine may have it now."""
 
 REFUSED_S: Final = 0.5
-"""A tower that refuses this node is connected to again so long after it was connected to last."""
+"""Minimum time between two connection attempts to a tower that refuses this node."""
 
 MAX_LEARNED: Final = 16
-"""Towers that others have told of; anybody may tell of some.  The one that is silent for longest
-gives way to a new one."""
+"""Limit on towers learned from other towers, since any node may announce some.  A new tower
+replaces the tower that has been silent for longest."""
 
 
 _log = logging.getLogger("dafka.mesh")
@@ -68,7 +68,7 @@ _log = logging.getLogger("dafka.mesh")
 
 @dataclass(slots=True)
 class _Link:
-    """One tower."""
+    """The connection to one tower."""
 
     sub: zmq.Socket[bytes]
     pub: zmq.Socket[bytes]
@@ -80,22 +80,22 @@ class _Link:
     is_refused: bool = False
     family: AddressFamily = field(default_factory=AddressFamily)
     announces_kinds: bool | None = None
-    """None until the first subscription of the tower tells."""
+    """None until the first subscription of the tower shows it."""
 
 
 class Towers:
-    """Sends a node's beacon to its towers, and receives from them.
+    """The towers of a node, which receive its beacon and send those of other nodes.
 
-    A tower of ours subscribes to beacons with kinds first of all.  Others pass on what nodes
-    subscribe to: their nodes send and receive beacons in the form of C nodes.
+    Our towers subscribe to beacons with kinds first.  Others forward the subscriptions of nodes:
+    nodes of such towers send and receive beacons in the form of C nodes.
 
     Args:
-        beacon: what is announced; without a kind in the form of C nodes everywhere.
-        poller: is given the sockets to poll.
+        beacon: the beacon to announce; without a kind, it has the form of C nodes for all towers.
+        poller: polls the sockets.
 
     Attributes:
-        refusals: why towers do not let this node in, by the tower.
-        is_announced: whether this node sends beacons, and connects to peers: both make it known.
+        refusals: the reasons of towers that do not let this node in, by tower.
+        is_announced: whether this node sends beacons and connects to peers: both make it known.
     """
 
     def __init__(
@@ -120,19 +120,19 @@ class Towers:
 
     @property
     def known(self) -> list[TowerAddress]:
-        """The towers: first those that the node was told of."""
+        """Return the towers, beginning with the configured ones."""
         return [*self._links]
 
     @property
     def heard_at(self) -> dict[str, float]:
-        """When each was heard last (monotonic), or when it was first to be; any thread may ask."""
+        """Return the time when each was last heard or connected to (monotonic); thread-safe."""
         links = [*self._links.items()]
         return {str(tower): max(link.heard_at, link.made_at) for tower, link in links}
 
     def receive(
         self, now: float, polled: Container[zmq.Socket[bytes]]
     ) -> Iterator[tuple[str, list[bytes]]]:
-        """What has come of nodes, and from which tower."""
+        """Yield the received messages about nodes, each with its tower."""
         for tower, link in [*self._links.items()]:
             for frames in received(link.monitor) if link.monitor in polled else ():
                 self._hear_of_connection(now, tower, link, frames)
@@ -144,14 +144,14 @@ class Towers:
                     yield str(tower), frames
 
     def send(self, now: float) -> None:
-        """Sends the beacon to towers that answer, and connects anew to those that are silent."""
+        """Send the beacon to active towers; reconnect to silent, refusing and untrusted ones."""
         for tower, link in self._links.items():
             link.made_at = link.made_at or now
             is_silent = now >= max(link.made_at, link.heard_at) + self._away_s
             is_refused = link.is_refused and now >= link.made_at + REFUSED_S
             is_trusted = self._security.trusts_tower(link.key)
             if is_silent or is_refused or not is_trusted:
-                # Without an open file left the old one is kept, and the next beacon tries again.
+                # Without a free file descriptor the old link stays, and the next beacon retries.
                 with contextlib.suppress(zmq.ZMQError):
                     attempt = link.attempt + is_refused
                     self._links[tower] = self._connected(tower, now, link.heard_at, attempt)
@@ -161,13 +161,13 @@ class Towers:
             if current.pub.closed:
                 continue
             self._receive_subscriptions(current)
-            # A node that no tower answers fails to start, and must not be known then.
+            # A node fails to start if no tower answers, and must not be known then.
             if self.is_announced and link.heard_at and current.announces_kinds is not None:
                 own = self._own if current.announces_kinds else self._own._replace(kind="")
                 current.pub.send_multipart(beacons.encode_node_beacon(own))
 
     def answer(self, node: str) -> None:
-        """Send the beacon to a new node alone, through the towers that can."""
+        """Send the beacon to a new node alone, through the towers that support it."""
         told = beacons.encode_node_beacon(self._own._replace(to=node))
         for link in self._links.values():
             if self.is_announced and link.announces_kinds and not link.pub.closed:
@@ -200,7 +200,7 @@ class Towers:
             self.refusals.pop(str(oldest), None)
         try:
             self._links[found] = self._connected(found, now)
-        except zmq.ZMQError:  # a host that is none
+        except zmq.ZMQError:  # an invalid host
             self.invalid_count += 1
 
     def _hear_of_connection(
@@ -254,24 +254,23 @@ class Towers:
 
 
 SAY_AGAIN_S: Final = 10.0
-"""When the same peers have not connected for so long, that is said again; then after twice as
-long."""
+"""Time after which the same missing peers are logged again; it doubles each time."""
 
 _ADDRESS_LENGTH: Final = 32
-"""Of addresses as C nodes and ours have them."""
+"""Length of the addresses of C nodes and ours."""
 
 
 class Inbound:
     """The peers that have connected to a node.
 
-    A peer says who it is by what it subscribes to: each node's own address is part of that.
+    The subscriptions of a peer identify it: they include its own address.
 
     Args:
-        own: where the node is.
+        own: the node's address.
         table: its peers.
 
     Attributes:
-        endpoint: where peers are told to connect.
+        endpoint: the endpoint that peers connect to.
     """
 
     def __init__(self, own: NodeBeacon, table: PeerTable) -> None:
@@ -285,16 +284,16 @@ class Inbound:
         self._said: frozenset[str] = frozenset()
 
     def note(self, topic: str) -> None:
-        """A peer has subscribed to what is about this, perhaps its own address."""
+        """Note the topic of a peer's subscription, which may be the peer's own address."""
         if len(topic) == _ADDRESS_LENGTH:
             if len(self._met) >= 2 * MAX_PEERS:
                 self._met = {each for each in self._met if self._table.knows(each)}
             self._met.add(topic)
 
     def hear(self, endpoint: str) -> None:
-        """A new peer is at an endpoint."""
+        """Warn if a new peer is at an endpoint from which it cannot connect to this node."""
         if self._is_loopback and is_elsewhere(parse_endpoint(endpoint).host):
-            self._is_loopback = False  # said once
+            self._is_loopback = False  # logged once
             _log.warning(
                 "this node is at %s, where %s on another machine cannot connect to it: name the "
                 "tower by its address in the network instead of 127.0.0.1, with host = auto, or "
@@ -303,24 +302,24 @@ class Inbound:
             )
 
     def expect(self, endpoint: str) -> None:
-        """This node has a connection to a peer for long enough: that one's should be there, too."""
+        """Expect a connection from a peer, since the one to it has lasted for long enough."""
         if len(self._table.node_at(endpoint)) == _ADDRESS_LENGTH:
             self._expected[endpoint] = None
 
     def forget(self, endpoint: str) -> None:
-        """There is no peer at an endpoint."""
+        """Forget the peer at an endpoint."""
         self._expected.pop(endpoint, None)
 
     def has_met(self, node: str) -> bool:
-        """Whether a node has connected."""
+        """Return True if a node has connected."""
         return node in self._met
 
     def unmet(self, nodes: Iterable[str]) -> list[str]:
-        """Those of some nodes that have not connected."""
+        """Return those of the nodes that have not connected."""
         return sorted(set(nodes) - self._met)
 
     def report(self, now: float) -> None:
-        """Says which peers have not connected, though their beacons come."""
+        """Log the peers that have not connected, although their beacons arrive."""
         nodes = {each: self._table.node_at(each) for each in self._expected}
         self._expected = {each: None for each, node in nodes.items() if node not in self._met}
         unmet = frozenset(self._expected)
@@ -337,24 +336,24 @@ class Inbound:
         )
 
 
-# Who connects to a node, of what kind it is, and which topics it follows: what a map is made of.
+# The peers that connect to a node, their kinds and the topics that they follow: the data of a map.
 #
-# Peers say all of it by what they subscribe to: a node of ours announces its kind first, every node
-# subscribes to its own address, and who follows a topic subscribes to its records.
+# Subscriptions show all three: a node of ours announces its kind first, every node subscribes to
+# its own address, and a follower of a topic subscribes to the topic's records.
 
 
 MAX_TOPICS: Final = 100
-"""Of one peer's topics: what a map shows of them, and peers choose them."""
+"""Limit on the topics of one peer that a map shows, since peers choose them."""
 
 
 class Neighbours:
-    """Notes what subscriptions say of the peers that connect to a node.
+    """The kinds and topics of the peers that connect to a node, taken from their subscriptions.
 
     Used by the loop's thread only.
 
     Args:
-        table: the peers that towers tell of.
-        inbound: who has connected.
+        table: the peers that towers announce.
+        inbound: the peers that have connected.
     """
 
     def __init__(self, table: PeerTable, inbound: Inbound) -> None:
@@ -362,7 +361,7 @@ class Neighbours:
         self._inbound = inbound
         self._kinds: dict[str, str] = {}
         self._topics: dict[str, dict[str, None]] = {}
-        self._nodes: dict[int, str] = {}  # by the descriptor that subscriptions come by
+        self._nodes: dict[int, str] = {}  # by the descriptor of the connection
 
     def apply(
         self,
@@ -372,19 +371,19 @@ class Neighbours:
         kind: type[Message] | None,
         topic: str,
     ) -> None:
-        """Takes a subscription.
+        """Apply a subscription.
 
         Args:
-            frame: as an XPUB socket tells of it.
-            introduced: what a node announces by it, if it does.
-            kind: the messages that are subscribed to.
-            topic: what they are about.
+            frame: the subscription as an XPUB socket reports it.
+            introduced: the announcement of a node in it, if any.
+            kind: the type of the messages subscribed to.
+            topic: their topic or address.
         """
         subscribed = frame[:1] == b"\1"
         if introduced is not None and subscribed:
             self._see(introduced.node, descriptor)
             self._kinds[introduced.node] = KINDS.get(frame[2:3].decode("latin-1"), "")
-            self._topics[introduced.node] = {}  # a node that connects again says all anew
+            self._topics[introduced.node] = {}  # a node that reconnects subscribes again
         elif kind is DirectRecord and subscribed and len(topic) == _ADDRESS_LENGTH:
             self._see(topic, descriptor)
         elif kind is RecordMessage and (node := self._nodes.get(descriptor)) is not None:
@@ -395,7 +394,7 @@ class Neighbours:
                 topics[topic] = None
 
     def found(self) -> list[Neighbour]:
-        """The peers that towers tell of, in the order of their addresses."""
+        """Return the peers that towers announce, in the order of their addresses."""
         return [
             Neighbour(
                 node,
@@ -417,50 +416,50 @@ class Neighbours:
 
 
 FIRST_BEACONS_INTERVAL_S: Final = 0.02
-"""The interval of beacons until one has come back from a tower: a PUB socket drops what it sends
+"""Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
 before the tower has accepted the connection."""
 
 SETTLE_S: Final = 0.1
-"""Within this time the nodes that are there have connected to a new one.  It takes some 30 ms: a
-beacon every ``FIRST_BEACONS_INTERVAL_S`` until one has come through, and their connecting."""
+"""Time in which the existing nodes have connected to a new one.  It takes some 30 ms:
+beacons at ``FIRST_BEACONS_INTERVAL_S`` until one has arrived, and their connecting."""
 
 DOUBT_S: Final = 0.2
-"""When ZeroMQ has not begun to connect again so long after a connection has ended, it never does:
-it gives up a peer that has sent a frame above the limit, or what is no ZeroMQ.  Otherwise it begins
-at once."""
+"""Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
+peer that has sent a frame above the limit, or data that is not ZeroMQ's.  Otherwise it begins at
+once."""
 
 UNREACHED_S: Final = 10.0
-"""When a peer whose beacons come takes no connection for so long, that is said; and again after
-twice the time.  One that is busy, or far away, takes it within a second."""
+"""Time after which a peer is logged that sends beacons but has no connection; the time doubles for
+each further report.  A busy or distant peer accepts a connection within a second."""
 
 _ROUND_TRIPS: Final[dict[object, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HANDSHAKE_SUCCEEDED: 3}
-"""How many have passed at least since a connection was begun.  Both tell: behind a relay the first
-one says how far away that is."""
+"""Minimum number of round trips since a connection was begun.  Both events are used: behind a
+relay, the first one shows only the distance to the relay."""
 
 _ALL: Final = ""
-"""The endpoint under which the one socket for all peers is kept."""
+"""The key of the one socket for all peers."""
 
 
 @dataclass(slots=True)
 class _Unreached:
-    """A peer that has not had a connection to it for ``UNREACHED_S``."""
+    """A peer to which no connection has lasted for ``UNREACHED_S``."""
 
     since: float
-    due: float  # when to say it next
-    reached_at: float = inf  # a connection has been made, and lasts so far
-    tried_at: float = 0.0  # when a connection was begun last
-    has_ended: bool = False  # one has ended since then, or could not be made
+    due: float  # time of the next report
+    reached_at: float = inf  # start of the current connection, if any
+    tried_at: float = 0.0  # start of the last connection attempt
+    has_ended: bool = False  # a connection has ended since then, or has failed
     family: AddressFamily = field(default_factory=AddressFamily)
 
 
 class Peers:
-    """Knows the peers that the node needs, and is connected to all of them.
+    """The peers that a node needs, and the connections to them.
 
     Args:
-        beacon: what is announced to the towers.
-        prefixes: what to subscribe to at every peer.
-        poller: is given the sockets to poll.
-        tell_apart: whether each peer has a socket of its own, so that senders are known.
+        beacon: the beacon to announce to the towers.
+        prefixes: the subscriptions at every peer.
+        poller: polls the sockets.
+        tell_apart: whether each peer has its own socket, so that senders are known.
     """
 
     def __init__(
@@ -478,28 +477,28 @@ class Peers:
             beacon.node, beacon.port, expiry_s=config.peer_expiry_ms / 1000
         )
         self.rates = PeerRates(config.max_peer_rate_bytes)
-        """How fast they send."""
+        """Their sending rates."""
         apart = tell_apart or security.own is not None or config.max_peer_rate_bytes > 0
         self.room = PeerRoom(beacon.port, PER_PEER_APART if apart else PER_PEER)
-        """For further peers; those without are refused."""
+        """Room for further peers; peers without it are refused."""
         self.inbound = Inbound(beacon, self.table)
-        """Who connects to this node."""
+        """The peers that connect to this node."""
         self._own = beacon.node
         self.neighbours = Neighbours(self.table, self.inbound)
-        """What they are."""
+        """Their kinds and topics."""
         self.tower_found = False
-        """Whether a tower has answered."""
+        """True once a tower has answered."""
         self.beacon_due = 0.0
         self.invalid_count = 0
         """Beacons that were invalid, or named an endpoint to which ZeroMQ cannot connect."""
         self.renewed: Counter[str] = Counter()
-        """By endpoint: how often ZeroMQ had given up the connection and it was made anew."""
+        """Number of renewals of a connection that ZeroMQ had given up, by endpoint."""
         self.renewal_count = 0
-        """How often in all, those that are gone included."""
+        """Number of all renewals, including those of peers that are gone."""
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
-        self._new: dict[str, None] = {}  # to be connected to
+        self._new: dict[str, None] = {}  # endpoints to connect to
         self._news: list[PeerNews] = []
-        self._doubtful: dict[str, float] = {}  # connections that have ended, and when
+        self._doubtful: dict[str, float] = {}  # ended connections, and the time of their end
         self._unreached: dict[str, _Unreached] = {}
         self._monitors: dict[str, zmq.Socket[bytes]] = {}
         self._context = context
@@ -508,7 +507,7 @@ class Peers:
         self.security = security
         self._quotas = quotas
         quotas.left_alone = self.rates.paused
-        self._refusals: dict[str, str] = {}  # why nodes do not let this one in, by their endpoints
+        self._refusals: dict[str, str] = {}  # why nodes do not let this node in, by endpoint
         self.towers = Towers(beacon, config, context, poller, security)
         self._prefixes = dict.fromkeys(prefixes)
         self._polled_for: int = zmq.POLLIN
@@ -517,9 +516,9 @@ class Peers:
     def ready(
         self, polled: Container[zmq.Socket[bytes]]
     ) -> Iterator[tuple[str, zmq.Socket[bytes], str, Permissions]]:
-        """Endpoints and sockets of those polled that have messages, whose, and what he may do.
+        """Yield the endpoint, socket, node and permissions for each socket with messages.
 
-        Where it is not known whose, the node is empty, and everybody may do everything.
+        If the node is unknown, it is empty, and everything is permitted.
         """
         for endpoint, socket in self._sockets.items():
             if socket in polled:
@@ -528,7 +527,7 @@ class Peers:
 
     @property
     def due(self) -> float:
-        """When there is something to do here."""
+        """Return the time of the next action."""
         return min(self.beacon_due, self.rates.deadline())
 
     def announce(self, now: float) -> None:
@@ -536,13 +535,13 @@ class Peers:
         self.towers.is_announced, self.beacon_due = True, now
 
     def on_received(self, now: float, endpoint: str, node: str, size_bytes: int) -> None:
-        """Counts what has come, and leaves a peer alone that has sent too much."""
+        """Count received bytes, and pause a peer that has sent too much."""
         if self.rates.add(now, endpoint, node, size_bytes):
             self._poller.register(self._sockets[endpoint], 0)
 
     def subscribe(self, prefixes: Iterable[bytes]) -> None:
-        """Subscribes at every peer, now and later."""
-        # Once: a socket counts, and one unsubscribing would leave the others.
+        """Subscribe at every current and later peer."""
+        # Once each: a socket counts subscriptions, and one unsubscription would leave the others.
         for prefix in dict.fromkeys(prefixes):
             if prefix in self._prefixes:
                 continue
@@ -551,16 +550,16 @@ class Peers:
                 socket.subscribe(prefix)
 
     def unsubscribe(self, prefixes: Iterable[bytes]) -> None:
-        """Takes subscriptions back."""
+        """Cancel subscriptions at every peer."""
         for prefix in prefixes:
             self._prefixes.pop(prefix, None)
             for socket in self._sockets.values():
                 socket.unsubscribe(prefix)
 
     def set_receiving(self, receiving: bool) -> None:
-        """Says whether to receive from peers.
+        """Set whether to receive from peers.
 
-        Meanwhile messages wait in ZeroMQ's queues, and are dropped there when these are full.
+        Otherwise messages wait in ZeroMQ's queues, which drop messages when they are full.
         """
         self._quotas.is_paused = not receiving
         polled_for = zmq.POLLIN if receiving else 0
@@ -571,13 +570,13 @@ class Peers:
                     self._poller.register(socket, polled_for)
 
     def receive_beacons(self, now: float, polled: Container[zmq.Socket[bytes]]) -> None:
-        """Receives what towers have sent, and from peers again that were left alone."""
+        """Receive the messages of towers, and resume paused peers that are due."""
         for endpoint in self.rates.take_due(now):
             self._poller.register(self._sockets[endpoint], self._polled_for)
         for tower, frames in self.towers.receive(now, polled):
             if frames == [beacons.WELCOME]:
                 self.tower_found = True
-                self.table.announced = False  # a tower that was restarted knows no node
+                self.table.announced = False  # a restarted tower knows no nodes
                 self.beacon_due = now
                 continue
             try:
@@ -596,7 +595,7 @@ class Peers:
                 if beacon.endpoint not in self.table:
                     self.security.claims.forget(beacon.endpoint)
             except RefusedNodeError:
-                continue  # it is counted as such
+                continue  # already counted as refused
             except ProtocolError:
                 self.invalid_count += 1
 
@@ -604,7 +603,7 @@ class Peers:
         text = "%(node)s: peer %(peer)s has come, at %(endpoint)s"
         self._tell("peer_came", text, beacon.node, beacon.endpoint)
         self._new[beacon.endpoint] = None
-        # The new peer is to hear of this node at once.
+        # The new peer should receive this node's beacon at once.
         if beacon.kind in ("", beacons.UNKNOWN_KIND):
             self.beacon_due = now
         elif beacon.kind != beacons.ANSWER:
@@ -615,8 +614,8 @@ class Peers:
         beacon = beacons.decode_tower_beacon(open_frames)
         self.security.check_node(beacon.node, key)
         if beacon.node == self._own:
-            # Where somebody else has announced himself at this node's own endpoint, it would be
-            # connected to itself, and take for another's what it says.
+            # If another node has announced itself at this node's own endpoint, this node would
+            # connect to itself, and take its own messages for those of the other node.
             return beacon
         if self.security.expect(now, beacon.endpoint, key) and beacon.endpoint in self.table:
             self._refusals[beacon.endpoint] = "it has another key than before"
@@ -625,12 +624,12 @@ class Peers:
         return beacon
 
     def take_news(self) -> list[PeerNews]:
-        """What was learnt of peers since it was asked for last."""
+        """Return the news of peers since the last call."""
         news, self._news = self._news, []
         return news
 
     def connect(self, now: float, polled: Container[zmq.Socket[bytes]]) -> None:
-        """Connects to new peers, and anew to those that ZeroMQ has given up."""
+        """Connect to new peers, and reconnect to those that ZeroMQ has given up."""
         for monitor in self._monitors.values():
             if monitor in polled:
                 self._hear_of_connections(now, monitor)
@@ -638,8 +637,8 @@ class Peers:
             return
         for endpoint in [each for each, at in self._doubtful.items() if now >= at + DOUBT_S]:
             self._renew(now, endpoint)
-        # Not while ZeroMQ may have freed a connection that it remembers by its place in memory: a
-        # new one may lie there, and be the one that is ended when the old one is.
+        # Not while ZeroMQ may have freed a connection that it remembers by its memory address: a
+        # new connection may have the same address, and ZeroMQ would end it instead of the old one.
         while self._new and not self._doubtful and self.towers.is_announced:
             endpoint, _ = self._new.popitem()
             try:
@@ -650,9 +649,9 @@ class Peers:
                 self.invalid_count += 1
 
     def send_beacon(self, now: float) -> list[str]:
-        """Sends the beacon if it is due, and disconnects from silent peers.
+        """Send the beacon if it is due, and disconnect from silent peers.
 
-        Returns the nodes that are lost: they are known at no other endpoint.
+        Returns the lost nodes, which are known at no other endpoint.
         """
         if now < self.beacon_due or self._quotas.unfinished:
             return []
@@ -752,7 +751,7 @@ class Peers:
                 self.security.claims.prove(endpoint, is_proved=False)
                 self._doubtful[endpoint] = now + (REFUSED_S if endpoint in self._refusals else 0)
                 if unreached is None or not unreached.has_ended:
-                    # A node that has ended is announced for a while, too.
+                    # A node that has ended is still announced for a while.
                     unreached = _Unreached(now, now + UNREACHED_S, has_ended=True)
                     self._unreached[endpoint] = unreached
                 unreached.reached_at = inf
@@ -798,17 +797,17 @@ class Peers:
         self._disconnect(endpoint)
         try:
             self._connect(now, endpoint)
-        except zmq.ZMQError:  # no open file is left: soon again
+        except zmq.ZMQError:  # no free file descriptor: retry soon
             self._doubtful[endpoint] = now
             self.room.refuse(now, self.table.node_at(endpoint), endpoint)
             return
         self.room.refused.pop(endpoint, None)
-        if endpoint in self._refusals:  # which is said already
+        if endpoint in self._refusals:  # already logged
             return
         self.renewed[endpoint] += 1
         self.renewal_count += 1
         count = self.renewed[endpoint]
-        if count & (count - 1) == 0:  # the first time, the second, the fourth: a peer may repeat it
+        if count & (count - 1) == 0:  # the first, second, fourth time: a peer may repeat it
             _log.warning(
                 "the connection to %s at %s had ended and is made anew (%d times so far): the peer "
                 "has sent a frame above %d bytes, or none of ZeroMQ's. If the records are meant to "

@@ -1,6 +1,6 @@
-"""The tower: it introduces nodes to each other.  No record passes through it.
+"""A tower, which introduces nodes to each other.  No record passes through it.
 
-Nodes send beacons to its XSUB socket and hear those of all others from its XPUB socket, which
+Nodes send beacons to its XSUB socket and receive those of all others from its XPUB socket, which
 greets each new subscriber with a welcome message.
 """
 
@@ -36,20 +36,20 @@ from dafka_core.system.distribution import this_version
 from dafka_core.system.hosts import bracketed, is_any, is_ipv6, is_loopback, parse_endpoint, plain
 
 SILENT_S: Final = 10.0
-"""A node of which nothing came for so long is not counted any more: twice and a half of what nodes
-wait for each other unless they are told otherwise."""
+"""Time after which a silent node is no longer counted: 2.5 times the default of ``peer_expiry_ms``,
+the time that nodes wait for each other."""
 
 _log: Final = logging.getLogger("dafka.tower")
 
 
 class HeardNodes:
-    """Which nodes were heard lately.  The tower's thread notes, any thread counts."""
+    """The nodes heard recently.  The tower's thread calls ``note``, any thread calls ``count``."""
 
     def __init__(self) -> None:
-        self._heard_at = OrderedDict[str, float]()  # the one that was heard of longest ago first
+        self._heard_at = OrderedDict[str, float]()  # the longest silent node first
 
     def note(self, now: float, node: str, endpoint: str) -> None:
-        """A beacon of a node has come."""
+        """Note the beacon of a node."""
         if node not in self._heard_at:
             _log.info(
                 "node %(node)s has come, at %(endpoint)s",
@@ -61,7 +61,7 @@ class HeardNodes:
         self._drop_silent(now)
 
     def count(self) -> int:
-        """How many there are now."""
+        """Return the number of nodes heard recently."""
         since = time.monotonic() - SILENT_S
         return sum(heard_at > since for heard_at in [*self._heard_at.values()])
 
@@ -75,23 +75,23 @@ class HeardNodes:
 
 
 MAX_BEACON_BYTES: Final = 4096
-"""A beacon's largest frame is a UUID or host of 255 octets."""
+"""The largest frame of a beacon is a UUID or host of 255 bytes."""
 
 MAX_FRAMES: Final = 6
 """Frames of the longest message to a tower: a beacon with kind and receiver."""
 
 MAX_SUBSCRIBED_BYTES: Final = 64 << 10
-"""Quota of one connection: a node subscribes to some ten prefixes, most of its own address."""
+"""Quota of one connection: a node subscribes to some ten prefixes, most with its own address."""
 
 JOIN_INTERVAL_MS: Final = 1_000
-"""How often a tower tells of itself and of those that it joins."""
+"""Interval at which a tower announces itself and the towers that it joins."""
 
 
 class Tower(Node):
-    """A tower in a thread of its own, from construction until ``close``.
+    """A tower in its own thread, from construction until ``close``.
 
     Args:
-        announce: whether the towers that it joins know it at once, or after ``announce``.
+        announce: whether towers that it joins know it at once, or only after ``announce``.
         options: see ``TowerOptions``.
 
     Raises:
@@ -125,33 +125,33 @@ class Tower(Node):
 
     @property
     def invalid_count(self) -> int:
-        """How many invalid beacons have come; they were dropped."""
+        """Return the number of invalid beacons, which were dropped."""
         return self._relay.invalid_count
 
     @property
     def beacon_count(self) -> int:
-        """How many beacons it has passed on."""
+        """Return the number of forwarded beacons."""
         return self._relay.beacon_count
 
     @property
     def heard(self) -> HeardNodes:
-        """The nodes whose beacons come."""
+        """Return the nodes that send beacons."""
         return self._relay.heard
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended it, if it was an error."""
+        """Return the error that ended the tower, if any."""
         return self._relay.failure
 
     def announce(self) -> None:
-        """Have the towers that it joins know this one from now on."""
+        """Announce this tower to the towers that it joins, from now on."""
         self._relay.is_announced = True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the tower has stopped; True if it has.
+        """Wait until the tower has stopped; return True if it has.
 
         Raises:
-            NodeFailedError: it ended with an error.
+            NodeFailedError: an error has ended it.
         """
         ended = self._thread.join(timeout_s)
         failure = self._relay.failure
@@ -160,7 +160,7 @@ class Tower(Node):
         return ended
 
     def close(self) -> None:
-        """Stops the tower; may be called twice.  Connections between nodes stay."""
+        """Stop the tower; may be called twice.  Connections between nodes stay."""
         was_open, self._is_open = self._is_open, False
         self._end_thread()
         if was_open:
@@ -175,7 +175,7 @@ class Tower(Node):
 
 
 class _Relay:
-    """The tower's sockets and loop; its thread keeps them alive, and not the tower."""
+    """The sockets and loop of a tower; its thread keeps them alive, but not the tower."""
 
     def __init__(self, config: TowerOptions) -> None:
         self.host = ""
@@ -190,10 +190,10 @@ class _Relay:
         )
         self._told_at = 0.0
         self._joined: list[tuple[zmq.Socket[bytes], list[bytes]]] = []
-        """Where to tell of which tower."""
+        """Sockets, and the announcements of towers to send on them."""
         self._context = zmq.Context()
         self.xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
-        # Subscriptions of nodes are not passed on: each would go to all nodes.
+        # Subscriptions of nodes are not forwarded: each would go to all nodes.
         for first in (beacons.BEACON_WITH_KIND, beacons.BEACON, beacons.TOWER):
             self.xsub.send(b"\1" + first)
         self.xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
@@ -220,7 +220,7 @@ class _Relay:
         self._context.destroy(linger=0)
 
     def join(self, towers: Sequence[TowerAddress], own: beacons.TowerPorts) -> None:
-        """Has other towers told of this one, and this one's nodes of them."""
+        """Announce this tower to other towers, and those to this tower's nodes."""
         told = beacons.encode_tower_address(own)
         for tower in towers:
             pub = new_socket(self._context, zmq.PUB, MAX_BEACON_BYTES)
@@ -248,7 +248,7 @@ class _Relay:
                     self._receive_subscriptions()
                 if self.xsub in ready:
                     self._pass_beacons()
-        except BaseException as error:  # noqa: BLE001 -- ``wait`` tells of every error
+        except BaseException as error:  # noqa: BLE001 -- ``wait`` reports every error
             self.failure = error
         finally:
             self.destroy()
@@ -259,7 +259,7 @@ class _Relay:
             if self.security.owner(frame) is None:
                 continue
             action, prefix = frame.bytes[:1], frame.bytes[1:]
-            # Others match no message of a tower's, and would only take memory.
+            # Others match no message of a tower, and would only take memory.
             if action in (b"\x00", b"\x01") and beacons.is_tower_subscription(prefix):
                 self.xpub.set(zmq.SUBSCRIBE if action == b"\x01" else zmq.UNSUBSCRIBE, prefix)
             else:
@@ -297,19 +297,19 @@ class _Relay:
                 socket.send_multipart(frames)
 
     def _seen_host(self, frame: zmq.Frame) -> str:
-        """What to announce for a node that named no host: where its beacon came from."""
+        """Return the host to announce for a node that named none: the source of its beacon."""
         try:
             seen = str(frame.get("Peer-Address"))
         except zmq.ZMQError:
             seen = ""
-        # A node on this machine came over loopback; others reach it where they reach the tower.
+        # A node on this machine uses loopback; others reach it at the tower's host.
         return self.host if not seen or is_loopback(seen) else plain(seen)
 
 
 def _bind(socket: zmq.Socket[bytes], option: str, config: TowerOptions) -> tuple[str, int]:
     address = str(getattr(config, option))
     try:
-        where = parse_endpoint(re.sub(r":\*$", ":0", address))  # as ZeroMQ writes any port
+        where = parse_endpoint(re.sub(r":\*$", ":0", address))  # ZeroMQ's notation for any port
     except ValueError:
         why = "must be tcp://HOST:PORT, as tcp://127.0.0.1:5556"
         raise ConfigError(option, address, why) from None
@@ -323,10 +323,10 @@ def _bind(socket: zmq.Socket[bytes], option: str, config: TowerOptions) -> tuple
 
 
 def _reachable(bound_host: str, config: TowerOptions) -> str:
-    """The host at which others reach a tower.
+    """Return the host at which others reach a tower.
 
     Raises:
-        ConfigError: it would join towers of other machines, whose nodes cannot reach it.
+        ConfigError: it would join towers of other machines, and their nodes cannot reach it.
     """
     is_everywhere = is_any(bound_host)
     if not config.join:
