@@ -71,7 +71,7 @@ def check_min_stores(
         missing: known stores that have not.
 
     Raises:
-        ConfigError: there are too few; it names those that are missing.
+        ConfigError: too few stores have answered; it names those that are missing.
     """
     if least is None or (there >= least and not (least == EVERY_STORE and missing)):
         return

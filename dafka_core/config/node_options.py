@@ -44,7 +44,7 @@ count messages: this times the high-water mark is how much waits for a peer that
 
 @dataclass(eq=False)
 class StoreLimitError(PartitionError):
-    """Records that a store does not take by a limit of its own; ``owner`` is whose they are."""
+    """Records that a store refuses by a limit of its own; ``owner`` owns their partition."""
 
     sentence = (
         "the store takes no records of it, by its option {option} = {limit} (owner {owner}): have "
@@ -57,7 +57,7 @@ class StoreLimitError(PartitionError):
 
 @dataclass(frozen=True)
 class PeerLimitOptions(Options):
-    """What a node takes of each peer."""
+    """Limits on the bytes that a node receives from each peer."""
 
     max_peer_rate_bytes: int = option(
         0,
@@ -70,7 +70,7 @@ class PeerLimitOptions(Options):
 
 @dataclass(frozen=True)
 class StoreLimitOptions(Options):
-    """What a store keeps at most.  Of each, 0 means without a limit."""
+    """Limits on what a store keeps: partitions, topics and bytes; 0, where valid: no limit."""
 
     max_partitions: int = option(
         1_000_000,
@@ -119,7 +119,7 @@ INSECURE_ENVIRONMENT: Final = "DAFKA_INSECURE"
 
 
 class KeyFiles(NamedTuple):
-    """Where a node's own secret key is, and the keys that it trusts; both empty for none."""
+    """The file of a node's secret key and the directory of its trusted keys, or both empty."""
 
     secret_key_file: str = ""
     allowed_keys: str = ""
@@ -129,7 +129,7 @@ NO_KEYS: Final = KeyFiles()
 
 
 def keys_in(options: Mapping[str, Any]) -> KeyFiles:
-    """Those among options that may not have been checked yet."""
+    """Return the key files among options that may not have been checked yet."""
     return KeyFiles(*(str(options.get(name) or "") for name in KeyFiles._fields))
 
 
@@ -141,7 +141,7 @@ def keys_of_environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SecurityOptions(Options):
-    """What every node takes that binds or connects."""
+    """Options of every node that binds or connects."""
 
     secret_key_file: str = option(
         "",
@@ -178,10 +178,10 @@ class SecurityOptions(Options):
 
     @property
     def may_be_open(self) -> bool:
-        """Whether ports without keys may be other machines' to reach.
+        """Return True if ports without keys may be reachable from other machines.
 
         Raises:
-            ConfigError: the environment says neither.
+            ConfigError: the environment variable is neither true nor false.
         """
         said = os.environ.get(INSECURE_ENVIRONMENT) or "false"
         try:
@@ -214,14 +214,14 @@ FAIL: Final = "fail"
 SKIP: Final = "skip"
 WAIT: Final = "wait"
 ON_DATA_LOSS: Final = (FAIL, SKIP, WAIT)
-"""For ``on_data_loss``: what a consumer does about records that nobody has."""
+"""For ``on_data_loss``: a consumer's reaction to missing records that no node has."""
 
 IGNORE: Final = "ignore"
 """For ``resume_missing`` and ``resume_deleted``: to begin all the same."""
 
 TOWERS: Final = "HOST[:SUB_PORT:PUB_PORT]"
 PORTS: Final = "0|PORT|FIRST-LAST"
-"""How users write towers, and ports."""
+"""Syntax of towers, and of ports, for users."""
 
 _TOWER = re.compile(rf"(?a)(?P<host>{HOST})(?::(?P<sub>\d{{1,5}}):(?P<pub>\d{{1,5}}))?")
 _PORT = re.compile(r"(?a)\d{1,5}")
@@ -241,12 +241,12 @@ class TowerAddress:
 
     @property
     def sub_endpoint(self) -> str:
-        """Where beacons are sent to."""
+        """Return the endpoint that nodes send beacons to."""
         return f"tcp://{self.host}:{self.sub_port}"
 
     @property
     def pub_endpoint(self) -> str:
-        """Where beacons are heard."""
+        """Return the endpoint that nodes receive beacons from."""
         return f"tcp://{self.host}:{self.pub_port}"
 
 
@@ -345,7 +345,7 @@ def parse_ports(value: Any) -> str:
 
 @dataclass(frozen=True)
 class NodeOptions(PeerLimitOptions, SecurityOptions):
-    """What every node takes."""
+    """Options of every node."""
 
     tower: tuple[TowerAddress, ...] = option(
         (),
@@ -429,7 +429,7 @@ class NodeOptions(PeerLimitOptions, SecurityOptions):
 
 @dataclass(frozen=True)
 class ProducerOptions(NodeOptions):
-    """What a producer takes."""
+    """Options of a producer."""
 
     acks: int = option(
         1, "stores that must have a record on disk before it counts as acknowledged", minimum=1
@@ -478,7 +478,7 @@ class ProducerOptions(NodeOptions):
 
 @dataclass(frozen=True)
 class ConsumerOptions(NodeOptions):
-    """What a consumer takes."""
+    """Options of a consumer."""
 
     envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
     max_queued_records: int = option(
@@ -504,7 +504,7 @@ class ConsumerOptions(NodeOptions):
 
 @dataclass(frozen=True)
 class ReaderOptions(NodeOptions):
-    """What a reader takes."""
+    """Options of a reader."""
 
     max_queued_bytes: int = option(
         64 << 20, "bytes of a range waiting for the application", unit="bytes", minimum=1
@@ -513,7 +513,7 @@ class ReaderOptions(NodeOptions):
 
 @dataclass(frozen=True)
 class StoreOptions(StoreLimitOptions, NodeOptions):
-    """What a store takes."""
+    """Options of a store."""
 
     sync_interval_ms: int = option(
         10_000, "how often other stores are asked what they have", unit="ms", minimum=50
@@ -576,7 +576,7 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
 
 @dataclass(frozen=True)
 class TowerOptions(SecurityOptions):
-    """What a tower takes."""
+    """Options of a tower."""
 
     sub_address: str = option(
         "tcp://127.0.0.1:5556", "where nodes send their beacons; port 0 lets the system choose"

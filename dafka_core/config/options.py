@@ -70,7 +70,7 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Base of every set of options: a frozen dataclass whose fields are made by ``option``."""
+    """Base of every set of options: a frozen dataclass with fields made by ``option``."""
 
     RENAME: ClassVar[Callable[[str], str]] = staticmethod(lambda name: name)
     """Converts a field's name to the users' name (Spark writes ``fetchTimeoutMs``)."""
@@ -114,7 +114,7 @@ class Options:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Return the sentence for an unknown option: the nearest known one, or all of them."""
+    """Return the sentence for an unknown option: the nearest known one, or a list of all."""
     names = sorted(known)
     if near := nearest_name(name, names):
         return f"there is no such option; did you mean {near!r}?"

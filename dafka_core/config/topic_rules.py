@@ -5,8 +5,8 @@ A rule is ``PATTERN=LIMITS``: a shell pattern of topics' names, and an age, a si
     flights*=7d,10GiB       a week, unless that is more than 10 GiB
     audit=forever           unlimited
 
-The first rule whose pattern matches a topic applies; a topic without a rule is kept for ever.
-Internal topics match only a rule with their full name.
+The first rule with a matching pattern applies; a topic without a rule is kept for ever.  Internal
+topics match only a rule with their full name.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _shown(number: float, units: Mapping[str, int]) -> str:
 # Compression rules: the codec of the cold blocks of topics, by pattern.
 #
 # A rule is ``PATTERN=CODEC``: a shell pattern of topics' names, and ``zstd``, ``lz4`` or ``none``.
-# The first rule whose pattern matches a topic applies; a topic without a rule is not compressed.
+# The first rule with a matching pattern applies; a topic without a rule is not compressed.
 
 
 NONE: Final = "none"

@@ -1,1 +1,1 @@
-"""What Dafka is about: records and their values, names, times, epochs, and log entries."""
+"""The data model: records and their values, names, times, epochs, and log entries."""

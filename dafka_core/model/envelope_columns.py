@@ -52,7 +52,7 @@ class Heads(NamedTuple):
         starts: the position in the buffer where each part begins, and where the last one ends.
         header_counts: of each record that is in an envelope.
         names: the indices of headers' names, each before its value's.
-        are_null: true for headers whose value is null.
+        are_null: true for headers with the value null.
     """
 
     rows: Longs
@@ -163,7 +163,7 @@ class Runs:
         ends = counts.cumsum()
         self.firsts: Longs = ends - counts
         self.total = int(ends[-1]) if len(ends) else 0
-        # Mostly all rows have the same count; then the methods take half as long.
+        # Usually all rows have the same count, which halves the time of the methods.
         self._each = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
 
     def spread(self, of_rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -197,9 +197,9 @@ class _Lengths:
         runs: the lengths of each record.
         headers: the lengths of each record's headers.
         names: the lengths of headers' names; their values' come next.
-        are_null: true for headers whose value is null.
+        are_null: true for headers with the value null.
         starts: the position in the buffer where each part begins.
-        fit: true for records with valid lengths, whose parts end where the record ends.
+        fit: true for records with valid lengths, and with parts that end where the record ends.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class _Lengths:
 
 
 def _decoded(packed: Octets, ends: Longs) -> tuple[Longs, Flags]:
-    """Decode varints whose last bytes are at ``ends``; return numbers and their validity."""
+    """Decode varints with their last bytes at ``ends``; return numbers and their validity."""
     firsts = np.concatenate(([0], ends[:-1] + 1))
     widths = ends - firsts + 1
     at = np.arange(len(packed)) - np.repeat(firsts, widths)
@@ -302,8 +302,7 @@ def opened_columns(
     """Open envelopes into columns by name; return None if all records are bare values.
 
     ``KEY`` and ``VALUE`` are binary, ``HEADERS`` has ``HEADERS_TYPE``; each is null for records
-    without
-    one.
+    without one.
     """
     rows = values.starting_with(MAGIC)
     if not len(rows):

@@ -18,8 +18,7 @@ class Counted(NamedTuple):
 
     Attributes:
         counts: durations above one bound and at most the next, in the order of ``BOUNDS_S``; the
-            last
-            count is of those beyond the last bound.
+            last count is of those beyond the last bound.
         sum_s: the sum of all durations.
     """
 
@@ -43,6 +42,6 @@ class Durations:
 
     @property
     def counted(self) -> Counted:
-        """Return the counts so far."""
+        """Return the current counts, and the sum of the durations."""
         with self._lock:
             return Counted(tuple(self._counts), self._sum_s)

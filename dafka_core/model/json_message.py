@@ -24,10 +24,10 @@ def pack(members: dict[str, Any], version: int = VERSION) -> bytes:
 
 
 class JsonMessage(msgspec.Struct, frozen=True):
-    """A JSON object whose members are the version, ``v``, and the class's fields.
+    """A JSON object with the version, ``v``, and the class's fields as members.
 
     Python's ``json`` encodes and decodes the text, msgspec validates it: msgspec's own codec
-    refuses lone surrogates, which stand for bytes of a name that are not UTF-8.
+    refuses lone surrogates, which represent bytes of a name that are not UTF-8.
     """
 
     what: ClassVar[str] = "answer"
@@ -83,7 +83,7 @@ def _refused(found: dict[str, Any], known: Collection[str], text: str) -> Invali
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Return a sentence that suggests the nearest known name, or lists all of them."""
+    """Return a sentence that suggests the nearest known name, or lists the known names."""
     near = nearest_name(name, known)
     return f"did you mean {near!r}?" if near else f"must be one of {', '.join(known)}"
 

@@ -19,8 +19,7 @@ The outcome of an entry (``Log.write``) is None for success, or else:
                             same transaction
     ``Stage``               ``OffsetConflictError``: it begins neither at its partition's end nor at
                             the end of its attempt's staged records; ``FencedError``: another
-                                attempt
-                            has staged there, or this one's records are deleted;
+                            attempt has staged there, or this attempt's records are deleted;
                             ``TransactionExistsError``: the last transaction's version is as high
     ``Commit``              the first of these that applies to a transaction other than the one its
                             attempt has staged; a repeated commit succeeds
@@ -108,7 +107,7 @@ class Commit(NamedTuple):
 
 
 class Discard(NamedTuple):
-    """Discard an attempt's staged records; an empty one stands for another store's."""
+    """Discard an attempt's staged records; an empty attempt means those from another store."""
 
     tp: TopicPartition
     attempt: str
@@ -160,7 +159,7 @@ class GoOn(NamedTuple):
 
 
 class SetTransaction(NamedTuple):
-    """Set the last transaction of a partition whose records are visible already."""
+    """Set the last transaction of a partition, with records that are visible already."""
 
     tp: TopicPartition
     transaction: Transaction
@@ -184,7 +183,7 @@ def attempt_octets(attempt: str) -> bytes:
     """Encode an attempt for the log.
 
     Raises:
-        ValueError: it is not 32 upper-case hex digits, or all of them are zero.
+        ValueError: it is not 32 upper-case hex digits, or it has only zeros.
     """
     try:
         octets = bytes.fromhex(attempt)

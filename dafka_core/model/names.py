@@ -13,7 +13,7 @@ from typing import Final
 
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that change a screen or a line instead of being visible: control and format
-characters, line separators, and surrogates, which stand for bytes that are not UTF-8."""
+characters, line separators, and surrogates, which represent bytes that are not UTF-8."""
 
 JOINERS: Final = "\u200c\u200d"
 """Format characters that scripts and emojis are composed with."""
@@ -61,7 +61,7 @@ def unescape(text: str) -> str:
     """Parse a printable form, the inverse of ``escape``; any byte may be escaped.
 
     Raises:
-        ValueError: it has surrogates that stand for no byte.
+        ValueError: it has surrogates that represent no byte.
     """
     if "\\x" not in text:
         return text

@@ -130,7 +130,7 @@ def _column(numbers: Sequence[int] | np.ndarray, kind: str = _SIGNED) -> bytes:
 
 
 class _Reader:
-    """Reads bytes from the first one on; each method raises ValueError if there are too few."""
+    """A reader of packed bytes; each method raises ValueError if too few bytes remain."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed

@@ -104,8 +104,8 @@ class TransactionState(NamedTuple):
     """Progress of a partition's transactions at one store.
 
     Records from ``end`` to ``staged_end`` are staged by ``attempt``: on disk and invisible.  If the
-    two ends are equal, ``attempt`` is the one committed last.  It is empty if there was none, or if
-    the staged records were copied from another store.  ``transaction`` was committed last.
+    two ends are equal, ``attempt`` is the one committed last.  It is empty before the first commit,
+    or if the staged records were copied from another store.  ``transaction`` was committed last.
     """
 
     end: int
@@ -118,8 +118,7 @@ class StagedPartition(NamedTuple):
     """Staged records of one partition: ``start`` up to ``end`` (exclusive), invisible to readers.
 
     ``attempt`` is empty if they were copied from another store.  ``size_bytes`` is the size of
-    their
-    blocks, ``last_time_us`` the last timestamp, in microseconds since the epoch UTC.
+    their blocks, ``last_time_us`` the last timestamp, in microseconds since the epoch UTC.
     """
 
     topic: str
@@ -172,8 +171,7 @@ class Neighbour(NamedTuple):
     Attributes:
         node: its address.
         kind: ``store``, ``producer``, ``consumer`` or ``reader``; empty for nodes that implement
-            RFC 46
-            alone.
+            RFC 46 alone.
         endpoint: as announced by towers; empty if no tower announces it.
         connected: true if it has connected to this node.
         topics: topics that it subscribes to; the first ones if they are many.
@@ -190,8 +188,7 @@ class PartitionLives(NamedTuple):
     """A store's knowledge of a partition's producers.
 
     ``history`` covers records up to ``end`` (exclusive).  ``promised`` is the newest life for which
-    the
-    store acknowledges no older producer's records.  ``transaction`` was committed last.
+    the store acknowledges no older producer's records.  ``transaction`` was committed last.
     """
 
     end: int

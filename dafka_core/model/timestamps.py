@@ -1,13 +1,13 @@
-"""When records were published: each has one timestamp, wherever and whenever it is read.
+"""Timestamps of records: each record has one, which is the same for all readers at all times.
 
-In Kafka's words it is the *create time* of records that our producers publish: a producer stamps
-them once, and the stamps travel with the records.  Of records that come without one, from C
-producers and from clients that write at a store, it is the *append time*: the first store of ours
-that takes them stamps them.
+In Kafka's terms it is the *create time* of records that our producers publish: a producer stamps
+them once, and the stamps travel with the records.  Records without a stamp, from C producers and
+from clients that write at a store, have the *append time*: the first store of ours that receives
+them stamps them.
 
-Every store keeps the stamps in the order of the offsets: a record whose stamp is less than that of
-the one before it has that one's.  All stores have the same records before it, so all come to the
-same.
+Every store keeps the stamps in the order of the offsets: a record with an earlier stamp than the
+previous record's gets the previous record's stamp.  All stores have the same previous records, so
+their results agree.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Longs
 
 MAX_AHEAD_US: Final = 60_000_000
-"""How far a stamp may be ahead of the clock of a store that takes it.  No later stamp of the
-partition can be below it, so one clock that is wrong would be believed for as long as it is ahead.
+"""Limit by which a stamp may be ahead of the clock of a store that receives it.  No later stamp of
+the partition can be below it, so a wrong clock would take effect for as long as it is ahead.
 Clocks that are set by a network differ by much less than this minute."""
 
 ANY_US: Final = 2**63 - 1
 """No timestamp is later."""
 
 STEP_LASTS_US: Final = 60_000_000
-"""How long a larger step of this machine's clock must have lasted to be believed."""
+"""Time that a larger step of this machine's clock must last before it is accepted."""
 
 MAX_SAID: Final = 10_000
-"""Partitions of which a store says that their stamps are too far ahead; then it is quiet."""
+"""Partitions for which a store logs, at most, that their stamps are too far ahead."""
 
 _log: Final = logging.getLogger("dafka")
 
@@ -43,8 +43,8 @@ _log: Final = logging.getLogger("dafka")
 class WallClock:
     """This machine's clock in microseconds since the epoch UTC, without jumps to and fro.
 
-    One that jumps by more than ``MAX_AHEAD_US``, and soon back again, would leave its mark on every
-    partition.  So until a jump has lasted ``STEP_LASTS_US``, time goes on as before it.
+    A clock that jumps by more than ``MAX_AHEAD_US``, and soon back again, would distort stamps in
+    every partition.  So until a jump has lasted ``STEP_LASTS_US``, time continues as before it.
     """
 
     def __init__(
@@ -97,20 +97,20 @@ def shown_time(time_us: int) -> str:
     """A time in a sentence, to the second."""
     try:
         when = datetime.fromtimestamp(time_us // 1_000_000, UTC)
-    except (OverflowError, OSError, ValueError):  # its clock is nobody's
+    except (OverflowError, OSError, ValueError):  # outside the range of datetime
         return "at a time that cannot be"
     return f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def stamped_once(count: int, time_us: int) -> Longs:
-    """The times of so many records that have one timestamp."""
+    """Return the times of ``count`` records with one timestamp."""
     return np.array([[count, time_us]], np.int64)
 
 
 def taken_times(times: Longs | None, count: int, now_us: int, latest_us: int) -> Longs:
-    """The times of records that a client writes at a store, for it and for all other stores.
+    """Return the times of records that a client writes at a store, for it and for all other stores.
 
-    Those without one, or with one below 0 or after ``latest_us``, have the store's.
+    Records without a time, or with one below 0 or after ``latest_us``, get the store's time.
     """
     if times is None:
         return stamped_once(count, now_us)

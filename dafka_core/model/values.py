@@ -150,7 +150,7 @@ class Values(Sequence[bytes]):
 
     @property
     def largest_bytes(self) -> int:
-        """Return the length of the longest value; 0 if there are no values."""
+        """Return the length of the longest value; 0 without values."""
         if self._ends is None:
             return max(map(len, self.to_list()), default=0)
         return int(np.diff(self._ends).max(initial=0))
@@ -167,7 +167,7 @@ class Values(Sequence[bytes]):
             ends = np.zeros(len(values) + 1, np.int64)
             np.fromiter(map(len, values), np.int64, len(values)).cumsum(out=ends[1:])
             data = b"".join(values)
-            if len(data) != int(ends[-1]):  # another buffer type, whose len() counts elements
+            if len(data) != int(ends[-1]):  # another buffer type, where len() counts elements
                 raise TypeError("values must be bytes")
             self._buffer, self._ends = memoryview(data), ends
         return self._ends

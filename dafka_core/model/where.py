@@ -10,10 +10,10 @@
                 | column IS [ NOT ] NULL
 
 Columns are ``key`` and ``value`` (binary), ``topic`` and ``partition`` (text, escaped as Spark's
-columns), ``offset`` and ``timestamp``.  A text is in single quotes, ``''`` in it is one of them;
-beside binary it stands for its UTF-8.  ``X'00ff'`` is binary, and a timestamp is a text with a
-zone.  As in SQL what is compared with null is neither true nor false.  Stores read such texts from
-the network, so that all is bounded; Arrow evaluates them, for all records of a batch at once.
+columns), ``offset`` and ``timestamp``.  A text is in single quotes, and ``''`` in it means one
+quote; compared with binary it means its UTF-8 bytes.  ``X'00ff'`` is binary, and a timestamp is a
+text with a zone.  As in SQL, a comparison with null is neither true nor false.  Stores read such
+texts from the network, so every size is bounded; Arrow evaluates them for whole batches.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TYPES: Final[dict[str, pa.DataType]] = {
 
 MAX_CHARACTERS: Final = 4_096
 MAX_COMPARISONS: Final = 64
-"""Each looks at every record."""
+"""Each is evaluated for every record."""
 MAX_DEPTH: Final = 32
 MAX_WILDCARDS: Final = 32
 """In the texts of all LIKE, besides % at the ends: a text of thousands takes RE2 two seconds for a
@@ -80,7 +80,7 @@ _TOKEN: Final = re.compile(
 )
 
 _CHARACTER: Final = r"(?:[\x00-\x7f]|[\xc0-\xff][\x80-\xbf]*|[\x80-\xbf])"
-"""Any one of UTF-8, where what is looked at are octets; or an octet that is of none."""
+"""A regular expression for a UTF-8 character in binary data, or for a byte outside of any."""
 
 Column = Callable[[str], pa.Array]
 """Gives the column of a name, of one batch; of the type in ``TYPES``."""
@@ -110,12 +110,12 @@ class Comparison(NamedTuple):
 def _like(array: pa.Array, pattern: str) -> pa.BooleanArray:
     inner = pattern[1:-1]
     if "_" in pattern and array.type == pa.binary():
-        # Arrow takes it for one octet.
+        # Arrow matches ``_`` with one byte.
         wild = {"%": ".*", "_": _CHARACTER}
         regex = "".join(wild.get(each) or _quoted(each) for each in pattern)
         return pc.match_substring_regex(array, f"(?s)^{regex}$")
     if inner and pattern[0] + pattern[-1] == "%%" and {"%", "_"}.isdisjoint(inner):
-        # Arrow would look octet by octet; RE2 takes half as long, and much less where few fit.
+        # Arrow would compare byte by byte; RE2 takes half the time, much less if few match.
         return pc.match_substring_regex(array, "".join(map(_quoted, inner)))
     return pc.match_like(array, pattern)
 
@@ -128,7 +128,7 @@ def _quoted(character: str) -> str:
 
 @dataclass(frozen=True)
 class Negated:
-    """What does not fit the condition in it."""
+    """The negation of a condition."""
 
     part: Condition
 
@@ -165,8 +165,8 @@ class Where:
 
     Attributes:
         text: as it was written.
-        condition: what it says.
-        columns: those that it is about.
+        condition: the parsed text.
+        columns: those that the condition uses.
     """
 
     text: str
@@ -175,10 +175,10 @@ class Where:
 
     @classmethod
     def parse(cls, text: str) -> Where:
-        """What a text says.
+        """Parse a condition.
 
         Raises:
-            ValueError: with a sentence that says what is wrong with it.
+            ValueError: the text is invalid; the error's sentence explains why.
         """
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"must have at most {MAX_CHARACTERS} characters, it has {len(text)}")
@@ -188,7 +188,7 @@ class Where:
 
     @property
     def needed(self) -> list[Comparison]:
-        """Comparisons that each record that fits has to meet, all of them."""
+        """Return comparisons that every matching record meets."""
         condition = self.condition
         parts = condition.parts if isinstance(condition, Joined) else (condition,)
         if isinstance(condition, Joined) and condition.operator == OR:
@@ -390,12 +390,12 @@ def _octets(token: _Token) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class KeptRecords:
-    """What is kept of the records from ``offset`` up to ``end``, all of which were looked at.
+    """The matching records of the range from ``offset`` to ``end``, which was searched completely.
 
     Attributes:
         tp: the partition.
         offset, end: the range (exclusive).
-        offsets: those of the records that were kept, ascending.
+        offsets: those of the matching records, ascending.
         values: their contents.
         times: their timestamps, as those of ``RecordBatch``.
     """
@@ -419,7 +419,7 @@ class KeptRecords:
 
     @property
     def count(self) -> int:
-        """How many records were kept."""
+        """Return the number of matching records."""
         return len(self.offsets)
 
     def offset_of(self, row: int) -> int:
@@ -431,7 +431,7 @@ Records = RecordBatch | KeptRecords
 
 
 def kept(batch: RecordBatch, where: Where, *, opens: bool) -> KeptRecords:
-    """The records of a batch that fit; ``opens`` says whether keys and values are in envelopes."""
+    """Return the matching records of a batch; ``opens`` if keys and values are in envelopes."""
     return kept_by(batch, where.condition.mask(_Columns(batch, opens=opens).column))
 
 
@@ -446,7 +446,7 @@ def kept_by(batch: RecordBatch, mask: pa.BooleanArray) -> KeptRecords:
 
 
 def concat_kept(parts: Sequence[KeptRecords]) -> KeptRecords:
-    """What is kept of neighbouring ranges, as one."""
+    """Return the matching records of neighbouring ranges as those of one range."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first

@@ -76,14 +76,13 @@ class _Request:
 
 
 class AppendQueue(ProcessBound):
-    """Passes writers' log entries to the store's loop, and completes their futures on disk.
+    """A queue of writers' log entries for the store's loop, with futures that complete on disk.
 
     Thread-safe; ``on_written`` and ``fail`` are for the store.  The caller has validated the
-    entries:
-    an attempt that is not 32 upper-case hexadecimal digits would be an error of the log, which ends
-    the store.  Every future also fails with StoreError, NodeFailedError or ClosedError when the
-    store has ended, and with InvalidRequestError for a record above the limit of this store, or of
-    another one, which would never receive it.
+    entries: an attempt that is not 32 upper-case hexadecimal digits would be an error of the log,
+    which ends the store.  Every future also fails with StoreError, NodeFailedError or ClosedError
+    when the store has ended, and with InvalidRequestError for a record above the limit of this
+    store, or of another store, which would never receive it.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class AppendQueue(ProcessBound):
         self._changed = threading.Condition()
         # Ordered, unlike a set: the simulation must be repeatable.
         self._futures: dict[Future[Any], None] = {}
-        self._at_role: list[_Request] = []  # requests whose entries the role has accepted
+        self._at_role: list[_Request] = []  # requests with entries that the role has accepted
         self._size_bytes = 0
         self._failure: BaseException | None = None
 
@@ -109,7 +108,7 @@ class AppendQueue(ProcessBound):
         is written then.  Records without times have the time of their arrival.
 
         Raises:
-            ValueError: a note or its name is too large, or there are too many.
+            ValueError: a note or its name is too large, or the notes are too many.
         """
         return self.put_all([(batch, notes or {})])[0]
 
@@ -123,8 +122,7 @@ class AppendQueue(ProcessBound):
         Blocks while the queue is full.  The future returns the end of the staged records when the
         batch is on disk, synced; it fails with FencedError if another attempt has taken over, with
         OffsetConflictError if the batch begins elsewhere, and with TransactionExistsError if
-        transaction
-        ``version`` is committed already.
+        transaction ``version`` is committed already.
         """
         return self._submit(Stage(batch, attempt, version))
 
@@ -151,8 +149,7 @@ class AppendQueue(ProcessBound):
 
         Returns its end, which is less after ``timeout_s`` seconds.  If the partition has the
         records of
-        ``transaction``, its last transaction is that one or a newer one then, also if the records
-        came from
+        ``transaction``, its last transaction is then at least as new, even if the records came from
         a C node, which knows no transactions.
 
         Raises:

@@ -64,7 +64,7 @@ class RecordQueue:
     def size(self) -> tuple[int, int]:
         """Return the number of queued records, and the bytes of their values.
 
-        Without the batch whose records are being taken one by one.
+        The batch that is being taken record by record does not count.
         """
         return self._added[0] - self._left[0], self._added[1] - self._left[1]
 
@@ -263,10 +263,10 @@ class Consumer(Node):
         """Subscribe to a topic.
 
         Raises:
-            ConfigError: the topic is invalid, or there are too many.
+            ConfigError: the topic is invalid, or the topics are too many.
             NotAllowedError: the key may not consume it.
         """
-        # A CONSUMER-HELLO names all of them in one message.
+        # A CONSUMER-HELLO names all topics in one message.
         check_argument("topic", topic, lambda new: check_topics((*self._role.topics, new)))
         self._mesh.security.check_consume(topic)
 
@@ -324,11 +324,10 @@ class Consumer(Node):
             ClosedError: the consumer is closed.
             RecordTooLargeError: the next record is above ``max_record_bytes``.
             HistoryChangedError: another history has replaced delivered records; the next ones are
-                its
-                records, from the first difference on.
+                its records, from the first difference on.
             DataLossError: no node has a partition's next records (``on_data_loss``).
         """
-        # Most records are there: waiting has a cost.
+        # Most records are queued already, and waiting has a cost.
         record = self._queue.next_record()
         return record or self._mesh.wait_until(self._queue.next_record, timeout_s)
 

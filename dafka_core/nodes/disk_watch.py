@@ -60,22 +60,22 @@ class Disk(NamedTuple):
 
 
 class DiskWatch:
-    """Counts in the log writer's thread; other threads read.
+    """Counters of the log's writes, which the log writer's thread updates and other threads read.
 
     Args:
         directory: the log's.
 
     Attributes:
-        appends: how long groups took from the log writer to the disk, synced.
-        records, bytes: that were appended or staged: records, and their contents.
+        appends: durations of groups from the log writer to the disk, synced.
+        records, bytes: appended or staged records, and the bytes of their contents.
         topics: the same by topic, as two-element lists.
         fences: how often records were set aside, since another history of their partition had won.
         promises: how often the store promised to acknowledge nothing more to earlier producers.
-        refused: entries of which nothing was done, by the name of the error.
+        refused: refused entries, by the name of the error.
         slow_count: groups that took longer than ``SLOW_S``.
-        slow_at: when the last of them ended (monotonic); None without any.
-        begun_at: since when a group is on its way (monotonic); None while there is none.
-        failure: what ended the writing.
+        slow_at: end of the last of them (monotonic); None without any.
+        begun_at: start of the group that is being written (monotonic); None without any.
+        failure: error that ended the writing.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -42,7 +42,7 @@ from dafka_core.system.closing import ProcessBound
 
 # Merging a log's small blocks beside its store, while the disk is idle.
 #
-# The same thread compresses cold blocks, makes links, and discards records staged too long ago.
+# This thread also compresses cold blocks, makes links, and discards records staged too long ago.
 
 
 QUIET_S: Final = 0.25
@@ -162,7 +162,7 @@ FILE_BYTES: Final = 64 << 20
 
 @dataclass(slots=True)
 class ArchivedCounts:
-    """Archived records since the start of the store, and partitions whose archiving failed."""
+    """Counts of records archived since the store's start, and of partitions with failures."""
 
     files: int = 0
     records: int = 0

@@ -68,8 +68,7 @@ class Store(Node):
     Args:
         directory: created if missing; only one store at a time may have it open.
         announce: announce the store at once. With False ``announce`` does so later, so that a
-            failure
-            in between, as of its gateway, leaves no missing store behind.
+            failure in between, as of its gateway, leaves no missing store behind.
         options: see ``StoreOptions``.
 
     Raises:
@@ -200,7 +199,7 @@ class Store(Node):
             _log.info("store %(address)s has stopped", facts, extra=extra)
 
     def _serve_flight(self, config: StoreOptions) -> contextlib.ExitStack:
-        """Serve the log over Arrow Flight, as ``flight_port`` says, until closed."""
+        """Serve the log over Arrow Flight, by option ``flight_port``, until closed."""
         service = contextlib.ExitStack()
         if config.flight_port == FLIGHT_OFF:
             return service

@@ -51,7 +51,7 @@ def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
 
 
 def address_of(directory: Path) -> str:
-    """Return the address of the store in ``directory``; empty if there is no store.
+    """Return the address of the store in ``directory``; empty without a store.
 
     Raises:
         StoreError: its file is invalid, or cannot be read.
@@ -119,7 +119,7 @@ def restore(directory: Path | str) -> str:
 
 
 def take_address(directory: Path, address: str) -> None:
-    """Change the address of the store in ``directory``, whose log the caller has open.
+    """Change the address of the store in ``directory``; the caller has its log open.
 
     Raises:
         StoreError: it cannot be written.

@@ -113,7 +113,7 @@ SERVE_REQUESTS: Final = 256
 """Small requests, or records in them, that are answered per round."""
 
 _SMALL: Final = (Fetch, GetHeads, ConsumerHello, HeadsQuery, TimesQuery)
-"""Requests whose answers are usually small, so that several are answered together."""
+"""Requests with answers that are usually small, so several are answered in a round."""
 
 _log = logging.getLogger("dafka.store")
 

@@ -37,10 +37,10 @@ from dafka_core.protocol.limits import (
 )
 
 SIGNATURE: Final = b"\xaa\xa5"
-"""As in RFC 46's grammar; its text says AA A0, which is refused."""
+"""As in RFC 46's grammar; its text has AA A0, which is refused."""
 
 VERSION: Final = b"\x01"
-"""RFC 46 says %x01 in one place and %x30 in another; C nodes send 1."""
+"""RFC 46 has %x01 in one place and %x30 in another; C nodes send 1."""
 
 _BATCH_NUMBERS: Final = Struct(f">QIqQQ{EPOCH_BYTES}sI")
 BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size

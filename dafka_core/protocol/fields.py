@@ -168,7 +168,7 @@ def epoch_of(octets: bytes) -> Epoch | None:
 
 
 def _received(kind: type[_Life], octets: bytes) -> _Life:
-    """Decode a life whose number leaves room for later ones: a node adds one to it for its own."""
+    """Decode a life; its number must have room for the next life, which a node makes for itself."""
     life = kind.unpack(octets)
     check_number("a life", 0, MAX_NUMBER, life.number)
     return life

@@ -30,7 +30,7 @@ from dafka_core.protocol.store_directory import HEADS
 
 
 MAX_PUBLISHED_TRANSACTIONS: Final = 64
-"""Unpublished transactions of one partition whose bounds are kept: a client may commit faster than
+"""Unpublished transactions of one partition that are remembered: a client may commit faster than
 the mesh accepts.  The records of older ones are sent as plain records."""
 
 
@@ -50,7 +50,7 @@ class PublishCommitted:
         """Append a newer commit.
 
         If it does not follow, the records between came from another store, which published them; a
-        consumer that misses the rest of this one fetches it.
+        consumer that misses the rest of the older commit fetches it.
         """
         if newer.start != self.end:
             return newer
@@ -86,11 +86,10 @@ def split_by_transaction(
 def continued(
     batch: RecordBatch, staged: Transaction | None
 ) -> tuple[RecordBatch, Transaction | None]:
-    """Return the next batch to store, and the transaction of which it leaves a part missing.
+    """Return the next batch to store, and the transaction that it leaves incomplete.
 
-    ``staged`` is the transaction whose first part is stored.  A batch of another one, or of none,
-    shows
-    that its sender has ``staged`` complete: it is stored without a transaction.
+    The first part of transaction ``staged`` is stored.  A batch that does not belong to it shows
+    that the batch's sender has ``staged`` complete: it is stored without a transaction.
     """
     if staged is not None and batch.transaction != staged:
         batch = replace(batch, transaction=None)
@@ -99,9 +98,9 @@ def continued(
 
 
 MAX_PENDING_REQUESTS: Final = 65_536
-"""Requests that wait for an answer, some 30 MB.  One peer may fill the queue while there is no
-other; beyond, each may have its share, so there are at most twice as many.  A share that follows
-the number of peers suits one reader as well as a thousand: so this is no option."""
+"""Requests that wait for an answer, some 30 MB.  A single peer may fill the queue; above the limit
+every other peer still has its share, so the queue has at most twice the limit.  A share that
+follows the number of peers suits one reader as well as a thousand: so this is no option."""
 
 
 def subscriptions(store: str) -> list[bytes]:
@@ -128,7 +127,7 @@ class HeadsAfter:
 
     requestor: str
     topics: tuple[str, ...]
-    """An empty one stands for every topic."""
+    """An empty name means every topic."""
     after: TopicPartition | None = None
     """The last partition sent of the first topic."""
 
@@ -193,10 +192,10 @@ class _Queue(OrderedDict[tuple[type, object], Work]):
 
 
 class RequestQueue:
-    """Waiting requests.  Peers take turns; each one's oldest request is next.
+    """A queue of waiting requests.  Peers take turns; the oldest request of each is next.
 
-    Peers without an identified connection are told apart by the requestors' names, which may be
-    forged. Of requests with the same key it keeps one: they are the same question.
+    The queue distinguishes peers without an identified connection by the requestors' names, which
+    may be forged.  It keeps one of the requests with the same key, which are equal questions.
     """
 
     def __init__(self) -> None:
@@ -211,7 +210,7 @@ class RequestQueue:
         return self._size
 
     def add(self, request: Work, peer: str = "") -> bool:
-        """Add a request, merged with an older one with its key; return False if there is no room.
+        """Add a request, merged with an older one with its key; return False if the queue is full.
 
         ``peer`` is its sender, if known.
         """

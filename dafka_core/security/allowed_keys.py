@@ -127,7 +127,7 @@ class AllowedKeys:
     def look(self, now: float) -> bool:
         """Reread the directory if a check is due; return True if allowed keys have changed.
 
-        Invalid files are logged, and allow nobody in.
+        Invalid files are logged, and admit no key.
         """
         if now < self._due:
             return False

@@ -101,8 +101,7 @@ def new_key(
 
     Raises:
         ConfigError: the name is unsuitable for a file, exists already, or a pattern cannot be
-            written
-            into the file.
+            written into the file.
         OSError: the directory cannot be created or written to.
     """
     if not _NAME.fullmatch(name):
@@ -143,7 +142,7 @@ def renew(directory: Path, name: str) -> AllowedKey:
     A file written by hand lacks them, and certificates expire after years.
 
     Raises:
-        ConfigError: there is no such key, or its secret is not here.
+        ConfigError: the key or its secret is missing in the directory.
         OSError: the file cannot be written.
     """
     public = directory / f"{name}{PUBLIC}"

@@ -29,7 +29,7 @@ REPORTS: Final = {QUERIES_TOPIC: CONSUME, AUDIT_TOPIC: PRODUCE}
 """Topics with reports of queries, and the role that may write them."""
 
 SHARED_BY_STORES: Final = "6461666B61206B61666B61206C697374"
-"""An address that all stores may use, in turn: of a partition that all of them append to.
+"""An address that all stores may use, in turn: of a partition to which every store appends.
 
 Every node checks it, also one without the package that uses it: no extension can declare it."""
 
@@ -105,7 +105,7 @@ class Permissions:
 
     @property
     def may_send_records(self) -> bool:
-        """Whether it may send records of topics that are not internal."""
+        """Return True if it may send records of topics that are not internal."""
         return self.is_store or PRODUCE in self.roles
 
     @property
@@ -137,7 +137,7 @@ class Permissions:
 
 
 EVERYBODY: Final = Permissions("everybody", frozenset(ROLES), addresses=("*",))
-"""The permissions of all nodes where there is no security."""
+"""The permissions of all nodes in a cluster without security."""
 
 NOBODY: Final = Permissions("(revoked)", frozenset())
 
@@ -161,7 +161,7 @@ def told(owner: Permissions) -> str:
 
 
 def address_prefix(public_key: bytes) -> str:
-    """Return the prefix of a key's addresses: each node can tell whose an address is."""
+    """Return the prefix of a key's addresses, by which each node finds the owner of an address."""
     return sha256(public_key).hexdigest()[:PREFIX_DIGITS].upper()
 
 
@@ -169,7 +169,7 @@ def parse_roles(words: Iterable[str]) -> tuple[str, ...]:
     """Parse roles from words with commas, in the order of ``ROLES``.
 
     Raises:
-        ValueError: a word is no role, or there is none at all.
+        ValueError: a word is no role, or no role is named.
     """
     named = {each.strip() for word in words for each in word.split(",")} - {""}
     for name in sorted(named.difference(ROLES)):

@@ -26,7 +26,7 @@ class Guesses:
         self._wrong: dict[str, tuple[int, float]] = {}
 
     def are_refused(self, address: str) -> bool:
-        """Return True if requests from there are refused now, right or wrong."""
+        """Return True if requests from the address are refused now, right or wrong."""
         with self._lock:
             return self._counted(guesser(address))[0] >= MOST_WRONG
 

@@ -104,7 +104,7 @@ class Door:
         """Sign a text with the token."""
         with self._lock:
             self._look()
-            key = self.token or secrets.token_urlsafe(32)  # an invalid file admits nobody
+            key = self.token or secrets.token_urlsafe(32)  # an invalid file admits no request
         return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()
 
     def _is_right(self, said: str) -> bool:
