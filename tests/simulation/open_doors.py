@@ -83,7 +83,7 @@ DOORS: Final = (
         changes=lambda: dict.fromkeys(
             ((mesh, "SimulatedSecurity"), (network, "SimulatedSecurity")), _BelievesBeacons
         ),
-        first=259,
+        first=357,
         shape=LOCKED,
     ),
     Defect(
@@ -98,7 +98,7 @@ DOORS: Final = (
         "StoreQuery.is_answered_by",
         "lost: .* reader-. reads",
         changes=lambda: {(store_directory, "StoreQuery"): _TakesAnyAnswer},
-        first=127,
+        first=100,
         shape={
             **LOCKED,
             "byzantine": 1,
