@@ -164,10 +164,10 @@ _Life = TypeVar("_Life", EpochId, Epoch)
 @lru_cache(maxsize=1024)  # many consecutive messages have one life
 def epoch_of(octets: bytes) -> Epoch | None:
     """Decode an epoch; only its number is checked."""
-    return _received(Epoch, octets) if any(octets) else None
+    return _unpack_life(Epoch, octets) if any(octets) else None
 
 
-def _received(kind: type[_Life], octets: bytes) -> _Life:
+def _unpack_life(kind: type[_Life], octets: bytes) -> _Life:
     """Decode a life; its number must have room for the next life, which a node makes for itself."""
     life = kind.unpack(octets)
     check_number("a life", 0, MAX_NUMBER, life.number)
@@ -355,13 +355,15 @@ EntryEpochs = Annotated[
 ]
 Life = Annotated[
     EpochId,
-    FieldKind(_anything, EpochId.packed, lambda frame: _received(EpochId, frame.take(LIFE_BYTES))),
+    FieldKind(
+        _anything, EpochId.packed, lambda frame: _unpack_life(EpochId, frame.take(LIFE_BYTES))
+    ),
 ]
 Epochs = Annotated[
     History,
     _list(
         FieldKind(
-            check_epoch, Epoch.packed, lambda frame: _received(Epoch, frame.take(EPOCH_BYTES))
+            check_epoch, Epoch.packed, lambda frame: _unpack_life(Epoch, frame.take(EPOCH_BYTES))
         ),
         MAX_EPOCHS,
         check_history,

@@ -10,7 +10,7 @@ from dafka_core.model.log_entries import GoOn, SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import Head
+from dafka_core.protocol.messages import Head, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import StoreState
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
@@ -37,9 +37,8 @@ class StorePartition:
     hosted: Epoch | None = None  # of records that clients write here, from the first one on
     lost_to: EpochId = NO_LIFE
     """The newest life whose records have replaced the store's."""
-    winner: History = ()
-    """The history that has replaced the store's, while a store is there that has it."""
-    winner_store: str = ""
+    winner: HistoryReply | None = None
+    """The last answer of the store whose history has replaced this one's, until it is lost."""
     too_large: int = -1
     """The offset of the rejected record named by the last error."""
 
@@ -51,14 +50,15 @@ class StorePartition:
     @property
     def leading(self) -> EpochId:
         """Return the last life of the store's history, or of the winner that it fetches."""
-        return max(last_life(self.history), last_life(self.winner))
+        return max(last_life(self.history), last_life(self.winner.history if self.winner else ()))
 
     def has_lost(self, epoch: Epoch) -> bool:
         """Return True if the winner has replaced an epoch, whose records other losers still send.
 
         Otherwise two losers could fetch each other's records again, in turns and for ever.
         """
-        return epoch.life < last_life(self.winner) and epoch not in self.winner
+        history = self.winner.history if self.winner else ()
+        return epoch.life < last_life(history) and epoch not in history
 
     @property
     def state(self) -> StoreState:
@@ -103,7 +103,7 @@ class StorePartition:
         other records at these offsets.
         """
         self.lost_to = max(self.newest, life)
-        self.winner, self.winner_store = (), ""
+        self.winner = None
         self.hosted = None
         self.history = before(self.history, start)
         self.visible_end = self.fetcher.head = start

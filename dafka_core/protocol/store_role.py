@@ -300,8 +300,8 @@ class StoreRole:
         """Note the loss: other peers have its records, or it returns."""
         self.known.on_peer_lost(peer)
         for each in self.partitions.values():
-            if each.winner_store == peer:
-                each.winner, each.winner_store = (), ""
+            if each.winner and each.winner.store == peer:
+                each.winner = None
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Request missing records, and other stores' heads."""
@@ -454,8 +454,8 @@ class StoreRole:
         if partition := self.partitions.get(reply.tp):
             start = self.histories.wins_at(partition, reply)
             self._set_aside(partition, start, reply.end, epoch_at(reply.history, reply.end))
-            if start is not None or reply.store == partition.winner_store:
-                partition.winner, partition.winner_store = reply.history, reply.store
+            if start is not None or (partition.winner and reply.store == partition.winner.store):
+                partition.winner = reply
             if entry := self._trimmed.on_history(now, partition, reply):
                 self.write(entry)
 
