@@ -15,12 +15,12 @@ from dafka_console.cluster_view import ClusterView
 from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_console.producing import Producers
 from dafka_core.config.node_options import SecurityOptions
-from dafka_core.errors import ConfigError, NodeFailedError
+from dafka_core.errors import NodeFailedError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
 from dafka_core.security.web_access import Door
 from dafka_core.system.closing import ProcessBound
-from dafka_core.system.hosts import HostPort, host_port, is_loopback, listen
+from dafka_core.system.hosts import host_port, is_loopback, listen_for
 
 START_S: Final = 30.0
 MAX_HEADER_BYTES: Final = 32 << 10
@@ -60,7 +60,7 @@ class Console(ProcessBound):
         door = None if is_open else Door("the console", "token_file", config.token_file)
         self.token = "" if door is None or config.token_file else door.token
         """What has been made up for it: nobody else knows it."""
-        self._socket = _listening(where)
+        self._socket = listen_for("listen", where)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"{where._replace(port=self.port).url}/"
         try:
@@ -139,14 +139,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._changed.notify()
-
-
-def _listening(where: HostPort) -> socket.socket:
-    try:
-        return listen(where)
-    except OSError as error:
-        why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
-        raise ConfigError("listen", str(where), why) from error
 
 
 def _security(options: Mapping[str, Any]) -> SecurityOptions:

@@ -15,7 +15,7 @@ from dafka_core.nodes.store_handle import StoreHandle
 from dafka_core.ops.findings import Finding
 from dafka_core.ops.metric_declarations import Sample
 from dafka_core.ops.store_extension import ExtensionNode
-from dafka_core.system.hosts import HostPort, host_port, is_any
+from dafka_core.system.hosts import HostPort, host_port, is_any, listen_for
 from dafka_kafka import gateway_metrics
 from dafka_kafka.acls import Acls
 from dafka_kafka.api_versions import NotInUse
@@ -30,7 +30,7 @@ from dafka_kafka.metadata import Metadata
 from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
 from dafka_kafka.partition_registry import PartitionNumbers
 from dafka_kafka.produce import Produce
-from dafka_kafka.server import Server, listen_at, tls_of
+from dafka_kafka.server import BACKLOG, Server, tls_of
 from dafka_kafka.topics import Topics
 from dafka_kafka.users import Users
 
@@ -61,7 +61,7 @@ class Gateway(ExtensionNode):
             else:
                 cure = "set kafka_users, or take 127.0.0.1"
                 check_trusted(where.host, "listen", config.listen, store.options, cure)
-            listener = undo.enter_context(listen_at(where))
+            listener = undo.enter_context(listen_for("listen", where, BACKLOG))
             self.listens = HostPort(where.host, listener.getsockname()[1])
             """Where it listens."""
             self.advertised = _advertised(config, self.listens)

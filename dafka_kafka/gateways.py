@@ -24,7 +24,7 @@ from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.append_queue import append
 from dafka_core.nodes.store_handle import StoreHandle
-from dafka_core.system.hosts import ANY, bracketed, is_host
+from dafka_core.system.hosts import bracketed, is_host
 
 GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"
 """Where gateways announce themselves."""
@@ -163,7 +163,7 @@ class Gateways:
         for said in self._said(store):
             if not said.host:
                 return None
-            if said.port and said.host != ANY and is_host(bracketed(said.host)):
+            if said.port and is_host(bracketed(said.host)):
                 return GatewayInfo(store, node_id(store), said.host, said.port)
         return None
 

@@ -23,7 +23,7 @@ import numpy as np
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.nodes.process_limits import soft_limit
 from dafka_core.nodes.threads import NodeThread
-from dafka_core.system.hosts import HostPort, is_loopback, listen, plain
+from dafka_core.system.hosts import is_loopback, plain
 from dafka_kafka.api_versions import Api
 from dafka_kafka.gateway_node import Complaints, Feature, Room
 from dafka_kafka.options import KafkaOptions, Limits
@@ -400,19 +400,6 @@ STRANGERS: Final = 10
 """One of so many connections is for those who have not said yet who they are, where they must."""
 
 TOO_MANY: Final = "connections refused as there are too many"
-
-
-def listen_at(where: HostPort) -> socket.socket:
-    """A socket that listens there.
-
-    Raises:
-        ConfigError: it cannot; says why.
-    """
-    try:
-        return listen(where, BACKLOG)
-    except OSError as error:
-        why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
-        raise ConfigError("listen", str(where), why) from error
 
 
 class Server:

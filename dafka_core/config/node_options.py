@@ -29,7 +29,7 @@ from dafka_core.config.topic_rules import (
 from dafka_core.errors import ConfigError, PartitionError
 from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.model.log_entries import STAGED_HOURS
-from dafka_core.system.hosts import HOST, bracketed, is_host
+from dafka_core.system.hosts import ANY, HOST, bracketed, is_host
 
 MAX_VALUE_BYTES: Final = 256 << 20
 """The default for the largest record that a node takes (``max_record_bytes``)."""
@@ -306,13 +306,13 @@ def _tower(word: str) -> TowerAddress:
 
 
 def parse_host(value: Any) -> str:
-    """Return a host's name or address, or ``auto``; an IPv6 address in brackets.
+    """Return a host's name or address (IPv6 in brackets), ``auto``, or ``*``, which nodes refuse.
 
     Raises:
         ValueError: the value is none of these.
     """
     host = bracketed(value.strip()) if isinstance(value, str) else ""
-    if not is_host(host):
+    if host != ANY and not is_host(host):
         raise ValueError(f"must be a host name, an address or {AUTO_HOST}")
     return host
 

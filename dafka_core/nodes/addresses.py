@@ -176,7 +176,7 @@ def check_trusted(
     _log.log(level, text, option, value, host, extra={"event": "open_port"})
 
 
-def bind(socket: zmq.Socket[bytes], host: str, port: int | str) -> int:
+def bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
     """Bind a socket; return its port.
 
     Raises:
@@ -225,7 +225,7 @@ def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> in
 
 def _check_named(config: NodeOptions) -> None:
     """Raise ConfigError for an option ``host`` that other machines cannot reach."""
-    host = config.host.strip("[]")
+    host = config.host
     if is_any(host):
         why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
         raise ConfigError("host", config.host, why)

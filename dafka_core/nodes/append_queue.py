@@ -148,9 +148,8 @@ class AppendQueue(ProcessBound):
         """Wait until the partition reaches ``end`` on disk, from any source.
 
         Returns its end, which is less after ``timeout_s`` seconds.  If the partition has the
-        records of
-        ``transaction``, its last transaction is then at least as new, even if the records came from
-        a C node, which knows no transactions.
+        records of ``transaction``, its last transaction is then at least as new, even if the
+        records came from a C node, which knows no transactions.
 
         Raises:
             TransactionExistsError: the transaction of this version has other records.

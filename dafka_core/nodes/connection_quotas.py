@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 from weakref import WeakSet
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from dafka_core.nodes.process_limits import copied
+from dafka_core.nodes.process_limits import ends_of, shut_down
 from dafka_core.security.throttles import LogThrottle
 
 CHECK_S: Final = 0.05
@@ -79,7 +79,7 @@ class _Connection:
 
     source: str  # the endpoint of the peer, or the endpoint that accepted it
     limit_bytes: int
-    address: object  # of the other end, None if it has gone
+    address: Any  # of the other end; empty if it has ended
     is_inbound: bool = False
     counted_bytes: int = 0
     subscribed_bytes: int = 0
@@ -138,11 +138,7 @@ class ConnectionQuotas:
         """Apply the quotas to the connections that a bound socket accepts from now on."""
         if sys.platform != "linux":  # others do not count the bytes of a connection
             return
-        address = f"inproc://quotas-{next(_monitors)}"
-        socket.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        monitor = context.socket(zmq.PAIR)
-        monitor.set_hwm(0)
-        monitor.connect(address)
+        monitor = monitored(context, socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._monitors.append((socket, monitor))
         _checker.add(self)
 
@@ -154,8 +150,9 @@ class ConnectionQuotas:
             peer: its endpoint.
             limit_bytes: the most that may arrive without a message.
         """
-        if _ports_of(descriptor)[1] == _port_in(peer):
-            self._add(descriptor, _Connection(peer, limit_bytes, _address_of(descriptor)))
+        _, address = ends_of(descriptor)
+        if address[1:2] == (_port_in(peer),):
+            self._add(descriptor, _Connection(peer, limit_bytes, address))
 
     def forget(self, descriptor: int, source: str) -> None:
         """Drop a connection that has ended.
@@ -220,17 +217,10 @@ class ConnectionQuotas:
     def end(self, descriptor: int, why: str) -> None:
         """Shut a connection down and log why; ZeroMQ then finds that the peer has ended it."""
         connection = self._remove(descriptor)
-        if connection is None:
-            return
-        try:
-            with copied(descriptor) as copy:
-                host, port = (address := copy.getpeername())[:2]
-                if address != connection.address:  # another connection has the descriptor
-                    return
-                copy.shutdown(sockets.SHUT_RDWR)
-        except OSError:  # it has ended by itself
+        if connection is None or not shut_down(descriptor, connection.address):
             return
         self.count += 1
+        host, port = connection.address[:2]
         peer = f"{host}:{port}" if connection.is_inbound else connection.source
         owner = self._owner_of(descriptor)
         if self._throttle.is_new(host if connection.is_inbound else peer):
@@ -267,12 +257,11 @@ class ConnectionQuotas:
                 descriptor, endpoint = event["value"], event["endpoint"].decode()
                 if event["event"] != zmq.EVENT_ACCEPTED:
                     self.forget(descriptor, endpoint)
-                elif _ports_of(descriptor)[0] == _port_in(endpoint):
+                elif ends_of(descriptor)[0][1:2] == (_port_in(endpoint),):
                     self._accept(descriptor, endpoint)
 
     def _accept(self, descriptor: int, source: str) -> _Connection:
-        address = _address_of(descriptor)
-        new = _Connection(source, self._inbound_bytes, address, is_inbound=True)
+        new = _Connection(source, self._inbound_bytes, ends_of(descriptor)[1], is_inbound=True)
         known = self._connections.get(descriptor)
         if known is not None and known.address == new.address:  # its subscriptions count
             new.subscribed_bytes = known.subscribed_bytes
@@ -365,29 +354,24 @@ _checker = _Checker()
 os.register_at_fork(after_in_child=_checker.reset)
 
 
+def monitored(
+    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], events: int
+) -> zmq.Socket[bytes]:
+    """Return a monitor of events of a socket's connections."""
+    address = f"inproc://monitor-{next(_monitors)}"
+    socket.monitor(address, events)
+    monitor = context.socket(zmq.PAIR)
+    monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for the monitor's reader
+    monitor.connect(address)
+    return monitor
+
+
 def descriptor_of(frame: zmq.Frame) -> int:
     """Return the file descriptor that a frame came by; -1 if ZeroMQ made the frame."""
     try:
         return int(frame.get(zmq.SRCFD))
     except zmq.ZMQError:
         return -1
-
-
-def _address_of(descriptor: int) -> object:
-    """Return the address of the other end of a connection; None if it has ended."""
-    with contextlib.suppress(OSError), copied(descriptor) as copy:
-        return copy.getpeername()
-    return None
-
-
-def _ports_of(descriptor: int) -> tuple[int, int]:
-    """Return the ports of both ends: events of connections that have ended arrive later.
-
-    Another connection may have the descriptor then.
-    """
-    with contextlib.suppress(OSError, IndexError), copied(descriptor) as copy:
-        return copy.getsockname()[1], copy.getpeername()[1]
-    return -1, -1
 
 
 def _port_in(endpoint: str) -> int:

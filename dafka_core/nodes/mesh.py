@@ -708,7 +708,7 @@ class Mesh(ProcessBound):
             self.peers.inbound.note(topic)
             if kind is DirectRecord:  # each node subscribes to those for its own address
                 self.peers.room.note_inbound(descriptor, topic)
-            self.peers.neighbours.apply(frame, descriptor, introduced, kind, topic)
+            self.peers.neighbours.apply(descriptor, introduced, kind, topic, subscribed=subscribed)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
         self.limits.refresh()

@@ -365,24 +365,24 @@ class Neighbours:
 
     def apply(
         self,
-        frame: bytes,
         descriptor: int,
         introduced: Announcement | None,
         kind: type[Message] | None,
         topic: str,
+        *,
+        subscribed: bool,
     ) -> None:
         """Apply a subscription.
 
         Args:
-            frame: the subscription as an XPUB socket reports it.
             introduced: the announcement of a node in it, if any.
             kind: the type of the messages subscribed to.
             topic: their topic or address.
+            subscribed: False if the subscription has ended.
         """
-        subscribed = frame[:1] == b"\1"
         if introduced is not None and subscribed:
             self._see(introduced.node, descriptor)
-            self._kinds[introduced.node] = KINDS.get(frame[2:3].decode("latin-1"), "")
+            self._kinds[introduced.node] = KINDS.get(introduced.letter, "")
             self._topics[introduced.node] = {}  # a node that reconnects subscribes again
         elif kind is DirectRecord and subscribed and len(topic) == _ADDRESS_LENGTH:
             self._see(topic, descriptor)

@@ -17,7 +17,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 PER_PEER: Final = 2
 """Descriptors of a peer: its connection to this node, and this node's to it."""
@@ -51,10 +51,6 @@ _DROP: Final = struct.pack("@HBBI", 0x06, 0, 0, 0)
 """A filter of one instruction (the kernel's ``struct sock_filter``): keep 0 bytes."""
 
 _OPEN: Final = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
-_RAISED: Final = (
-    "open files limit raised from %d to %d, as %s %d: what uses select() in this process breaks at "
-    "descriptors above 1023"
-)
 
 _log = logging.getLogger("dafka.nodes")
 
@@ -83,9 +79,19 @@ def make_room_for_node(descriptor: int) -> None:
     Args:
         descriptor: one that was just opened: the system assigns the lowest free number.
     """
-    limit = soft_limit()
-    if descriptor + PER_NODE > limit and (raised := raise_limit()) > limit:
-        _log.warning(_RAISED, limit, raised, "one more node needs", descriptor + PER_NODE)
+    _raised(soft_limit(), "one more node needs", descriptor + PER_NODE)
+
+
+def _raised(limit: int, what: str, needed: int) -> int:
+    """Return the limit of open files, after raising it if more are needed."""
+    raised = raise_limit() if needed > limit else limit
+    if raised > limit:
+        _log.warning(
+            "open files limit raised from %d to %d, as %s %d: what uses select() in this process "
+            "breaks at descriptors above 1023",
+            *(limit, raised, what, needed),
+        )
+    return raised
 
 
 def _open_count() -> int:
@@ -164,10 +170,7 @@ class PeerRoom:
 
     def _fits(self, peer_count: int) -> bool:
         needed = self._needed(peer_count)
-        if needed > self._limit:
-            before, self._limit = self._limit, raise_limit()
-            if self._limit > before:
-                _log.warning(_RAISED, before, self._limit, f"{peer_count} peers need", needed)
+        self._limit = _raised(self._limit, f"{peer_count} peers need", needed)
         return needed <= self._limit
 
     def _count(self, peer_count: int) -> None:
@@ -258,6 +261,28 @@ def copied(descriptor: int) -> Iterator[sockets.socket]:
             yield connection
     finally:
         os.close(copy)
+
+
+def ends_of(descriptor: int) -> tuple[Any, Any]:
+    """Return a connection's own address and its peer's; both are empty if it has ended.
+
+    Events of ended connections arrive later, when another connection may have the descriptor.
+    """
+    with contextlib.suppress(OSError), copied(descriptor) as connection:
+        return connection.getsockname(), connection.getpeername()
+    return (), ()
+
+
+def shut_down(descriptor: int, peer: object) -> bool:
+    """End a connection to a peer's address, which ZeroMQ cannot do; return True if it was ended.
+
+    ZeroMQ treats it as closed by the peer.  The descriptor may belong to something else by now.
+    """
+    with contextlib.suppress(OSError), copied(descriptor) as connection:
+        if connection.getpeername() == peer:
+            connection.shutdown(sockets.SHUT_RDWR)
+            return True
+    return False
 
 
 ENOUGH_BYTES: Final = 1 << 30

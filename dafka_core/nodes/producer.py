@@ -331,7 +331,7 @@ class Unacked:
         self._published: deque[tuple[int, Values]] = deque()  # by the offset of their end
 
     def add(self, end: int, values: Values) -> None:
-        """Add records up to an offset; ``size_bytes`` counts them already."""
+        """Add records up to an offset; the caller has counted them in ``size_bytes``."""
         self._published.append((end, values))
 
     def drop_until(self, offset: int) -> None:
@@ -527,8 +527,8 @@ class Producer(Node):
                     self._last_us = max(self._last_us, now_us() if time_us is None else time_us)
                     self._outbox.append((chunk, self._last_us))
                     self._next_offset += len(chunk)
-                    self._unacked.add(self._next_offset, chunk)
                     self._unacked.size_bytes += chunk.size_bytes
+                    self._unacked.add(self._next_offset, chunk)
                     self._wake()
             return first
 

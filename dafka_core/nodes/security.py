@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket as sockets
 from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -19,7 +18,7 @@ from zmq.utils import z85
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import escape, quoted
-from dafka_core.nodes.process_limits import copied
+from dafka_core.nodes.process_limits import ends_of, shut_down
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.messages import Message
@@ -170,7 +169,7 @@ class Security:
         self.claims = Claims()
         """The keys of the nodes at endpoints; empty without security."""
         self._refused = RefusedSubscriptions()
-        # By descriptor: the peer's port, its key, and its permissions at its last message.
+        # By descriptor: the peer's address, its key, and its permissions at its last message.
         self._inbound: dict[int, tuple[object, str, Permissions]] = {}
         self._said = LogThrottle()
         self._due = 0.0
@@ -385,7 +384,7 @@ class Security:
             descriptor = int(frame.get(zmq.SRCFD))
         except zmq.ZMQError:  # a subscription that ZeroMQ removes because its peer has gone
             return ""
-        self._inbound[descriptor] = _port_of(descriptor), key, self._permissions(key)
+        self._inbound[descriptor] = ends_of(descriptor)[1], key, self._permissions(key)
         if self._guest(key) is None:
             self._end(descriptor)
             return None
@@ -443,12 +442,8 @@ class Security:
             _log.warning(text, *facts, extra={"event": "key_refused"})
 
     def _end(self, descriptor: int) -> None:
-        """End a connection; ZeroMQ cannot do this, and treats it as closed by the peer."""
-        port, _, _ = self._inbound.pop(descriptor)
-        with contextlib.suppress(OSError), copied(descriptor) as connection:
-            # The descriptor may belong to something else by now.
-            if connection.getpeername() == port:
-                connection.shutdown(sockets.SHUT_RDWR)
+        peer, _, _ = self._inbound.pop(descriptor)
+        shut_down(descriptor, peer)
 
 
 def _is_anothers(owner: Permissions, node: str) -> str:
@@ -472,10 +467,3 @@ def why_refused(event: int, value: int, security: Security) -> str:
     if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
         return "it has no key, or another one than it is to have by this node's allowed_keys"
     return ""
-
-
-def _port_of(descriptor: int) -> object:
-    """Return the address and port of the peer; None if the connection is closed."""
-    with contextlib.suppress(OSError), copied(descriptor) as connection:
-        return connection.getpeername()
-    return None

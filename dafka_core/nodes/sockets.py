@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from math import inf
 from struct import Struct
 from typing import Final, cast
@@ -21,7 +20,7 @@ import zmq
 from zmq.backend import Socket  # without the convenience code of zmq.Socket before each call
 
 from dafka_core.config.node_options import C_LAYOUT, LIVE_BATCH_BYTES
-from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of
+from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of, monitored
 from dafka_core.nodes.security import Security
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
@@ -156,8 +155,6 @@ HANDSHAKE_FAILED: Final = (
 )
 """Events of a connection that has ended before its handshake was complete."""
 
-_monitors = count()
-
 
 def new_socket(
     context: zmq.Context[zmq.Socket[bytes]], kind: int, max_bytes: int, high_water_mark: int = 1_000
@@ -190,19 +187,14 @@ def watched(
 
     If no open file is left for the monitor, the socket is closed.
     """
-    address = f"inproc://monitor-{next(_monitors)}"
     made = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
     events = made | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | HANDSHAKE_FAILED
     try:
-        socket.monitor(address, events)
-        monitor = context.socket(zmq.PAIR)
+        return monitored(context, socket, events)
     except zmq.ZMQError:
         socket.disable_monitor()
         socket.close()
         raise
-    monitor.set_hwm(0)  # at a limit ZeroMQ's own thread would wait for this thread
-    monitor.connect(address)
-    return monitor
 
 
 def connect(socket: zmq.Socket[bytes], endpoint: str, *, is_ipv6: bool = False) -> None:

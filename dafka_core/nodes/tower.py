@@ -116,7 +116,7 @@ class Tower(Node):
             else:
                 self._relay.destroy()
             raise
-        self.tower = f"{self.host}:{self.sub_port}:{self.pub_port}"
+        self.tower = str(TowerAddress(self.host, self.sub_port, self.pub_port))
         """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
         self._is_open = True
         facts = {"tower": self.tower, "version": this_version()}
@@ -183,11 +183,6 @@ class _Relay:
         self.invalid_count = self.beacon_count = 0
         self.heard = HeardNodes()
         self.failure: BaseException | None = None
-        self._quotas = ConnectionQuotas(
-            MAX_SUBSCRIBED_BYTES,
-            self._key_name,
-            encrypted=bool(config.secret_key_file),
-        )
         self._told_at = 0.0
         self._joined: list[tuple[zmq.Socket[bytes], list[bytes]]] = []
         """Sockets, and the announcements of towers to send on them."""
@@ -202,8 +197,13 @@ class _Relay:
         try:
             self.security = Security(config, self._context, is_tower=True)
         except BaseException:
-            self.destroy()
+            self._context.destroy(linger=0)
             raise
+        self._quotas = ConnectionQuotas(
+            MAX_SUBSCRIBED_BYTES,
+            self.security.key_name,
+            encrypted=bool(config.secret_key_file),
+        )
         self.security.serve(self.xsub)
         self.security.serve(self.xpub)
         for socket in (self.xsub, self.xpub):
@@ -211,9 +211,6 @@ class _Relay:
         self.stop_signal, self.stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
         self.stopped.bind("inproc://stop")
         self.stop_signal.connect("inproc://stop")
-
-    def _key_name(self, descriptor: int) -> str:
-        return self.security.key_name(descriptor)
 
     def destroy(self) -> None:
         self._quotas.close()

@@ -29,7 +29,7 @@ from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.watched_nodes import WatchedNodes
 from dafka_core.security.web_access import WHY, Answer, Door, bearer, is_own_name
 from dafka_core.system.closing import ProcessBound
-from dafka_core.system.hosts import LOCALHOST, HostPort, host_port, is_loopback, listen
+from dafka_core.system.hosts import LOCALHOST, HostPort, host_port, is_loopback, listen_for
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -203,11 +203,7 @@ def _listening(where: HostPort, nodes: WatchedNodes, visitors: Visitors) -> _Ser
     except ImportError:
         why = "needs prometheus-client: pip install 'dafka-spark[metrics]'"
         raise ConfigError("metrics", str(where), why) from None
-    try:
-        listener = listen(where, MAX_REQUESTS)
-    except OSError as error:
-        why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
-        raise ConfigError("metrics", str(where), why) from error
+    listener = listen_for("metrics", where, MAX_REQUESTS)
     return _Server(listener, nodes, visitors, make_wsgi_app(registry_of(nodes)))
 
 
@@ -216,7 +212,6 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = MAX_REQUESTS
 
     def __init__(
         self,
@@ -239,7 +234,6 @@ class _Server(ThreadingMixIn, WSGIServer):
         # Not by ``server_bind``, which asks a name server for this machine's name.
         self.server_name, self.server_port = listener.getsockname()[:2]
         self.setup_environ()
-        self.timeout = None
         self.set_app(self._answer)
 
     def serve_until_closed(self) -> None:

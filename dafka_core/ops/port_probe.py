@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from dafka_core.config.node_options import TowerAddress
 from dafka_core.ops.findings import Finding, ok, problem, warning
-from dafka_core.system.hosts import bracketed
+from dafka_core.system.hosts import HostPort
 
 PROBE_S: Final = 1.0
 """Who listens at a port says so in one round trip."""
@@ -82,7 +82,7 @@ class PortFacts(NamedTuple):
     @property
     def place(self) -> str:
         """Where that is, as it is shown."""
-        return f"{bracketed(self.host)}:{self.port}"
+        return str(HostPort(self.host, self.port))
 
 
 def probed(places: Sequence[tuple[str, int]], timeout_s: float) -> list[PortFacts]:

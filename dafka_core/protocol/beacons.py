@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from dafka_core.errors import ProtocolError
 from dafka_core.model.name_limits import check_node_address
-from dafka_core.system.hosts import ANY, bracketed, is_host, parse_endpoint
+from dafka_core.system.hosts import ANY, HostPort, is_host, parse_endpoint
 
 BEACON: Final = b"B"
 BEACON_WITH_KIND: Final = b"A"
@@ -202,7 +202,7 @@ def check_endpoint(endpoint: str) -> None:
 
 def endpoint_of(beacon: NodeBeacon, seen_host: str) -> str:
     """Return the endpoint to announce for a node; ``seen_host`` replaces an empty host."""
-    return f"tcp://{bracketed(beacon.host or seen_host)}:{beacon.port}"
+    return f"tcp://{HostPort(beacon.host or seen_host, beacon.port)}"
 
 
 class Twin(NamedTuple):
@@ -333,7 +333,7 @@ def _ascii(frame: bytes) -> str:
 
 def _host(frame: bytes) -> str:
     host = _ascii(frame)
-    if len(host) > MAX_HOST_BYTES or host == ANY or not is_host(host):
+    if len(host) > MAX_HOST_BYTES or not is_host(host):
         raise ProtocolError("what tells of a node has the name or the address of its host")
     return host
 

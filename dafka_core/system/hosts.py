@@ -13,6 +13,8 @@ import socket
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from dafka_core.errors import ConfigError
+
 HOST: Final = (
     r"\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[0-9A-Za-z._-]{1,15})?\]"
     r"|[0-9A-Za-z][0-9A-Za-z_-]{0,62}(?:\.[0-9A-Za-z_-]{1,63})*\.?"
@@ -70,8 +72,8 @@ def parse_endpoint(text: str) -> HostPort:
 
 
 def is_host(text: str) -> bool:
-    """Return whether a text is a host name, an address (IPv6 in brackets) or ``*``."""
-    return text == ANY or (re.fullmatch(HOST, text) is not None and _is_valid(text))
+    """Return whether a text is a host name or an address; IPv6 in brackets."""
+    return re.fullmatch(HOST, text) is not None and _is_valid(text)
 
 
 def _is_valid(text: str) -> bool:
@@ -143,13 +145,26 @@ def listen(where: HostPort, backlog: int = 128) -> socket.socket:
     Raises:
         OSError: the port is in use, or the host is not this machine's.
     """
-    is_any = where.host in (ANY, "::") and is_ipv6(ANY)
-    if is_any:
+    is_dual = where.host in (ANY, "::") and socket.has_dualstack_ipv6()
+    if is_dual:
         family, address = socket.AF_INET6, ("::", where.port)
     else:
         host = "0.0.0.0" if where.host == ANY else where.host  # noqa: S104 -- the user's choice
         family, *_, address = resolve(host, where.port)[0]
     try:
-        return socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=is_any)
+        return socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=is_dual)
     except OSError as error:  # its text names the address, which the caller's error has, too
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+
+
+def listen_for(option: str, where: HostPort, backlog: int = 128) -> socket.socket:
+    """Return a socket that listens, as ``listen``.
+
+    Raises:
+        ConfigError: it cannot; the error names the option.
+    """
+    try:
+        return listen(where, backlog)
+    except OSError as error:
+        why = f"cannot listen there: {error.strerror or error}; port 0 lets the system choose"
+        raise ConfigError(option, str(where), why) from error

@@ -14,7 +14,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from dafka_core import Store
 from dafka_core.model.records import TopicPartition
 from dafka_core.system.closing import Closing
-from dafka_core.system.hosts import HostPort
+from dafka_core.system.hosts import HostPort, listen
 from dafka_kafka.api_versions import Api
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo, Gateways
@@ -28,7 +28,7 @@ from dafka_kafka.schemas import (
     ProduceRequest,
     ProduceResponse,
 )
-from dafka_kafka.server import Server, listen_at
+from dafka_kafka.server import BACKLOG, Server
 
 VERSION = 8
 PRODUCERS, OTHERS = 4, 5
@@ -69,7 +69,7 @@ class FixedGateways:
 @contextmanager
 def produce_server(store: Store) -> Iterator[HostPort]:
     """Serves Produce until the end; where it listens."""
-    listener = listen_at(HostPort("127.0.0.1", 0))
+    listener = listen(HostPort("127.0.0.1", 0), BACKLOG)
     with ThreadPoolExecutor(4) as threads:
         node = GatewayNode(
             store,

@@ -19,13 +19,13 @@ import trustme
 from dafka_core import Store
 from dafka_core.errors import ConfigError
 from dafka_core.nodes.process_limits import raise_limit
-from dafka_core.system.hosts import HostPort
+from dafka_core.system.hosts import HostPort, listen
 from dafka_core.testing import wait_until
 from dafka_kafka.api_versions import Api
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateway_node import Client, EncodedResponse, Feature, Handler
 from dafka_kafka.options import Limits
-from dafka_kafka.server import MALFORMED, TOO_MANY, TOO_SLOW, Server, listen_at
+from dafka_kafka.server import BACKLOG, MALFORMED, TOO_MANY, TOO_SLOW, Server
 from dafka_kafka.users import Users
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 from tests.integration.kafka.test_connection import ASK, received, response
@@ -81,7 +81,7 @@ def served(
     slow: Slow, users: Users | None = None, tls: ssl.SSLContext | None = None, **limits: Any
 ) -> Iterator[tuple[Server, Connect]]:
     with ExitStack() as ending:
-        listener = listen_at(HostPort("127.0.0.1", 0))
+        listener = listen(HostPort("127.0.0.1", 0), BACKLOG)
         server = Server(listener, [slow], Limits(**limits), users=users, tls=tls)
         ending.callback(server.close)
         server.start()

@@ -18,7 +18,8 @@ from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundEr
 from dafka_core.config.node_options import MAX_RECORD_BYTES, ReaderOptions
 from dafka_core.errors import ConfigError
 from dafka_core.nodes import addresses
-from dafka_core.nodes.security import Security, _port_of
+from dafka_core.nodes.process_limits import ends_of
+from dafka_core.nodes.security import Security
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, RecordMessage
@@ -296,7 +297,7 @@ def test_looking_at_a_connection_leaves_nothing_open(tmp_path: Path) -> None:
     with (tmp_path / "file").open() as file:
         before = os.dup(file.fileno())
         os.close(before)
-        assert _port_of(file.fileno()) is None
+        assert ends_of(file.fileno()) == ((), ())
         after = os.dup(file.fileno())
         os.close(after)
         assert after == before

@@ -30,7 +30,8 @@ class Node:
     def note(self, prefix: bytes, descriptor: int, *, ended: bool = False) -> None:
         frame = (b"\0" if ended else b"\1") + prefix
         _, kind, topic = parse_subscription(frame)
-        self.notes.apply(frame, descriptor, parse_announcement(prefix), kind, topic)
+        introduced = parse_announcement(prefix)
+        self.notes.apply(descriptor, introduced, kind, topic, subscribed=not ended)
 
 
 def announced(kind: str, node: str) -> bytes:
