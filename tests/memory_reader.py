@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from dafka_core import Reader
@@ -36,7 +36,8 @@ class MemoryReader(Reader):
         closing: set by ``close``.
     """
 
-    def __init__(self) -> None:  # not the reader's own, which joins a mesh
+    # Not the reader's own, which joins a mesh.
+    def __init__(self, counts: Mapping[TopicPartition, int] | None = None) -> None:
         self.logs: dict[TopicPartition, list[bytes]] = {}
         self.earliest: dict[TopicPartition, int] = {}
         self.written: list[tuple[int, int]] = []
@@ -46,6 +47,8 @@ class MemoryReader(Reader):
         self.epoch: Epoch | None = None
         self.backwards = False
         self.closing = threading.Event()
+        for tp, count in (counts or {}).items():
+            self.add(tp, count)
 
     def add(self, tp: TopicPartition, count: int) -> None:
         """Appends records; each one's value is its offset in decimal."""

@@ -45,7 +45,9 @@ def _greeted(peer: socket.socket, kind: bytes) -> socket.socket:
     peer.sendall(_GREETING + bytes([4, len(ready)]) + ready)
     found = b""
     while len(found) < 66 or len(found) < 66 + found[65]:
-        found += peer.recv(4_096)
+        part = peer.recv(4_096)
+        assert part, "the connection was closed during the handshake"
+        found += part
     return peer
 
 

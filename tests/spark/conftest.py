@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +59,6 @@ def topics(spark: SparkSession, cluster: EmbeddedCluster) -> Topics:
 
 
 @pytest.fixture
-def topic() -> str:
+def topic(dafka_topic: str) -> str:
     """Return a topic that no other test uses."""
-    return f"topic-{uuid.uuid4().hex[:12]}"
+    return dafka_topic

@@ -32,7 +32,10 @@ def command(function: Callable[..., None], *arguments: object) -> list[str]:
 
 
 def done(
-    arguments: list[str], directory: Path | None = None, variables: Mapping[str, str] | None = None
+    arguments: list[str],
+    directory: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that starts its own JVM to its end; fail unless it succeeds."""
     shared = "PYSPARK_GATEWAY"  # else the program uses the JVM of this process
@@ -44,7 +47,7 @@ def done(
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     return ended

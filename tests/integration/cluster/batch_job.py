@@ -11,6 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka_core import EmbeddedCluster
 from dafka_core.model.records import TransactionState
+from dafka_core.testing import PATIENCE_S
 from dafka_spark.sink.store_session import StoreSession
 from dafka_spark.sink.writer import (
     BATCH_ID,
@@ -19,7 +20,7 @@ from dafka_spark.sink.writer import (
     DafkaStreamWriter,
     TaskCommit,
 )
-from tests.integration.cluster.transactions import PATIENCE_S, held, options
+from tests.integration.cluster.transactions import held, options
 from tests.unit.dafka_spark.tasks import Task
 
 VALUES = StructType([StructField("value", StringType())])

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Self
 
 import numpy as np
+import pytest
 
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.testing import StoreDouble
+from dafka_spark.cluster.timing import Deadline
 from tests.memory_reader import MemoryReader
 
 
 class Served(StoreDouble):
     """A store with records that have their offset as value, as in ``MemoryReader``."""
 
-    def add(self, tp: TopicPartition, count: int, size_bytes: int = 0) -> None:
+    def add(self, tp: TopicPartition, count: int, size_bytes: int = 0) -> Self:
+        """Append records and return the store."""
         end = self.log.end(tp)
         self.append(tp, [value(offset, size_bytes) for offset in range(end, end + count)])
+        return self
 
     def add_at(self, tp: TopicPartition, *times_ms: float) -> None:
         """Append one record for each time, in milliseconds since the epoch UTC."""
@@ -41,6 +46,18 @@ class HeardOf(MemoryReader):
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
         return {served.address: served.location.locations for served in self.served}
+
+
+def restart_at_pause(monkeypatch: pytest.MonkeyPatch, store: Served) -> None:
+    """Stop a store; it starts again when a reader pauses before its next attempt."""
+    port, pause = store.port, Deadline.pause
+    store.stop()
+
+    def start(_: Deadline) -> None:
+        monkeypatch.setattr(Deadline, "pause", pause)
+        store.start(port)
+
+    monkeypatch.setattr(Deadline, "pause", start)
 
 
 def value(offset: int, size_bytes: int = 0) -> bytes:

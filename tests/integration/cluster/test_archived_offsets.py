@@ -39,7 +39,15 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-def archived(directory: Path, store: Served, tp: TopicPartition, end: int, start: int = 0) -> None:
+def archived(
+    directory: Path,
+    store: Served,
+    tp: TopicPartition,
+    end: int,
+    start: int = 0,
+    *,
+    trims: bool = True,
+) -> None:
     """Archive and trim records, as a store does."""
 
     def read(wanted: Wanted) -> list[RecordBatch]:
@@ -49,7 +57,8 @@ def archived(directory: Path, store: Served, tp: TopicPartition, end: int, start
     assert info is not None
     added = ArchiveWriter(directory, tp.topic).archive([Wanted(tp, start, end, info.life)], read)
     assert added.failed == ()
-    store.log.trim(tp, end)
+    if trims:
+        store.log.trim(tp, end)
 
 
 @pytest.fixture
@@ -210,11 +219,7 @@ def test_a_newer_history_ends_where_it_does(serve: Serve, archive: Path) -> None
     store = serve("one")
     values = [content(offset) for offset in range(30)]
     store.log.append([RecordBatch(A, 0, Values.of(values), epoch=old)])
-
-    def stored(wanted: Wanted) -> list[RecordBatch]:
-        return store.log.read(wanted.tp, wanted.start, wanted.end)
-
-    ArchiveWriter(archive, "t").archive([Wanted(A, 0, 30, old.life)], stored)
+    archived(archive, store, A, 30, trims=False)
     assert store.log.write([SetAside(A, 20)]) == [None]
     store.log.append([RecordBatch(A, 20, Values.of([b"new"] * 5), epoch=new)])
     store.log.trim(A, 10)

@@ -15,7 +15,7 @@ from dafka_core.errors import DafkaError, FencedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import StagedTransaction, TopicPartition, Transaction
 from dafka_core.storage import Log
-from dafka_core.testing import wait_until
+from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.errors import ApplicationError, OldCheckpointError, TransactionChangedError
 from dafka_spark.options import COUNT_BITS, MAX_TXN_VERSION
@@ -24,7 +24,7 @@ from dafka_spark.sink.store_session import StoreSession
 from dafka_spark.sink.writer import TaskCommit
 from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import BatchJob, MicroBatch, partition, run, seen
-from tests.integration.cluster.transactions import PATIENCE_S, held, numbers, options, texts_of
+from tests.integration.cluster.transactions import held, numbers, options, texts_of
 
 Cut = Sequence[tuple[int, int]]
 
@@ -132,7 +132,9 @@ def test_a_reader_never_sees_a_part_of_a_batch(
         cursor = ""
         with StoreSession(options(shared).mesh_address) as session:
             (client,) = session.refresh()
-            while not is_over.is_set():
+            is_last = False
+            while not is_last:
+                is_last = is_over.is_set()
                 if watches:
                     changes = client.watch(topics, cursor, wait_s=0.2, timeout_s=PATIENCE_S)
                     cursor, heads = changes.cursor, changes.heads

@@ -11,6 +11,7 @@ from dafka_core import EmbeddedCluster
 from dafka_core.errors import ConfigError, FencedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition, TransactionState
+from dafka_core.testing import PATIENCE_S
 from dafka_spark.sink import commit_coordinator
 from dafka_spark.sink.application import Application, partition_address
 from dafka_spark.sink.commit_coordinator import pick_store
@@ -21,7 +22,6 @@ from tests.forked import ForkedCluster
 from tests.integration.cluster.batch_job import VALUES, BatchJob, MicroBatch, partition, run
 from tests.integration.cluster.transactions import (
     PARTITION,
-    PATIENCE_S,
     held,
     numbers,
     options,

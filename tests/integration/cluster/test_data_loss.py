@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from dafka_spark.errors import (
     StoreLostDataError,
 )
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from tests.integration.cluster.stores import HeardOf, Serve, Served
+from tests.integration.cluster.stores import HeardOf, Serve, Served, restart_at_pause
 from tests.unit.dafka_spark.streams import ALL, everything, json_round, planned, reader
 
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
@@ -39,9 +38,7 @@ def loss_of(stream: DafkaMicroBatchStream, offset: Any) -> SourceLossError:
 
 @pytest.fixture
 def one(serve: Serve) -> Served:
-    store = serve("one")
-    store.add(A, 100)
-    return store
+    return serve("one").add(A, 100)
 
 
 @pytest.fixture
@@ -124,17 +121,15 @@ def test_trimmed_records_are_left_out_unless_a_silent_store_may_have_them(
     assert ("offsets 100 to 150 (exclusive) are left out" in caplog.text) != silent
 
 
-def test_flight_alone_waits_for_a_store_that_starts(one: Served) -> None:
+def test_flight_alone_waits_for_a_store_that_starts(
+    one: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream, impatient = (
         reader(HeardOf([one]), fetch="flight", fetchTimeoutMs=each) for each in ("20000", "300")
     )
     offset = everything(stream)
-    port = one.port
-    one.stop()
-    timer = threading.Timer(0.5, one.start, (port,))
-    timer.start()
+    restart_at_pause(monkeypatch, one)
     assert stream.latestOffset(offset, ALL) == offset
-    timer.join()
     one.stop()
     with pytest.raises(StoreUnreachableError):
         impatient.latestOffset(offset, ALL)

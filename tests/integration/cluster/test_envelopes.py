@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.model.envelope import closed
 from dafka_core.model.envelope_columns import HEADERS_TYPE
+from dafka_core.testing import PATIENCE_S
 from dafka_spark.errors import ApplicationError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
@@ -18,14 +19,7 @@ from dafka_spark.sink.rows import write_rows
 from dafka_spark.sink.writer import DafkaBatchWriter
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from tests.integration.cluster.batch_job import seen
-from tests.integration.cluster.transactions import (
-    PARTITION,
-    PATIENCE_S,
-    commit,
-    factory,
-    held,
-    options,
-)
+from tests.integration.cluster.transactions import PARTITION, commit, factory, held, options
 from tests.unit.dafka_spark.tasks import Task
 
 HEADERS = [[("trace", b"\x01"), ("trace", None)], None, [], [("", b"")]]

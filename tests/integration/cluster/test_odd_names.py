@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dafka_core import EmbeddedCluster, Reader
 from dafka_core.model.names import escape
+from dafka_core.testing import PATIENCE_S
 from dafka_spark.errors import ColumnError
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
@@ -18,7 +19,7 @@ from dafka_spark.sink.rows import write_rows
 from dafka_spark.sink.staging import WrittenRange
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
-from tests.integration.cluster.transactions import PATIENCE_S, commit, factory, options
+from tests.integration.cluster.transactions import commit, factory, options
 
 FORMS = ("{}-bad\udcff", "{}-new\nline", "{}-\\xff", "{}-plain", "{}-" + "\udcfe" * 200)
 

@@ -35,9 +35,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(serve: Serve) -> Served:
-    found = serve("one")
-    found.add(A, 5)
-    return found
+    return serve("one").add(A, 5)
 
 
 @pytest.fixture

@@ -130,7 +130,8 @@ def test_records_bytes_and_seconds_behind(serve: Serve) -> None:
     assert (lag.query, lag.run, lag.state, lag.partitions) == ("q", "r", RUNNING, 2)
     assert lag.records_behind == 6
     assert lag.bytes_behind == pytest.approx(700, abs=100)
-    assert lag.seconds_behind == pytest.approx(PATIENCE_S / 2, abs=PATIENCE_S / 2)
+    assert lag.seconds_behind is not None
+    assert 0 < lag.seconds_behind < PATIENCE_S
     first, second = lag.lags
     assert (first.topic, first.partition, first.position, first.end) == ("t", "A", 4, 10)
     assert (second.records_behind, second.bytes_behind, second.seconds_behind) == (0, 0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,7 +37,7 @@ from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, S
 from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
 from tests.forked import ForkedCluster
-from tests.integration.cluster.stores import HeardOf, Serve, Served, value
+from tests.integration.cluster.stores import HeardOf, Serve, Served, restart_at_pause, value
 
 A = TopicPartition("t", "A")
 LONG = 60_000
@@ -179,17 +178,13 @@ def test_another_source_continues_where_a_store_stops(
     assert used == ["store first by Arrow Flight", name]
 
 
-def test_a_store_that_comes_back_is_read_on(serve: Serve) -> None:
+def test_a_store_that_comes_back_is_read_on(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     store = serve("one")
     store.add(A, LONG, size_bytes=1_000)
-    port = store.port
     batches = read(store.location, 0, LONG, options("flight", fetchtimeoutms="30000"), "offset")
     table = [next(batches)]
-    store.stop()
-    timer = threading.Timer(0.5, store.start, (port,))
-    timer.start()
+    restart_at_pause(monkeypatch, store)
     table.extend(batches)
-    timer.join()
     assert offsets(iter(table)) == list(range(LONG))
 
 

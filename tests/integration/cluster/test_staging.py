@@ -24,7 +24,7 @@ from dafka_core.model.log_entries import Discard
 from dafka_core.model.records import TopicPartition, Transaction, TransactionState
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecordBatch, RecordBatchMessage
-from dafka_core.testing import wait_until
+from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink import staging
@@ -32,7 +32,6 @@ from dafka_spark.sink.staging import WrittenRange, fence
 from dafka_spark.sink.store_session import StoreSession
 from tests.integration.cluster.transactions import (
     PARTITION,
-    PATIENCE_S,
     commit,
     factory,
     held,

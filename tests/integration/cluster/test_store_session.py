@@ -15,14 +15,13 @@ from dafka_core.errors import NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition, Transaction, TransactionState
-from dafka_core.testing import wait_until
+from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_types import ALL_STORES
 from dafka_spark.sink.store_session import StoreSession
 from tests.integration.cluster.transactions import (
     PARTITION,
-    PATIENCE_S,
     commit,
     held,
     numbers,

@@ -60,9 +60,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
 @pytest.fixture
 def one(serve: Serve) -> Served:
-    store = serve("one")
-    store.add(A, 5)
-    return store
+    return serve("one").add(A, 5)
 
 
 def idle(stream: DafkaMicroBatchStream) -> Offset:

@@ -22,9 +22,7 @@ HOUR_S = 3_600
 @pytest.fixture
 def source(serve: Serve) -> HeardOf:
     """A mesh with one store, which has five records of A when a query begins."""
-    store = serve("one")
-    store.add(A, 5)
-    return HeardOf([store])
+    return HeardOf([serve("one").add(A, 5)])
 
 
 @pytest.fixture

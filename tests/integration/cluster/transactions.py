@@ -10,6 +10,7 @@ import pytest
 from dafka_core import EmbeddedCluster
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition, TransactionState
+from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import commit_coordinator
@@ -19,7 +20,6 @@ from dafka_spark.sink.staging import StagingWriter, WriterFactory, WrittenRange
 from dafka_spark.sink.store_session import PickedStore, StoreSession
 
 PARTITION = "0A3F8E1BBB578999443B8818C5851AFC"
-PATIENCE_S = 30.0
 
 
 def options(cluster: EmbeddedCluster, **given: object) -> SinkOptions:

@@ -79,13 +79,19 @@ Make = Callable[[str], Machine]
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Make]:
-    if not unshare_works("-rnm", IPV6_ONLY):
-        pytest.skip(
-            "needs network namespaces with IPv6: install iproute2 and util-linux, and set the "
-            "sysctls kernel.unprivileged_userns_clone=1 and net.ipv6.conf.all.disable_ipv6=0"
-        )
     with contextlib.ExitStack() as stack:
-        yield lambda script: Machine(stack, tmp_path, script)
+
+        def make(script: str) -> Machine:
+            if not unshare_works("-rnm", script):
+                pytest.skip(
+                    "needs network namespaces with IPv6: install iproute2 and util-linux, and set "
+                    "the sysctls net.ipv6.conf.all.disable_ipv6=0 and "
+                    "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu) or "
+                    "kernel.unprivileged_userns_clone=1 (Debian)"
+                )
+            return Machine(stack, tmp_path, script)
+
+        yield make
 
 
 def port_of(tower: str) -> str:
@@ -106,14 +112,14 @@ def test_a_machine_without_ipv4_runs_a_cluster(machine: Make) -> None:
     assert str(console.ready()["url"]).startswith("http://[::1]:")
 
 
-def test_a_link_local_address_needs_its_scope(machine: Make) -> None:
+def test_a_link_local_address_needs_its_scope(machine: Make, tmp_path: Path) -> None:
     only = machine(IPV6_ONLY)
     tower = only.start_tower(f"[{LINK}]")
-    store = only.start("store", "--dir", "d", "--tower", tower, "--host", "auto", "--insecure")
+    at = ("--tower", tower, "--host", "auto", "--insecure")
+    store = only.start("store", "--dir", str(tmp_path / "d"), *at)
     assert store.end() == 2
     assert f"Arrow Flight cannot listen at the link-local address {LINK}" in store.said
     only.start_store(tower, "auto", "--flight-port", "off")
-    at = ("--tower", tower, "--host", "auto", "--insecure")
     only.run("produce", "t", *at, given="one\n")
     assert only.run("consume", "t", "--from-beginning", "--count", "1", *at) == "one\n"
 
@@ -137,7 +143,7 @@ def test_a_name_is_connected_to_by_either_family(
     both.check(tower, host)
 
 
-def test_a_node_follows_its_tower_to_the_other_family(machine: Make, tmp_path: Path) -> None:
+def test_a_node_follows_its_tower_to_the_other_family(machine: Make) -> None:
     both = machine(BOTH_FAMILIES)
     ports = ("--sub-address", "tcp://{0}:7101", "--pub-address", "tcp://{0}:7102")
     first = both.start("tower", *(each.format("127.0.0.1") for each in ports))

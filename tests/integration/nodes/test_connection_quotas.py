@@ -48,10 +48,11 @@ class Sender:
                 rest -= len(self.far.recv(rest))
             size_bytes -= len(part)
 
-    def check(self) -> None:
-        """Let the loop run, and check the connection, each later than ``OBSERVED_S``."""
-        self.quotas.rounds += 2
-        self.quotas.check(next(self._times))
+    def check(self, times: int = 1, rounds: int = 2) -> None:
+        """Let the loop run, and check the connection, each time later than ``OBSERVED_S``."""
+        for _ in range(times):
+            self.quotas.rounds += rounds
+            self.quotas.check(next(self._times))
 
     def is_ended(self) -> bool:
         """Whether the connection was shut down."""
@@ -90,8 +91,7 @@ def test_a_descriptor_may_be_that_of_another_connection_by_now(sender: Sender) -
     quotas.follow(sender.descriptor, "tcp://earlier:1", OBSERVED_BYTES)
     quotas.forget(sender.descriptor, "tcp://earlier:1")
     sender.send(2 * OBSERVED_BYTES)
-    for _ in range(2):
-        sender.check()
+    sender.check(2)
     assert sender.is_ended()
 
 
@@ -136,8 +136,7 @@ def test_a_peer_may_send_any_number_of_messages_and_none_above_its_limit(
         quotas.note(descriptor)
         sender.check()
     sender.send(LIMIT_BYTES)
-    for _ in range(3):
-        sender.check()
+    sender.check(3)
     assert not sender.is_ended()
     sender.send(1)
     sender.check()
@@ -154,14 +153,11 @@ def test_a_peer_that_the_loop_does_not_read_from_keeps_its_connection(
     quotas.is_paused = reason == "paused"
     quotas.left_alone = {sender.endpoint} if reason == "left alone" else ()
     sender.send(2 * OBSERVED_BYTES)
-    for now in range(1, 5):
-        quotas.rounds += 0 if reason == "loop is busy" else 2
-        quotas.check(now)
+    sender.check(4, rounds=0 if reason == "loop is busy" else 2)
     assert not sender.is_ended()
     quotas.is_paused, quotas.left_alone = False, ()
     sender.send(2 * OBSERVED_BYTES)
-    for _ in range(3):
-        sender.check()
+    sender.check(2)
     assert sender.is_ended()
 
 
@@ -185,8 +181,7 @@ def test_tiny_frames_are_known_by_the_memory_they_take(
         again.quotas = sender.quotas
         again.quotas.follow(again.descriptor, again.endpoint, LIMIT_BYTES)
         again.send(OBSERVED_BYTES + 1)
-        for _ in range(2):
-            again.check()
+        again.check(2)
         assert again.is_ended()
 
 

@@ -22,12 +22,12 @@ from dafka_core.flight.store_location import StoreLocation, parse_locations
 from dafka_core.ops.checks import check_all
 from dafka_core.ops.endpoint import serve_metrics
 from dafka_core.ops.gathering import gathered
+from dafka_core.testing import PATIENCE_S
 from dafka_kafka.gateway import Gateway
 from tests.integration.nodes.locked import Keys
 
 HOST = "[::1]"
 ANYWHERE = {"sub_address": f"tcp://{HOST}:0", "pub_address": f"tcp://{HOST}:*"}
-PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_records_pass_through_the_mesh_and_flight(tmp_path: Path, keys: bool) ->
                 assert flight.uri.endswith(f"[::1]:{urlsplit(uri).port}")
 
 
-def test_kafkas_clients_connect_to_the_gateway(store: Store, tower: str) -> None:
+def test_kafkas_clients_connect_to_the_gateway(store: Store) -> None:
     with Gateway(store, listen="[::1]:0") as gateway:
         servers = str(gateway.advertised)
         producer = ConfluentProducer({"bootstrap.servers": servers})
@@ -112,6 +112,7 @@ def test_browsers_and_prometheus_connect(store: Store, tower: str, listen: str, 
         assert get(f"http://[::1]:{endpoint.address.port}/metrics") == 200
 
 
-def test_the_doctor_finds_nothing_wrong(store: Store, tower: str) -> None:
+@pytest.mark.usefixtures("store")
+def test_the_doctor_finds_nothing_wrong(tower: str) -> None:
     facts = gathered({"tower": tower, "host": HOST})
     assert [each for each in check_all(facts) if each.remedy] == []

@@ -184,7 +184,7 @@ def decoded(messages: list[list[bytes]]) -> tuple[list[Found], int]:
     return found, invalid_count
 
 
-def test_every_message_is_received_whole_however_many_frames_it_has(ends: Ends) -> None:
+def test_valid_messages_are_received_whole_and_longer_ones_are_skipped_whole(ends: Ends) -> None:
     """No frame of a message is ever taken for the beginning of another one."""
     near, far = ends
     chance = random.Random(46)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from benchmarks import kafka_broker
 from benchmarks.__main__ import ROWS
+from tests.spark import drivers
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,21 +38,8 @@ OTHERS = [row for row in ROWS if row not in (*QUICK, BESIDE_A_BROKER)]
 
 
 def run(*arguments: str) -> list[str]:
-    # The session of other tests passes its own JVM to child processes.
-    environment = {
-        name: value for name, value in os.environ.items() if "PYSPARK_GATEWAY" not in name
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.benchmarks.forked_rows", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-        cwd=ROOT,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+    command = [sys.executable, "-m", "tests.spark.benchmarks.forked_rows", *arguments]
+    return drivers.done(command, ROOT, timeout_s=TIMEOUT_S).stdout.splitlines()
 
 
 def check_rows(*rows: str) -> None:

@@ -32,11 +32,8 @@ ODD = TopicPartition("u\udcff", "A")
 
 @pytest.fixture
 def source() -> MemoryReader:
-    memory = MemoryReader()
-    memory.add(A, 10)
-    memory.add(B, 20)
+    memory = MemoryReader({A: 10, B: 20, ODD: 7})
     memory.trim(B, 5)
-    memory.add(ODD, 7)
     return memory
 
 

@@ -38,11 +38,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @pytest.fixture
 def source() -> MemoryReader:
-    memory = MemoryReader()
-    memory.add(A, 100)
-    memory.add(B, 30)
-    memory.add(U, 1)
-    return memory
+    return MemoryReader({A: 100, B: 30, U: 1})
 
 
 def columns(*names: str) -> StructType:

@@ -121,8 +121,7 @@ def offsets(
 
 def mesh_of(count: int, earliest: int = 0) -> MeshSource:
     """The mesh with this number of records."""
-    memory = MemoryReader()
-    memory.add(A, count)
+    memory = MemoryReader({A: count})
     memory.trim(A, earliest)
     return MeshSource(memory.connect, AUTO)
 

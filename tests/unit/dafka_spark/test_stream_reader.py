@@ -33,10 +33,7 @@ U = TopicPartition("u", "A")
 
 @pytest.fixture
 def source() -> MemoryReader:
-    memory = MemoryReader()
-    memory.add(A, 10)
-    memory.add(B, 20)
-    return memory
+    return MemoryReader({A: 10, B: 20})
 
 
 def test_it_is_pickled_and_connects_on_demand(
