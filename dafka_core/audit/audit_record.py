@@ -1,15 +1,14 @@
 """The sink's record of a written micro-batch, for later verification.
 
-A query with option ``audit`` has a partition of topic ``__dafka.audit``, named for its id, with a
-record for each micro-batch, in order, written before Spark notes the batch as done::
+A query with option ``audit`` has a partition of topic ``__dafka.audit``, named for its id and its
+key, with a record for each micro-batch, in order, written before Spark notes the batch as done::
 
     {"v": 1, "query": "7090e364-...", "batch": 17, "rows": 1000,
      "ranges": [["out", "EB0A...", 16000, 17000, "1000:9F0C..."]],
      "source": "5e884898...", "previous": "c2a1f0..."}
 
 ``ranges`` are the offsets of the rows in the sink's partitions, and their row digest.  ``source``
-is
-the digest of the source offsets where the batch begins and ends, from the checkpoint
+is the digest of the source offsets where the batch begins and ends, from the checkpoint
 (``Checkpoint.source_digest``); empty if the sink does not know the checkpoint.  ``previous`` is the
 SHA-256 of the previous record in the partition; empty in the first one.
 """
@@ -25,6 +24,8 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import AUDIT_TOPIC
 from dafka_core.model.records import TopicPartition
+from dafka_core.queries import query_progress
+from dafka_core.security.permissions import EVERYBODY, Permissions
 
 
 class AuditedRange(NamedTuple):
@@ -55,10 +56,9 @@ class AuditRecord(JsonMessage, frozen=True):
     previous: str = ""
 
 
-def partition_of(query_id: str) -> TopicPartition:
-    """Return the partition of a query's records."""
-    name = hashlib.sha256(query_id.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return TopicPartition(AUDIT_TOPIC, name.upper())
+def partition_of(query_id: str, owner: Permissions = EVERYBODY) -> TopicPartition:
+    """Return the partition of a query's records: no other key may write it."""
+    return query_progress.partition_of(query_id, AUDIT_TOPIC, owner)
 
 
 def chained(content: bytes) -> str:

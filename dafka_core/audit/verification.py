@@ -15,15 +15,15 @@ from dafka_core.audit.audit_record import (
     AuditRecord,
     chained,
     parsed,
-    partition_of,
     read_contents,
 )
 from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.model.names import escape, quoted
+from dafka_core.model.names import AUDIT_TOPIC, escape, quoted
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.queries.checkpoint import Checkpoint
+from dafka_core.queries.query_progress import is_partition_of
 
 PROVED: Final = "proved"
 TRIMMED: Final = "trimmed"
@@ -71,6 +71,7 @@ def verified(
     recompute: Recompute | None = None,
     *,
     from_batch: int = 0,
+    partition: str = "",
     timeout_s: float,
 ) -> Iterator[VerifiedBatch]:
     """Verify the batches of a query in order, up to the first one that is wrong.
@@ -80,6 +81,7 @@ def verified(
         checkpoint: the query's.
         recompute: computes rows again, to compare them.
         from_batch: rows of earlier batches are not read.
+        partition: the partition of the query's records, if several keys have written records of it.
         timeout_s: how long a store may take to answer.
 
     Raises:
@@ -88,7 +90,8 @@ def verified(
     """
     stores = _Stores(clients, timeout_s)
     chain = _Chain(checkpoint, stores)
-    for each in _verified(stores, chain, checkpoint, recompute, from_batch):
+    contents = stores.contents(checkpoint.query_id, partition)
+    for each in _verified(contents, stores, chain, checkpoint, recompute, from_batch):
         if each.state == WRONG or each.batch >= from_batch:
             yield each
         if each.state == WRONG:
@@ -96,13 +99,14 @@ def verified(
 
 
 def _verified(
+    contents: Iterator[bytes],
     stores: _Stores,
     chain: _Chain,
     checkpoint: Checkpoint,
     recompute: Recompute | None,
     from_batch: int,
 ) -> Iterator[VerifiedBatch]:
-    for content in stores.contents(partition_of(checkpoint.query_id), checkpoint.query_id):
+    for content in contents:
         record = parsed(content)
         rows, source, is_recomputed, state, why = 0, UNKNOWN, False, PROVED, ""
         try:
@@ -150,15 +154,29 @@ class _Stores:
         self._timeout_s = timeout_s
         self._heads: dict[str, dict[TopicPartition, list[tuple[StoreClient, PartitionInfo]]]] = {}
 
-    def contents(self, tp: TopicPartition, query_id: str) -> Iterator[bytes]:
+    def contents(self, query_id: str, partition: str) -> Iterator[bytes]:
         """Return the records that the sink has written for a query."""
-        held = self._held(tp)
-        if not held:
+        found = [
+            tp for tp in self._heads_of(AUDIT_TOPIC) if is_partition_of(query_id, tp.partition)
+        ]
+        found = [tp for tp in found if partition in ("", tp.partition)]
+        why = ""
+        if not found:
             why = "no store has a record of its batches; its sink writes them with option"
-            raise DafkaError(f"query {query_id} cannot be verified: {why} audit = true")
-        client, info = max(held, key=lambda each: each[1].end)
-        if info.earliest:
-            raise DafkaError(f"query {query_id} cannot be verified: its first records are trimmed")
+            why += " audit = true"
+        elif len(found) > 1:
+            names = " and ".join(sorted(escape(tp.partition) for tp in found))
+            why = (
+                f"several keys have written records of it, to partitions {names}; name with "
+                "--partition the one that begins with the same 12 digits as the query's partitions"
+            )
+        else:
+            (tp,) = found
+            client, info = max(self._held(tp), key=lambda each: each[1].end)
+            if info.earliest:
+                why = "its first records are trimmed"
+        if why:
+            raise DafkaError(f"query {query_id} cannot be verified: {why}")
         return read_contents(client, tp, 0, info.end, timeout_s=self._timeout_s)
 
     def end(self, tp: TopicPartition) -> int:
@@ -185,12 +203,17 @@ class _Stores:
         return found[0]
 
     def _held(self, tp: TopicPartition) -> list[tuple[StoreClient, PartitionInfo]]:
-        if tp.topic not in self._heads:
-            found = self._heads[tp.topic] = {}
+        return self._heads_of(tp.topic).get(tp, [])
+
+    def _heads_of(
+        self, topic: str
+    ) -> dict[TopicPartition, list[tuple[StoreClient, PartitionInfo]]]:
+        if topic not in self._heads:
+            found = self._heads[topic] = {}
             for client in self._clients:
-                for info in client.heads([tp.topic], timeout_s=self._timeout_s):
+                for info in client.heads([topic], timeout_s=self._timeout_s):
                     found.setdefault(info.tp, []).append((client, info))
-        return self._heads[tp.topic].get(tp, [])
+        return self._heads[topic]
 
 
 class _Chain:

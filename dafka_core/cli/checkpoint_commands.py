@@ -267,6 +267,14 @@ SinkOption = Annotated[
 FromBatch = Annotated[
     int, typer.Option("--from-batch", metavar="N", min=0, help="The first batch to read.")
 ]
+AuditPartition = Annotated[
+    str,
+    typer.Option(
+        "--partition",
+        metavar="ADDRESS",
+        help="The partition of the query's audit records, if several keys have written some.",
+    ),
+]
 
 
 def verify(
@@ -277,6 +285,7 @@ def verify(
     source_option: SourceOption = None,
     sink_option: SinkOption = None,
     from_batch: FromBatch = 0,
+    partition: AuditPartition = "",
     as_json: AsJson = False,
     timeout_s: Timeout = 10.0,
     uris: Uris = "",
@@ -303,7 +312,12 @@ def verify(
         rows = []
         with output.progress(None, "batches") as advance:
             for row in verified(
-                clients, found, recompute, from_batch=from_batch, timeout_s=timeout_s
+                clients,
+                found,
+                recompute,
+                from_batch=from_batch,
+                partition=partition,
+                timeout_s=timeout_s,
             ):
                 rows.append(row)
                 advance(1)

@@ -32,7 +32,8 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol.store_limits import Held, StoreLimits
-from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, of_runs, partition_of
+from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, is_partition_of, of_runs
+from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.storage import Log
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.linker import Linker
@@ -545,37 +546,45 @@ WILDCARDS: Final = frozenset("*?[")
 class ProtectedQueries:
     """The unread records of queries, by their reports in the log.  For one thread.
 
-    All records count as unread by a query named in full which has never reported.
+    All records count as unread by a query named in full which has never reported.  Keys that
+    report of the same query count each, so none can release records that another one still needs.
 
     Args:
         names: of queries, or shell patterns.
+        keys: the owners of partitions whose reports count; None: all partitions.
     """
 
-    def __init__(self, log: Log, names: Sequence[str]) -> None:
+    def __init__(self, log: Log, names: Sequence[str], keys: AllowedKeys | None = None) -> None:
         self._log = log
         self._names = names
-        self._ends: dict[TopicPartition, int] = {}
-        self._runs: dict[TopicPartition, list[_Run]] = {}
+        self._keys = keys
+        self._reports: dict[TopicPartition, tuple[int, list[_Run]]] = {}
         self._awaited: str | None = None
 
     def look(self) -> None:
         """Read the reports again; see ``Readers``."""
+        if self._keys is not None:
+            self._keys.look(time.monotonic())
+        before, self._reports = self._reports, {}
         for info in self._log.partitions(QUERIES_TOPIC):
-            if self._ends.get(info.tp) != info.end:
+            if self._keys is None or self._keys.owner(info.partition):
+                end, runs = before.get(info.tp, (0, []))
                 # The last report of a partition that has shrunk is older, and lower.
-                self._runs[info.tp] = self._read(info)
-                self._ends[info.tp] = info.end
+                runs = runs if end == info.end else self._read(info)
+                self._reports[info.tp] = info.end, runs
+        known = {run.query for run in self._runs()}
         named = (name for name in self._names if WILDCARDS.isdisjoint(name))
-        self._awaited = next(
-            (each for each in named if not self._runs.get(partition_of(each))), None
-        )
+        self._awaited = next((each for each in named if each not in known), None)
 
     def unread(self, tp: TopicPartition) -> Unread | None:
         """Return the unread records of the slowest query; see ``Readers``."""
         if self._awaited is not None:
             return Unread(0, self._awaited)
-        found = (run.unread(tp) for runs in self._runs.values() for run in runs)
+        found = (run.unread(tp) for run in self._runs())
         return min((each for each in found if each is not None), default=None)
+
+    def _runs(self) -> Iterator[_Run]:
+        return (run for _, runs in self._reports.values() for run in runs)
 
     def _read(self, info: PartitionInfo) -> list[_Run]:
         last: list[tuple[int, QueryProgress]] = []
@@ -585,7 +594,7 @@ class ProtectedQueries:
                 with suppress(ValueError):  # invalid, or its positions are damaged
                     progress = QueryProgress.parse(bytes(value))
                     progress.offsets()
-                    if partition_of(progress.query) == info.tp:
+                    if is_partition_of(progress.query, info.partition):
                         last.append((0, progress))
         runs = [_Run(each.progress) for each in of_runs(last, 0)]
         return [run for run in runs if any(fnmatchcase(run.query, name) for name in self._names)]

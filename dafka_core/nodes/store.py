@@ -30,6 +30,7 @@ from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
+from dafka_core.security.allowed_keys import AllowedKeys
 from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
 from dafka_core.system.distribution import this_version
@@ -292,7 +293,9 @@ def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> 
     # Arrow takes half a second to load; a store without protected queries does not need it.
     from dafka_core.nodes.maintenance import ProtectedQueries  # noqa: PLC0415
 
-    queries = ProtectedQueries(log, [name.strip() for name in config.protected_queries.split(",")])
+    names = [name.strip() for name in config.protected_queries.split(",")]
+    keys = AllowedKeys(config.allowed_keys, is_second=True) if config.allowed_keys else None
+    queries = ProtectedQueries(log, names, keys)
     until_read = config.retain_until_read
     return Retention(log, config.retain, archiver, until_read=until_read, readers=queries)
 

@@ -1,7 +1,7 @@
 """Progress reports of streaming queries, in topic ``__dafka.queries``.
 
-A query with a name reports to a partition whose address is a hash of the name.  A report is a JSON
-object::
+A query with a name reports to a partition whose address is a hash of the name, after the digits of
+the query's key.  A report is a JSON object::
 
     {"v": 1, "query": "hourly", "run": "8C1F...", "every_s": 60,
      "topics": ["flights"], "positions": {"flights": {"EB0A...": 1000}},
@@ -34,6 +34,7 @@ from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.security.permissions import EVERYBODY, PREFIX_DIGITS, Permissions
 
 MAX_UNPACKED_BYTES: Final = 16 << 20
 """Limit for a report's positions, about 200,000 partitions: any consumer may write reports."""
@@ -96,21 +97,33 @@ class Report(NamedTuple):
         return self.age_s > 3 * self.progress.every_s and not self.progress.finished
 
 
-def partition_of(query: str, topic: str = QUERIES_TOPIC) -> TopicPartition:
-    """Return the partition of a query's reports."""
+def partition_of(
+    query: str, topic: str = QUERIES_TOPIC, owner: Permissions = EVERYBODY
+) -> TopicPartition:
+    """Return the partition in which an owner reports of a query: no other key may write it."""
     name = hashlib.sha256(query.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return TopicPartition(topic, name.upper())
+    return TopicPartition(topic, owner.made_own(name.upper()))
+
+
+def is_partition_of(query: str, partition: str) -> bool:
+    """Return True if a partition is for the reports of a query, by whichever key."""
+    return partition[PREFIX_DIGITS:] == partition_of(query).partition[PREFIX_DIGITS:]
 
 
 def publish(
-    clients: Sequence[StoreClient], topic: str, progress: QueryProgress, *, timeout_s: float
+    clients: Sequence[StoreClient],
+    topic: str,
+    progress: QueryProgress,
+    *,
+    owner: Permissions = EVERYBODY,
+    timeout_s: float,
 ) -> None:
-    """Append a report at the store that has most of its partition.
+    """Append a report of an owner's query at the store that has most of its partition.
 
     Raises:
         DafkaError: no store has taken it.
     """
-    tp = partition_of(progress.query, topic)
+    tp = partition_of(progress.query, topic, owner)
     values = pa.array([progress.packed()], pa.binary())
     failure: DafkaError = NoStoreError((), timeout_s)
     for _ in range(TRIES):
@@ -135,7 +148,7 @@ def publish(
 
 
 def reports(clients: Sequence[StoreClient], topic: str, *, timeout_s: float) -> list[Report]:
-    """Return the last report of each run, without runs that a newer one follows.
+    """Return the last report of each run, without runs that a newer one of the same key follows.
 
     Raises:
         StoreUnreachableError: a store does not answer.
@@ -172,7 +185,7 @@ def _read(
             with suppress(ValueError):
                 progress = QueryProgress.parse(bytes(value))
                 progress.offsets()
-                if partition_of(progress.query, batch.topic) == batch.tp:
+                if is_partition_of(progress.query, batch.partition):
                     found.setdefault(batch.tp, []).append((time_us, progress))
     return found
 

@@ -26,7 +26,7 @@ ROLES: Final = (TOWER, STORE, PRODUCE, CONSUME, ADMIN)
 ALL_TOPICS: Final = ("*",)
 
 REPORTS: Final = {QUERIES_TOPIC: CONSUME, AUDIT_TOPIC: PRODUCE}
-"""Topics with reports of queries, and the role that may write them."""
+"""Internal topics that queries write, and the role that may write its own partitions of them."""
 
 SHARED_BY_STORES: Final = "6461666B61206B61666B61206C697374"
 """An address that all stores may use, in turn: of a partition to which every store appends.
@@ -67,11 +67,8 @@ class Permissions:
         return self.is_store or (PRODUCE in self.roles and _any(self._produce, topic))
 
     def may_write(self, topic: str, partition: str) -> bool:
-        """Return True if records of a partition may come from it.
-
-        Reports of queries go to partitions named after these, in any owner's addresses.
-        """
-        return self.may_produce(topic) and (topic in REPORTS or self.owns(partition))
+        """Return True if records of a partition may come from it."""
+        return self.may_produce(topic) and self.owns(partition)
 
     def may_consume(self, topic: str) -> bool:
         """Return True if it may receive records of a topic, and know of them."""

@@ -37,7 +37,7 @@ class _AuditTrail(Application):
 
     @property
     def _prefixes(self) -> tuple[str, str]:
-        partition = partition_of(self.app_id).partition
+        partition = partition_of(self.app_id, self.owner).partition
         return partition, partition
 
 
@@ -50,7 +50,7 @@ def write_record(
 ) -> None:
     """Write the record of a committed batch, exactly once like its rows."""
     query_id, batch = query.app_id, query.version
-    tp = partition_of(query_id)
+    tp = partition_of(query_id, query.owner)
     ranges = sorted(AuditedRange(*each.tp, each.start, each.end, each.digest) for each in written)
     deadline = Deadline(options.delivery_timeout_s)
 

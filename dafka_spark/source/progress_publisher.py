@@ -99,8 +99,9 @@ class ProgressPublisher:
             report = replace(report, every_s=max(IDLE_S, every_s))
             topic, timeout_s = self._options.progress_topic, timing.REQUEST_TIMEOUT_S
             try:
+                owner = self._options.mesh_address.owner
                 with self._offsets.clients() as clients:
-                    publish(clients, topic, report, timeout_s=timeout_s)
+                    publish(clients, topic, report, owner=owner, timeout_s=timeout_s)
                 self._has_failed = False
             except Exception as error:  # noqa: BLE001 -- the query continues after any error
                 level = logging.DEBUG if self._has_failed else logging.WARNING

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dafka_core.audit.audit_record import partition_of
 from dafka_core.audit.verification import (
     GONE,
     PROVED,
@@ -22,6 +23,8 @@ from dafka_core.audit.verification import (
     verified,
 )
 from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.model.records import TopicPartition
+from dafka_core.security.permissions import PREFIX_DIGITS
 from dafka_core.testing import PATIENCE_S
 from tests.integration.cluster.audited_query import IN, OUT, AuditedQuery
 from tests.integration.cluster.stores import Serve, Served
@@ -41,15 +44,13 @@ def query(tmp_path: Path, store: Served) -> AuditedQuery:
 
 
 def verify(
-    query: AuditedQuery, *stores: Served, source: Served | None = None, from_batch: int = 0
+    query: AuditedQuery, *stores: Served, source: Served | None = None, **more: Any
 ) -> list[VerifiedBatch]:
     recompute = None
     if source:
         recompute = passed_through([source.client()], query.checkpoint, timeout_s=PATIENCE_S)
     clients = [each.client() for each in stores]
-    return [
-        *verified(clients, query.checkpoint, recompute, from_batch=from_batch, timeout_s=PATIENCE_S)
-    ]
+    return [*verified(clients, query.checkpoint, recompute, timeout_s=PATIENCE_S, **more)]
 
 
 def states(batches: Sequence[VerifiedBatch]) -> list[str]:
@@ -246,6 +247,17 @@ def test_source_offsets_are_compared_as_far_as_known(
     assert [each.recomputed for each in found] == [
         each.source != GONE and each.state == PROVED for each in found
     ]
+
+
+def test_the_records_of_one_key_are_verified(query: AuditedQuery, store: Served) -> None:
+    query.audit()
+    own = partition_of(QUERY)
+    forged = TopicPartition(own.topic, "F" * PREFIX_DIGITS + own.partition[PREFIX_DIGITS:])
+    query.append(forged, [b"forged"])
+    with pytest.raises(DafkaError, match=f"{own.partition} and {forged.partition}; name with"):
+        verify(query, store)
+    assert verify(query, store, partition=own.partition)[-1].state == PROVED
+    assert verify(query, store, partition=forged.partition)[-1].state == WRONG
 
 
 def test_a_query_without_records_is_not_verified(query: AuditedQuery, store: Served) -> None:
