@@ -38,8 +38,6 @@ BY_VALUE = "value LIKE 'event-07%'"
 TIME_GOAL = 20.0
 WHERE_GOAL = 3.0
 
-SWITCH = "spark.sql.python.filterPushdown.enabled"
-
 
 def run(bench: Bench) -> Iterator[Figure]:
     """Both, for each way to fetch."""
@@ -52,26 +50,20 @@ def run(bench: Bench) -> Iterator[Figure]:
 
 def by_time(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench) -> Iterator[Figure]:
     """Seconds for the last hundredth of the year, beside those for the whole of it."""
-
-    def pushed() -> float:
-        spark.conf.set(SWITCH, "true")
-        try:
-            return seconds(load(spark, cluster, pushFilters="true").where(BY_TIME))
-        finally:
-            spark.conf.unset(SWITCH)
-
     sides = {
-        "pushFilters": pushed,
         "where": lambda: seconds(load(spark, cluster, where=BY_TIME)),
         "all": lambda: seconds(load(spark, cluster)),
     }
     name = "batch read of the last 1 % by time"
     times = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    for side in "pushFilters", "where":
-        figure = f"{name}, {side}"
-        yield compared(
-            figure, times[side], times["all"], unit="s", goal=TIME_GOAL, smaller_is_better=True
-        )
+    yield compared(
+        f"{name}, where",
+        times["where"],
+        times["all"],
+        unit="s",
+        goal=TIME_GOAL,
+        smaller_is_better=True,
+    )
 
 
 def by_value(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench, fetch: str) -> Figure:

@@ -55,14 +55,13 @@ class DafkaDataSource(DataSource):
     @hide_frames
     def reader(self, schema: StructType) -> DafkaBatchReader | MetadataReader:
         """Return the reader of a batch query."""
-        from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
+        from dafka_spark.source.batch_reader import DafkaBatchReader
         from dafka_spark.source.metadata_reader import MetadataReader
 
         options = self._source_options(schema).for_batch()
         if options.metadata:
             return MetadataReader(schema, options)
-        kind = PushingBatchReader if options.push_filters else DafkaBatchReader
-        return kind(schema, options)
+        return DafkaBatchReader(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query.

@@ -399,12 +399,6 @@ class SourceOptions(SparkOptions):
         "read only records that match a condition, which stores evaluate, such as `key = 'a' AND "
         "offset >= 5` (docs/spark.md). Limits of batches also count the records that do not match"
     )
-    push_filters: bool = option(
-        False,
-        "for batches: read only what the query's filters on topic, partition, offset and timestamp "
-        "select. Needs `spark.sql.python.filterPushdown.enabled` = true, and one load() for each "
-        "filter, because Spark 4.3 applies the last filter to all of its queries (docs/spark.md)",
-    )
     archive: str = _directory(
         "directory of an archive (docs/archive.md), at the same path on the driver and the "
         "executors: records that no store has any more are read from it as part of the topic"
@@ -603,10 +597,8 @@ class SourceOptions(SparkOptions):
         for name in ("metadata", *self.ENDING):
             if getattr(self, name):
                 raise self.error(name, "is for batch queries only")
-        unused = {"push_filters": "Spark pushes filters of batches only"}
-        if self.min_offsets_per_trigger is None:
-            unused["max_trigger_delay"] = "no batch waits without minOffsetsPerTrigger"
-        self._warn_of_unused(unused)
+        unused = {"max_trigger_delay": "no batch waits without minOffsetsPerTrigger"}
+        self._warn_of_unused(unused if self.min_offsets_per_trigger is None else {})
         return self
 
     def _warn_of_unused(self, unused: dict[str, str]) -> None:

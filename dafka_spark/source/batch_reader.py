@@ -1,35 +1,29 @@
-"""The reader of batch queries; filters on topic, partition, offset and timestamp narrow its ranges.
+"""The reader of batch queries; option ``where`` narrows its ranges.
 
-A narrowed range includes every record that matches, and perhaps others: Spark, or option ``where``,
-filters the records as well.
+A narrowed range includes every record that matches, and perhaps others: the sources of records
+apply the whole condition.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import datasource as spark
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape
 from dafka_core.model.positions import AT_EARLIEST
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.where import AT_LEAST, AT_MOST, EQUAL, GREATER, IN, LESS, Comparison
+from dafka_core.model.where import AT_LEAST, AT_MOST, EQUAL, GREATER, IN, IS_NULL, LESS, Comparison
 from dafka_spark.cluster.worker_process import warn_if_reused
 from dafka_spark.source.offset_ranges import OffsetRange, plan_input_partitions
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.progress_publisher import described
 from dafka_spark.tracebacks import hide_frames
-
-# ruff: noqa: N802 -- Spark names the methods
-
-_log = logging.getLogger("dafka_spark")
 
 Spans = Mapping[TopicPartition, tuple[int, int]]
 """The offsets to read of each partition: the first one, and the end (exclusive)."""
@@ -38,33 +32,9 @@ _ALL: Final = (-(2**63), 2**63 - 1)
 _EPOCH: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
-_OPERATORS: Final[dict[type[Filter], str]] = {
-    spark.EqualTo: EQUAL,
-    spark.EqualNullSafe: EQUAL,
-    spark.In: IN,
-    spark.LessThan: LESS,
-    spark.LessThanOrEqual: AT_MOST,
-    spark.GreaterThan: GREATER,
-    spark.GreaterThanOrEqual: AT_LEAST,
-}
-_TYPES: Final = {"topic": str, "partition": str, "offset": int, "timestamp": dt.datetime}
-
-SHARES_PLANS: Final = not hasattr(DataSourceReader, "pushLimit")
-"""True if Spark, as 4.3 does, runs all queries of one DataFrame with its newest plan.  Later
-versions, which push limits down, too, keep a plan with its scan."""
-
-_SHARED: Final = (
-    "pushFilters: the query reads only what may pass %s. This version of Spark may run other "
-    "queries of the same DataFrame with this plan, and they would lack rows: load one for each "
-    "filter"
-)
-
 
 class DafkaBatchReader(PartitionReader, DataSourceReader):
     """Reads what the stores hold when the query is planned."""
-
-    _pushed: Sequence[Comparison] = ()
-    """Spark's filters on columns by which stores find records."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a task, as ``PartitionReader`` does."""
@@ -90,42 +60,10 @@ class DafkaBatchReader(PartitionReader, DataSourceReader):
                 raise ConfigError(stop.option, end[tp], why)
         planned = {tp: (start[tp], end[tp]) for tp in start}
         needed = options.where.needed if options.where else ()
-        spans = narrow(planned, [*self._pushed, *needed], snapshot, offsets)
+        spans = narrow(planned, needed, snapshot, offsets)
         ranges = [OffsetRange(*tp, *spans[tp], life=snapshot.heads[tp].life) for tp in spans]
         holders, archived = snapshot.holders, snapshot.archived
         return list(plan_input_partitions(ranges, holders, options, archived=archived))
-
-
-class PushingBatchReader(DafkaBatchReader):
-    """Reads only the ranges that may pass Spark's filters.
-
-    A separate class: Spark refuses to plan a reader that defines ``pushFilters`` while
-    ``spark.sql.python.filterPushdown.enabled`` is false, which is the default.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep the filters that narrow ranges; Spark applies every filter itself, too."""
-        used = [(each, found) for each in filters if (found := comparison(each))]
-        if SHARES_PLANS and used:
-            _log.warning(_SHARED, " and ".join(str(each) for each, _ in used))
-        self._pushed = [found for _, found in used]
-        return filters
-
-
-def comparison(pushed: Filter) -> Comparison | None:
-    """Return the comparison of a filter that narrows ranges; None for any other filter."""
-    operator = _OPERATORS.get(type(pushed))
-    path: tuple[str, ...] = getattr(pushed, "attribute", ())
-    column = ".".join(path).lower()
-    if operator is None or column not in _TYPES:
-        return None
-    value: Any = getattr(pushed, "value", None)
-    if operator == IN:
-        value = [each for each in value if each is not None]  # nothing equals null
-    for each in value if operator == IN else [value]:
-        if type(each) is not _TYPES[column] or getattr(each, "tzinfo", dt.UTC) is None:
-            return None
-    return Comparison(column, operator, value)
 
 
 def narrow(
@@ -155,7 +93,7 @@ def _bounds(
     """Return the first number that all conditions on a column allow, and the end (exclusive)."""
     start, end = _ALL
     for name, operator, value in conditions:
-        if name != column or operator not in _OPERATORS.values():
+        if name != column or operator == IS_NULL:
             continue
         numbers = [number(each) for each in (value if operator == IN else [value])]
         if operator in (EQUAL, IN, GREATER, AT_LEAST):

@@ -5,14 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 
-import pytest
 from chispa import assert_df_equality
-from pyspark.errors import PySparkException
 
-from dafka_spark.source.batch_reader import SHARES_PLANS
 from tests.spark.topics import Topics, texts
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def test_every_column(topics: Topics, topic: str) -> None:
@@ -66,34 +61,6 @@ def test_choices_of_topics(topics: Topics, topic: str) -> None:
         ("assign", json.dumps({topic: [first]})): ["a"],
     }.items():
         assert texts(topics.batch(**dict([options])).collect()) == values
-
-
-def test_pushed_filters_narrow_the_ranges(topics: Topics, topic: str) -> None:
-    """There is a task for each record, so that the number of tasks counts the records read."""
-    topics.produce(topic, range(10))
-    filters = {
-        "offset >= 8": (2, 2),
-        "offset in (1, 2) and value <> '1'": (1, 2),
-        "timestamp < '2026-01-01T00:00:00Z'": (0, 1),  # Spark reads nothing with one task
-        "timestamp > now() - INTERVAL 10 MINUTES and offset % 2 = 0": (5, 10),
-        f"topic <> '{topic}' or offset = 3": (1, 10),
-    }
-    # Trap: planning fails for a reader that defines ``pushFilters`` while pushdown is off.
-    assert topics.spark.conf.get(PUSHDOWN) == "false"
-    assert topics.batch(topic).where("offset >= 8 and topic is not null").count() == 2
-    with pytest.raises(PySparkException, match=PUSHDOWN):
-        topics.batch(topic, pushFilters=True).where("offset >= 8").count()
-    topics.spark.conf.set(PUSHDOWN, "true")
-    try:
-        for text, counts in filters.items():
-            frame = topics.batch(topic, pushFilters=True, maxRecordsPerPartition=1).where(text)
-            assert (frame.count(), frame.rdd.getNumPartitions()) == counts
-        frame = topics.batch(topic, pushFilters=True)
-        assert frame.where("offset >= 8").count() == 2
-        # Trap: other queries of the DataFrame share this plan; the connector can only warn.
-        assert (frame.count() != 10) == SHARES_PLANS
-    finally:
-        topics.spark.conf.unset(PUSHDOWN)
 
 
 def test_where_selects_the_same_rows_as_spark(topics: Topics, topic: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
@@ -16,7 +15,7 @@ from dafka_core.model.positions import TIME, Position
 from dafka_core.model.records import TopicPartition
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source.batch_reader import DafkaBatchReader, PushingBatchReader
+from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.offset_reader import OffsetReader
 from tests.integration.cluster.stores import HeardOf, Serve, Served, timed
 from tests.unit.dafka_spark.streams import Query, positions, reader, rows, set_clock
@@ -221,17 +220,12 @@ def test_many_partitions_are_one_request(serve: Serve, monkeypatch: pytest.Monke
     assert times_of.call_count == 1
 
 
-KINDS = {">=": GreaterThanOrEqual, ">": GreaterThan, "<": LessThan, "<=": LessThanOrEqual}
-
-
 def filtered(source: HeardOf, *conditions: tuple[str, int]) -> dict[str, Any]:
-    """Return the ranges of a batch with filters of ``timestamp`` and hours since the first."""
-    query = PushingBatchReader(full(), options(), source.connect)
-    epoch = dt.datetime.fromtimestamp(T0_MS // 1_000, dt.UTC)
-    query.pushFilters(
-        [KINDS[name](("timestamp",), epoch + dt.timedelta(hours=at)) for name, at in conditions]
-    )
-    parts: list[Any] = query.partitions()
+    """Return the ranges of a batch with conditions on ``timestamp``, in hours since the first."""
+    times = [dt.datetime.fromtimestamp(int(hour(at)) / 1_000, dt.UTC) for _, at in conditions]
+    texts = [f"timestamp {each[0]} '{at}'" for each, at in zip(conditions, times, strict=True)]
+    where = " AND ".join(texts)
+    parts: list[Any] = DafkaBatchReader(full(), options(where=where), source.connect).partitions()
     return {each.partition: (each.start, each.end) for part in parts for each in part.ranges}
 
 

@@ -1,28 +1,18 @@
-"""The plan of a batch query, and the filters that narrow it."""
+"""The plan of a batch query, and the conditions that narrow it."""
 
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from typing import Any
 
 import pytest
-from pyspark.sql import datasource as spark
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.where import Comparison
-from dafka_spark.datasource import DafkaDataSource
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.source import batch_reader
-from dafka_spark.source.batch_reader import (
-    DafkaBatchReader,
-    PushingBatchReader,
-    Spans,
-    comparison,
-    narrow,
-)
+from dafka_spark.source.batch_reader import DafkaBatchReader, Spans, narrow
 from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from tests.memory_reader import MemoryReader
 
@@ -119,61 +109,3 @@ def test_conditions_narrow_spans(conditions: list[tuple[str, str, object]], left
     offsets = OffsetReader(SourceOptions.of({"subscribe": "t"}), MemoryReader().connect)
     found = [Comparison(*each) for each in conditions]
     assert narrow(SPANS, found, OffsetsSnapshot({}), offsets) == left
-
-
-@pytest.mark.parametrize(
-    ("pushed", "expected"),
-    [
-        (spark.EqualTo(("topic",), "t"), ("topic", "=", "t")),
-        (spark.EqualNullSafe(("Partition",), "P"), ("partition", "=", "P")),
-        (spark.In(("topic",), ("t", None, "u")), ("topic", "IN", ["t", "u"])),
-        (spark.In(("offset",), (1, 2)), ("offset", "IN", [1, 2])),
-        (spark.LessThan(("offset",), 5), ("offset", "<", 5)),
-        (spark.LessThanOrEqual(("offset",), 5), ("offset", "<=", 5)),
-        (spark.GreaterThan(("timestamp",), TIME), ("timestamp", ">", TIME)),
-        (spark.GreaterThanOrEqual(("timestamp",), TIME), ("timestamp", ">=", TIME)),
-        (spark.EqualNullSafe(("topic",), None), None),
-        (spark.EqualTo(("offset",), True), None),
-        (spark.EqualTo(("offset",), 5.5), None),
-        (spark.EqualTo(("timestamp",), TIME.replace(tzinfo=None)), None),
-        (spark.In(("timestamp",), (TIME, TIME.replace(tzinfo=None))), None),
-        (spark.EqualTo(("value",), b"x"), None),
-        (spark.EqualTo(("value", "offset"), 1), None),
-        (spark.IsNotNull(("offset",)), None),
-        (spark.StringStartsWith(("topic",), "t"), None),
-        (spark.Not(spark.EqualTo(("offset",), 5)), None),
-    ],
-)
-def test_a_filter_becomes_a_comparison(
-    pushed: spark.Filter, expected: tuple[Any, ...] | None
-) -> None:
-    assert comparison(pushed) == (expected and Comparison(*expected))
-
-
-@pytest.mark.parametrize("shares", [True, False])
-def test_all_filters_remain_sparks(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, shares: bool
-) -> None:
-    """A warning is logged for one that narrows if Spark may use the plan for other queries."""
-    monkeypatch.setattr(batch_reader, "SHARES_PLANS", shares)
-    options = SourceOptions.of({"subscribe": "t", "pushFilters": "true"}).for_batch()
-    query = PushingBatchReader(full(), options)
-    one, other = spark.EqualTo(("offset",), 5), spark.IsNotNull(("value",))
-    with caplog.at_level(logging.WARNING, "dafka_spark"):
-        assert query.pushFilters([other]) == [other]
-        assert not caplog.records
-        assert query.pushFilters([one, other]) == [one, other]
-    warned = [
-        "would lack rows: load one for each filter" in each.message for each in caplog.records
-    ]
-    assert warned == [True] * shares
-
-
-def test_only_an_option_pushes_filters() -> None:
-    def kind(**given: str) -> type:
-        return type(DafkaDataSource({"subscribe": "t", **given}).reader(full()))
-
-    assert kind(pushFilters="true") is PushingBatchReader
-    assert not hasattr(kind(), "pushFilters") or (
-        kind().pushFilters is spark.DataSourceReader.pushFilters  # type: ignore[attr-defined]
-    )

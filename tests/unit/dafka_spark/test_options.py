@@ -230,7 +230,6 @@ NO_NAME = "only a query with option queryName reports progress"
         ({"minOffsetsPerTrigger": 5}, NO_TRIGGER, ""),
         ({"maxTriggerDelay": 5}, NO_TRIGGER, "no batch waits without minOffsetsPerTrigger"),
         ({"queryName": "q", **PROGRESS_TOPIC}, NO_REPORT, ""),
-        ({"pushFilters": True}, "", "Spark pushes filters of batches only"),
         (STRATEGY, NO_TIME, NO_TIME),
         ({**STRATEGY, "startingOffsets": "-10m"}, NO_TIME, NO_TIME),
         ({**STRATEGY, "startingTimestamp": 1}, "", ""),
