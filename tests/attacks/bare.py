@@ -75,7 +75,7 @@ def send_until_ended(peer: socket.socket, parts: Iterable[bytes]) -> int:
 
 
 def endpoint_of_node(tower: str) -> tuple[str, int]:
-    """Where the only node of a tower is."""
+    """Return the endpoint of a tower's only node."""
     host, _, port = tower.split(":")
     with zmq.Context() as context, context.socket(zmq.SUB) as beacons:
         beacons.set(zmq.RCVTIMEO, int(1_000 * PATIENCE_S))

@@ -1,6 +1,6 @@
 """A stranger opens ten thousand connections at a door of a cluster with keys, and leaves them.
 
-Each one says an octet, and nothing more.  What whoever has a key does goes on meanwhile.
+Each sends one byte.  Owners of keys continue to work meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.integration.nodes.peers import PATIENCE_S
 CONNECTIONS = 10_000
 
 HEARD = 0.8
-"""Of them, as many are opened at least before any is given up: else it tries nothing."""
+"""The number open at one time, at least; fewer would prove nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster
 
 @contextmanager
 def strangers(places: Sequence[str]) -> Iterator[None]:
-    """The connections, to these places in turns, while there are open files for them."""
+    """Open connections to these places in turn, as long as open files are left."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     count = min(CONNECTIONS, before[1] // 2)
@@ -62,7 +62,7 @@ def strangers(places: Sequence[str]) -> Iterator[None]:
 
 
 def doors(cluster: EmbeddedCluster) -> dict[str, list[str]]:
-    """Where strangers can connect."""
+    """The ports to which strangers can connect."""
     host, sub_port, pub_port = cluster.tower.split(":")
     with Producer("door", tower=cluster.tower, **cluster.key()) as producer:
         producer.publish(b"x")

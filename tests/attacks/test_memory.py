@@ -1,6 +1,6 @@
 """One peer cannot fill the memory of a tower or a store, and honest nodes continue beside it.
 
-The victims are processes of their own, whose memory is compared with that before.
+Each victim is a process; its memory is compared with that before the attack.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_messages_of_too_many_frames_end_their_connection(world: World) -> None:
 
 
 def test_a_tower_passes_on_only_subscriptions_to_beacons(world: World) -> None:
-    """What strangers subscribe to at a tower takes no memory of nodes."""
+    """Subscriptions of strangers at a tower take no memory of nodes."""
     host, sub_port, pub_port = world.tower.split(":")
     with zmq.Context() as context, context.socket(zmq.XPUB) as node:
         node.set(zmq.RCVTIMEO, int(1_000 * PATIENCE_S))

@@ -1,7 +1,7 @@
 """Attacks on the mesh, each in the open and on a cluster with keys (docs/attacks.md).
 
 In the open most of them succeed: that is what keys are for.  With keys none does, whether the
-attacker is a stranger or has a key for something else, and honest work goes on.
+attacker is a stranger or has a key for something else, and honest nodes continue to work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.attacks.world import TOPIC, Attacker, World, attacked
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 ROUNDS = 40
-"""How often what must not succeed is tried, beside honest work."""
+"""Repetitions of an attack that must fail, beside honest work."""
 
 LATER = EpochId(2**31, 1, 1)
 """A life newer than any."""
@@ -35,7 +35,7 @@ FAR_US = 4_000_000_000_000_000
 
 
 class Attack(NamedTuple):
-    """What an attacker does, how to see that he has succeeded, and whether he does in the open."""
+    """An attack, the check of its success, and whether it succeeds in the open."""
 
     does: Callable[[World, RawPeer], object]
     has_succeeded: Callable[[World, RawPeer], bool]
@@ -92,7 +92,7 @@ def _is_fenced(world: World, raw: RawPeer) -> bool:
 
 
 def _replay(world: World, raw: RawPeer) -> None:
-    """Every frame that was heard, and if there is none, what an eavesdropper would have heard."""
+    """Return every captured frame, or what an eavesdropper would have captured."""
     for frames in [*raw.heard][-50:]:
         raw.send_frames(frames)
     raw.send(m.RecordMessage(TOPIC, world.victim, 0, b"secret 0"))
@@ -176,7 +176,7 @@ ATTACKS = {
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_succeeds_in_the_open_alone(name: str, who: Attacker, tmp_path: Path) -> None:
     attack = ATTACKS[name]
-    # An insider has a key, so he may join: that is no attack.
+    # An insider has a key and may join: that is no attack.
     is_expected = attack.in_the_open and who is Attacker.IN_THE_OPEN
     is_expected |= name == "joins" and who is Attacker.INSIDER
     with attacked(tmp_path, who, *attack.subscribes, with_store=attack.with_store) as (world, raw):

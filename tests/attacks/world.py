@@ -1,4 +1,4 @@
-"""A small cluster with honest nodes, in the open or with keys, and somebody who attacks it."""
+"""A small cluster with honest nodes, in the open or with keys, and an attacker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 
 TOPIC, SECRET = "t", b"secret %d"
-"""What honest nodes write; the attacker's key, if he has one, is for topics ``own.*``."""
+"""The topic of honest nodes.  An insider's key is for topics ``own.*``."""
 
 
 class Attacker(Enum):
@@ -23,7 +23,7 @@ class Attacker(Enum):
     IN_THE_OPEN = "in the open"
     """Nobody has keys."""
     STRANGER = "a stranger"
-    """All have keys, and he has none."""
+    """All nodes have keys, and the attacker has none."""
     INSIDER = "an insider"
     """He has a key of the cluster, for something else."""
 
@@ -42,7 +42,7 @@ class World(NamedTuple):
         return self.producer.address
 
     def publish(self) -> None:
-        """Honest work goes on."""
+        """Check that honest nodes continue to work."""
         self.producer.publish(SECRET % self.producer.next_offset)
         if self.store is not None:
             self.producer.flush(PATIENCE_S)

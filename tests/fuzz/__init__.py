@@ -1,1 +1,1 @@
-"""Octets of any kind for all that reads them from outside: by hypothesis and by coverage."""
+"""Random bytes for every parser of outside input: by hypothesis and by coverage."""

@@ -1,4 +1,4 @@
-"""``make fuzz``: each target for some seconds, with octets that coverage guides."""
+"""``make fuzz``: each target for some seconds, with bytes guided by coverage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--target", nargs="+", choices=TARGETS, default=[*TARGETS])
     parser.add_argument("--seconds", type=int, default=15, help="for each (default: 15)")
-    parser.add_argument("--count", type=int, help="so many octet strings for each, however long")
+    parser.add_argument("--count", type=int, help="number of inputs for each, instead of a time")
     parser.add_argument("--seed", type=int, default=random.randrange(1, 2**31))
     parser.add_argument("--keep", action="store_true", help="put what was found into the corpus")
     arguments = parser.parse_args()
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _run(target: str, directory: Path, *limits: str) -> bool:
-    """Fuzzes a target, beginning with its corpus; whether it stood."""
+    """Fuzz a target, beginning with its corpus; return True if it passed."""
     for number, entry in enumerate(corpus.read(target)):
         (directory / f"{number}").write_bytes(entry)
     flags = f"-max_len={MAX_BYTES} -timeout={HANG_S} -rss_limit_mb={MAX_RSS_MB}".split()

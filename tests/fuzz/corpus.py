@@ -20,7 +20,7 @@ def read(target: str) -> list[bytes]:
 
 
 def least(target: Callable[[bytes], None], entries: Iterable[bytes]) -> list[bytes]:
-    """Those that go from a line to another as no shorter one does."""
+    """Return the inputs that cover a branch which no shorter one covers."""
     kept: list[bytes] = []
     known: set[object] = set()
     for entry in sorted(entries, key=lambda each: (len(each), each)):
@@ -56,7 +56,7 @@ def _steps(target: Callable[[bytes], None], entry: bytes) -> set[object]:
 
 
 def write(target: str, entries: Iterable[bytes]) -> int:
-    """Replaces a target's entries; how many there are."""
+    """Replace a target's entries; return their number."""
     kept = sorted(entries)
     _path(target).write_text("".join(f"{each.hex()}\n" for each in kept))
     return len(kept)

@@ -8,7 +8,7 @@ from typing import Any
 
 import atheris
 
-# What is imported here is instrumented: the fuzzer sees which of its branches octets reach.
+# Imports here are instrumented: the fuzzer sees which branches an input reaches.
 with atheris.instrument_imports(include=["dafka_core", "dafka_spark"]):
     from tests.fuzz.targets import JSON_AT, TARGETS
 

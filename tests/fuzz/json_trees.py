@@ -1,4 +1,4 @@
-"""JSON that stays JSON when something in it is changed: octets at random rarely do."""
+"""Changes of JSON that stay JSON, as random bytes rarely do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAVES: Final[tuple[Any, ...]] = (
 
 
 def changed(octets: bytes, chance: random.Random) -> bytes | None:
-    """The same tree with one node changed, removed or doubled; None if it is no JSON."""
+    """Return a tree with one node changed, removed or doubled; None if it is not JSON."""
     try:
         tree = json.loads(octets)
         return json.dumps(_changed(tree, chance)).encode()

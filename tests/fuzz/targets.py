@@ -1,7 +1,7 @@
-"""What reads octets from the network, from disks or from users, each as a function of octets.
+"""Parsers of input from the network, from disks or from users, each as a function of bytes.
 
-A target takes any octets.  Either they are refused by the error that is promised, or what they are
-taken for says the same when it is packed again.  Everything else is a defect.
+A target takes any bytes.  It raises the promised error, or the parsed value is equal after it is
+packed and parsed again.  Everything else is a defect.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ SECRETS: Final = [
         HeadsQuery(address, 0, ()),
     )
 ]
-"""What is not for the reader to hear, by its first frame."""
+"""Frames that the reader must not receive, by the first of them."""
 
 REQUESTS: Final = {Fetch, FetchBatch, GetHeads, ConsumerHello, HeadsQuery, TimesQuery, HistoryQuery}
 
@@ -103,7 +103,7 @@ def joined(pieces: Sequence[bytes]) -> bytes:
 
 
 def pieces(octets: bytes) -> list[bytes]:
-    """Pieces from octets, each behind its length; the last one may be shorter."""
+    """Split bytes into pieces, each after its length; the last one may be shorter."""
     found = []
     while len(octets) >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(octets)
@@ -124,7 +124,7 @@ def frames(octets: bytes) -> None:
 
 
 def permission(octets: bytes) -> None:
-    """Messages and subscriptions of somebody who may read one topic, and own one prefix."""
+    """Messages and subscriptions of a key that may read one topic and own one prefix."""
     received = pieces(octets)
     with suppress(ProtocolError):
         message = codec.decode(received)
@@ -169,7 +169,7 @@ def records(octets: bytes) -> None:
 
 
 def beacon(octets: bytes) -> None:
-    """What nodes say to towers, and towers to nodes."""
+    """Messages between nodes and towers."""
     received = pieces(octets)
     with suppress(ProtocolError):
         node = beacons.decode_node_beacon(received)
@@ -202,7 +202,7 @@ _REQUESTS: Final[tuple[type[Request], ...]] = (*_GETS, *_OTHERS, *_ACTIONS)
 
 
 def flight(octets: bytes) -> None:
-    """A ticket, a descriptor, criteria or an action's body; the first octet says which."""
+    """A ticket, a descriptor, criteria or an action's body, by the first byte."""
     if not octets:
         return
     kind, packed = _REQUESTS[octets[0] % len(_REQUESTS)], octets[1:]
@@ -235,7 +235,7 @@ def _request(octets: bytes) -> tuple[int, int, Any]:
 
 
 def kafka_access(octets: bytes) -> None:
-    """A request of a user who may do nothing: he is told so in a response that can be sent."""
+    """A request of a user without permissions, refused in a response that can be sent."""
     with suppress(ProtocolError):
         api_key, version, request = _request(octets)
         if api_key in RULES:
@@ -259,12 +259,12 @@ _NO_RIGHTS: Final = Rights(NOBODY)
 
 
 def kafka_records(octets: bytes) -> None:
-    """What a Produce request has of a partition; the first octet is the request's version."""
+    """A partition of a Produce request; the first byte is the request's version."""
     if not octets:
         return
     version, batch = octets[0] % 12, bytearray(octets[1:])
     _produced(batch, version)
-    if len(batch) > _CRC_FROM:  # who forges records can compute their checksum
+    if len(batch) > _CRC_FROM:  # a forger can compute the checksum, too
         struct.pack_into(">I", batch, _CRC_AT, crc32c(bytes(batch[_CRC_FROM:])))
         _produced(batch, version)
 
@@ -284,7 +284,7 @@ def _produced(octets: bytearray, version: int) -> None:
 
 
 def sasl(octets: bytes) -> None:
-    """Two messages of a client of Kafka that says who it is; the file of users."""
+    """Two messages of a Kafka client that authenticates; the file of users."""
     said = [each.decode("utf-8", "replace") for each in pieces(octets)]
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
         file.write("\n".join(said) if len(said) > 2 else _USERS)
@@ -341,7 +341,7 @@ _OPTIONS: Final[tuple[Callable[[Any], object], ...]] = (
 
 
 def option(octets: bytes) -> None:
-    """The text of an option that is more than a word; the first octet says which."""
+    """The text of an option that is more than a word, by the first byte."""
     if octets:
         with suppress(ValueError):
             _OPTIONS[octets[0] % len(_OPTIONS)](octets[1:].decode("utf-8", "surrogatepass"))
@@ -356,4 +356,4 @@ TARGETS: Final[dict[str, Target]] = {
 }
 
 JSON_AT: Final = {"flight": 1, "manifest": 0, "deletion": 0, "checkpoint_offset": 0, "option": 1}
-"""Those that take JSON, from this octet on."""
+"""The targets of JSON, which begins at this byte."""

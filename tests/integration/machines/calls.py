@@ -1,4 +1,4 @@
-"""Calls to a store whose machine vanishes meanwhile, all at the same time.
+"""Concurrent calls to a store while its machine vanishes.
 
 calls.py TOWER STORE        says "amid" when it is amid all of them, waits for a line of input, goes
                             on, and prints for each what became of it, and after how many seconds

@@ -19,7 +19,7 @@ FIRST, SECOND = 0, 1
 
 
 class Machines:
-    """Machines as network namespaces; where there can be none, processes of this one machine."""
+    """Machines as network namespaces, or as processes where namespaces are not permitted."""
 
     def __init__(self, stack: contextlib.ExitStack, directory: Path) -> None:
         self._stack = stack
@@ -30,7 +30,7 @@ class Machines:
         self._nodes: dict[int, list[Node]] = {FIRST: [], SECOND: []}
 
     def tower(self, machine: int) -> str:
-        """Where a machine's nodes find the others."""
+        """The towers of a machine's nodes."""
         return self.network.tower(machine)
 
     def start(
@@ -47,7 +47,7 @@ class Machines:
         return node
 
     def start_store(self, machine: int, *arguments: str) -> dict[str, Any]:
-        """Starts a store; what it says of itself."""
+        """Start a store; return its printed facts."""
         directory = str(self._directory / f"store{machine}")
         return self.start(machine, "store", "--dir", directory, *arguments).ready()
 
@@ -66,7 +66,7 @@ class Machines:
         return process
 
     def vanish(self, machine: int) -> None:
-        """The machine loses its power: nobody is told."""
+        """Let the machine lose power, without a message to any node."""
         if isinstance(self.network, Namespaces):
             self.network.cut(self.network.cuts[0])
         else:
@@ -74,7 +74,7 @@ class Machines:
                 node.kill()
 
     def hosts(self, machine: int, *lines: str) -> None:
-        """Has these lines stand first in a machine's file of hosts, instead of earlier ones."""
+        """Put these lines first in a machine's file of hosts, instead of earlier ones."""
         assert isinstance(self.network, Namespaces)
         file = self.network.hosts(machine)
         own = self._own_hosts.setdefault(machine, file.read_text())

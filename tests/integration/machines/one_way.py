@@ -1,4 +1,4 @@
-"""A driver and its tasks on a machine to which nobody can connect.
+"""A driver and its tasks on a machine that accepts no connections.
 
 one_way.py OPTIONS...       options as NAME=VALUE; prints how many rows were written, and read, and
                             why nothing was where that is so
@@ -45,7 +45,7 @@ def read(given: dict[str, str], **others: str) -> int:
 
 
 def stream(given: dict[str, str]) -> int:
-    """What a streaming query finds in its first batch."""
+    """Return the first batch of a streaming query."""
     options = SourceOptions.of({**given, "subscribe": TP.topic, "startingOffsets": "earliest"})
     reader = DafkaMicroBatchStream(full(), options.for_stream())
     start = reader.initialOffset()

@@ -1,4 +1,4 @@
-"""Where nodes of several machines say that they are, and find each other."""
+"""Addresses that nodes of several machines announce, and by which they connect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ports_of(tower: str) -> str:
 
 
 def refused(node: Node) -> str:
-    """What a node that was asked for what cannot be done has said."""
+    """Return the error of a node that cannot start."""
     assert node.end() == 2
     return node.said
 
@@ -76,7 +76,7 @@ def test_a_node_on_the_towers_machine_that_others_cannot_reach_says_so(
     at = f"{ports['sub_port']}:{ports['pub_port']}"
     store = separate.start(SECOND, "store", "--dir", str(tmp_path / "d"), tower=f"10.77.0.1:{at}")
     store.ready()
-    # As Spark's driver there, whose host is auto, too.
+    # Like Spark's driver there, with host auto, too.
     node = separate.start(FIRST, "consume", "t", host="auto", tower=f"127.0.0.1:{at}")
     wait_until(lambda: "another machine cannot connect to it: name the tower" in node.said)
 
@@ -90,7 +90,7 @@ def test_a_tower_that_moves_to_another_address_is_found_by_its_name(
     separate.hosts(SECOND, "10.77.0.1 tower")
     store = separate.start(SECOND, "store", "--dir", str(tmp_path / "d"), host="auto", tower=at)
     store.ready()
-    # The machine is gone without a word; another one has its name.
+    # The machine vanished, and a new one has its name.
     separate.command(FIRST, "ip link set cable0 down")
     separate.hosts(SECOND, "10.77.0.2 tower")
     addresses = (f"tcp://*:{ports[name]}" for name in ("sub_port", "pub_port"))
@@ -105,7 +105,7 @@ def test_a_tower_is_added_to_what_runs(separate: Machines, tmp_path: Path) -> No
     joins = ("--join", separate.tower(FIRST))
     added = separate.start(SECOND, "tower", *ANYWHERE, *joins).ready()["tower"]
     assert added.startswith("10.77.0.2:")
-    # The store, which knew the other tower only, is found by this one; also without the other.
+    # The store, which knew only the other tower, is found through this one, also without the other.
     assert separate.start(SECOND, "topics", tower=added).end() == 0
     separate.command(FIRST, "ip link set cable0 down")
     assert separate.start(SECOND, "topics", tower=added).end() == 0

@@ -1,4 +1,4 @@
-"""A machine that connects to others and to which nobody can connect, as behind NAT.
+"""A machine that connects to others and accepts no connections, as behind NAT.
 
 Its nodes announce an address that no other machine has a way to.
 """
@@ -18,7 +18,7 @@ PRIVATE = "10.99.0.1"
 
 @pytest.fixture
 def behind(separate: Machines) -> Machines:
-    """The second machine is behind NAT; there is a store on the first one."""
+    """The second machine is behind NAT; the first one has a store."""
     separate.command(SECOND, f"ip addr add {PRIVATE}/32 dev lo")
     return separate
 
@@ -34,7 +34,7 @@ def test_spark_reads_and_writes_where_nobody_can_connect_to_it(behind: Machines)
     store = behind.start_store(FIRST)
     found = outcomes(behind, f"tower={behind.tower(SECOND)}", f"host={PRIVATE}")
     assert [found[name] for name in ("written", "read", "streamed")] == [one_way.COUNT] * 3
-    # What the mesh alone can do says who cannot connect to which address.
+    # Errors of the mesh name the machine and the address to which it cannot connect.
     assert f"{store['address']} cannot connect to this node at tcp://{PRIVATE}:" in str(
         found["mesh"]
     )
