@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.audit import audit_record
+from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import NotAllowedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -18,7 +19,7 @@ from dafka_core.nodes.maintenance import ProtectedQueries
 from dafka_core.queries import query_progress
 from dafka_core.queries.query_progress import QueryProgress, publish, reports
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.key_files import KeyFiles, read_public
+from dafka_core.security.key_files import read_public
 from dafka_core.security.permissions import Permissions
 from dafka_core.storage import Log
 from dafka_core.storage.retention import Unread

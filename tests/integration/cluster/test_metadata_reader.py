@@ -19,6 +19,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import KnownStore, TopicPartition
 from dafka_core.queries.query_progress import QueryProgress, publish
+from dafka_core.security.key_files import read_public
 from dafka_core.testing import PATIENCE_S
 from dafka_spark import metadata
 from dafka_spark.cluster import connections
@@ -187,7 +188,8 @@ def locked() -> Iterator[EmbeddedCluster]:
         location = StoreLocation(running.stores[0], running.locations())
         report = QueryProgress("payroll query", "r", 60, ("payroll",))
         with StoreClient(location, KeyFiles(**running.key())) as client:
-            publish([client], QUERIES_TOPIC, report, timeout_s=PATIENCE_S)
+            owner = read_public(running.keys / "client.key").permissions
+            publish([client], QUERIES_TOPIC, report, owner=owner, timeout_s=PATIENCE_S)
         running.key("analyst", ("consume",), consume=("flights",))
         yield running
 
