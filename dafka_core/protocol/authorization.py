@@ -6,9 +6,8 @@ producer itself, or a store, which is trusted with the records of others that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import TopicPartition
@@ -17,105 +16,74 @@ from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.record_limits import parse_announcement
 from dafka_core.security.permissions import Permissions
 
-_Check = Callable[[Permissions, Any], bool]
-
-_ASKED: Final = "ask for it, or have the answer sent to that address"
-_TOLD: Final = "speak for a store, or for one at that address"
-_WRITTEN: Final = "write to that topic, or to that partition"
-
-
-def may_write(who: Permissions, tp: TopicPartition) -> bool:
-    """Return True if records of a partition may come from this sender.
-
-    RFC 46: "only one producer SHALL ever publish to the same partition"; stores forward them.
-    """
-    return who.may_write(*tp)
-
-
-def _writes(who: Permissions, message: Any) -> bool:
-    return may_write(who, message.tp)
-
-
-def _writes_all(who: Permissions, message: m.DirectRecordBatches) -> bool:
-    return all(
-        may_write(who, TopicPartition(each.topic, each.partition)) for each in message.entries
-    )
-
-
-def _is_of_store(who: Permissions, message: Any) -> bool:
-    return who.is_store and who.is_own(message.store)
-
-
-def _fetches(who: Permissions, message: m.Fetch) -> bool:
-    may = who.may_consume(message.topic) or may_write(who, message.tp)
-    return may and who.is_own(message.requestor)
-
-
-def _fetches_all(who: Permissions, message: m.FetchBatch) -> bool:
-    may = all(who.may_consume(each.topic) for each in message.entries)
-    return may and who.is_own(message.requestor)
-
-
-def _asks(who: Permissions, message: Any) -> bool:
-    return who.is_own(message.requestor)
-
-
-def _asks_of_topic(who: Permissions, message: m.TimesQuery) -> bool:
-    return who.may_know(message.topic) and who.is_own(message.requestor)
-
-
-def _asks_history(who: Permissions, message: m.HistoryQuery) -> bool:
-    # A request with a life takes the partition over.
-    may = may_write(who, message.tp) if message.life != NO_LIFE else who.may_know(message.topic)
-    return may and who.is_own(message.requestor)
-
-
-def _tells_history(who: Permissions, message: m.HistoryReply) -> bool:
-    return who.is_own(message.store) and may_write(who, message.tp)
-
-
-_RULES: Final[Mapping[type[m.Message], tuple[_Check, str]]] = {
-    **dict.fromkeys(
-        (
-            *(m.RecordMessage, m.DirectRecord, m.RecordBatchMessage, m.DirectRecordBatch),
-            *(m.Head, m.DirectHead, m.RecordTooLarge),
-        ),
-        (_writes, _WRITTEN),
-    ),
-    m.DirectRecordBatches: (_writes_all, _WRITTEN),
-    **dict.fromkeys(
-        (m.EpochAck, m.StoreHello, m.HeadsReply, m.TimesReply, m.StoreEndpoints, m.StoresKnown),
-        (_is_of_store, _TOLD),
-    ),
-    # A C store's ACK names no store; ours do.
-    m.Ack: (lambda who, ack: who.is_store and (not ack.store or who.is_own(ack.store)), _TOLD),
-    m.HistoryReply: (_tells_history, _TOLD),
-    m.Fetch: (_fetches, _ASKED),
-    m.FetchBatch: (_fetches_all, _ASKED),
-    m.GetHeads: (_asks, _ASKED),
-    m.HeadsQuery: (_asks, _ASKED),
-    m.TimesQuery: (_asks_of_topic, _ASKED),
-    m.HistoryQuery: (_asks_history, _ASKED),
-    m.ConsumerHello: (lambda who, hello: who.is_own(hello.consumer), _ASKED),
-}
-"""The required permission of each message's sender.  A message without a rule is always refused."""
-
-_LIVE: Final = frozenset({m.RecordMessage, m.RecordBatchMessage, m.Head})
+_REQUEST: Final = "ask for it, or have the answer sent to that address"
+_OF_STORE: Final = "speak for a store, or for one at that address"
+_WRITE: Final = "write to that topic, or to that partition"
 
 
 def refusal(who: Permissions, message: m.Message) -> str:
     """Return the reason why a sender may not send a message; empty if it may."""
-    check, what = _RULES[type(message)]
-    return (
-        "" if check(who, message) else f"a {type(message).__name__}: key {who.name} may not {what}"
-    )
+    needed = _missing_right(who, message)
+    return needed and f"a {type(message).__name__}: key {who.name} may not {needed}"
 
 
 def records_refusal(who: Permissions, tp: TopicPartition) -> str:
-    """Return the reason why records of a partition are refused."""
-    return (
-        f"records of topic {tp.topic}, partition {tp.partition}: key {who.name} may not {_WRITTEN}"
-    )
+    """Return the reason why a sender may not send records of a partition; empty if it may.
+
+    RFC 46: "only one producer SHALL ever publish to the same partition"; stores forward them.
+    """
+    if who.may_write(*tp):
+        return ""
+    return f"records of topic {tp.topic}, partition {tp.partition}: key {who.name} may not {_WRITE}"
+
+
+def _missing_right(who: Permissions, message: m.Message) -> str:
+    """Return the right that a message needs and its sender lacks; empty if it has it."""
+    match message:
+        case m.ConsumerHello():
+            may, right = who.is_own(message.consumer), _REQUEST
+        case (
+            m.Fetch()
+            | m.FetchBatch()
+            | m.GetHeads()
+            | m.HeadsQuery()
+            | m.TimesQuery()
+            | m.HistoryQuery()
+        ):
+            may, right = who.is_own(message.requestor) and _may_request(who, message), _REQUEST
+        case m.Ack(store=""):  # a C store's ACK names no store
+            may, right = who.is_store, _OF_STORE
+        case m.HistoryReply():
+            may, right = who.is_own(message.store) and who.may_write(*message.tp), _OF_STORE
+        case (
+            m.Ack()
+            | m.EpochAck()
+            | m.StoreHello()
+            | m.StoreEndpoints()
+            | m.StoresKnown()
+            | m.Reply()
+        ):
+            may, right = who.is_store and who.is_own(message.store), _OF_STORE
+        case m.DirectRecordBatches():
+            may, right = all(who.may_write(*each[:2]) for each in message.entries), _WRITE
+        case m.OfPartition():  # records, heads, and reports of records that are too large
+            may, right = who.may_write(*message.tp), _WRITE
+        case _:
+            may, right = False, "send it"
+    return "" if may else right
+
+
+def _may_request(who: Permissions, message: m.Message) -> bool:
+    match message:
+        case m.Fetch():
+            return who.may_consume(message.topic) or who.may_write(*message.tp)
+        case m.FetchBatch():
+            return all(who.may_consume(each.topic) for each in message.entries)
+        case m.HistoryQuery() if message.life != NO_LIFE:  # it takes the partition over
+            return who.may_write(*message.tp)
+        case m.TimesQuery() | m.HistoryQuery():
+            return who.may_know(message.topic)
+    return True
 
 
 def granted(who: Permissions, frame: bytes) -> bytes | None:
@@ -136,7 +104,7 @@ def granted(who: Permissions, frame: bytes) -> bytes | None:
 
 
 def _may_follow(who: Permissions, kind: type[m.Message], topic: str) -> bool:
-    if kind in _LIVE:
+    if kind in (m.RecordMessage, m.RecordBatchMessage, m.Head):
         return who.may_consume(topic)
     if kind is m.GetHeads:
         return who.may_produce(topic)

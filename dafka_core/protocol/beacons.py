@@ -24,10 +24,8 @@ BEACON_WITH_KIND: Final = b"A"
 """Node to tower.  It sorts before ``BEACON``, so that it is the first subscription of a tower."""
 KIND: Final = b"K"
 """Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions."""
-WELCOME: Final = b"W"
-"""A tower's message to each new subscriber."""
-TOWER: Final = b"T"
-"""The address of another tower; C towers and C nodes ignore it."""
+WELCOME: Final = b"W"  # a tower's message to each new subscriber
+TOWER: Final = b"T"  # the address of another tower; C towers and C nodes ignore it
 
 KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
 """Kinds of nodes by their letter on the wire."""
@@ -50,8 +48,7 @@ readers, Spark's sink is a producer, a gateway runs in a store."""
 MAX_PEERS: Final = 10_000
 """Limit of peers at once: each is a TCP connection, and any node may announce some."""
 
-MAX_HOST_BYTES: Final = 255
-"""The longest name DNS allows."""
+MAX_HOST_BYTES: Final = 255  # the longest name DNS allows
 
 TWIN_CONFIRMED_S: Final = 0.5
 """A restarted node may still receive beacons of its earlier life, but only for a shorter time."""
@@ -66,8 +63,7 @@ class NodeBeacon(NamedTuple):
     node: str
     host: str  # empty: the tower uses the address of the connection
     port: int
-    kind: str = ""
-    """Its letter; empty in the form of C nodes."""
+    kind: str = ""  # its letter; empty in the form of C nodes
     to: str = ""
     """The only node to receive it, a new one; empty for all.  Needs a kind."""
 
@@ -77,10 +73,8 @@ class TowerBeacon(NamedTuple):
 
     node: str
     endpoint: str
-    kind: str = ""
-    """Its letter, ``UNKNOWN_KIND`` or ``ANSWER``; empty in the form of C towers."""
-    to: str = ""
-    """The only node to receive it, if the kind is ``ANSWER``."""
+    kind: str = ""  # its letter, ``UNKNOWN_KIND`` or ``ANSWER``; empty in the form of C towers
+    to: str = ""  # the only node to receive it, if the kind is ``ANSWER``
 
 
 class TowerPorts(NamedTuple):
@@ -103,7 +97,7 @@ def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
         ProtocolError: the frames are no tower's address.
     """
     if len(frames) != 4 or frames[0] != TOWER:
-        raise ProtocolError("what tells of a tower has four frames, the first one T")
+        raise ProtocolError("a tower's address has four frames, the first one T")
     return TowerPorts(_host(frames[1]), _port(frames[2]), _port(frames[3]))
 
 
@@ -209,8 +203,7 @@ class Twin(NamedTuple):
     """Another node that announces itself under our address again and again."""
 
     endpoint: str
-    older: bool
-    """It existed when this node was announced."""
+    older: bool  # it existed when this node was announced
 
 
 @dataclass(slots=True)
@@ -220,7 +213,7 @@ class _Peer:
     node: str
     heard_at: float
     towers: set[str]
-    """The towers that have announced it; if all of them are away, it is not considered silent."""
+    """The towers that have announced it; while these are away, it does not count as silent."""
 
 
 class PeerTable:
@@ -233,8 +226,8 @@ class PeerTable:
         self._peers: dict[str, _Peer] = {}  # by endpoint
         self._towers_heard_at: dict[str, float] = {}
         self.replaced: list[str] = []
-        """Nodes whose place another one has taken, as a restarted one with a fixed port does.  The
-        caller clears it."""
+        """Nodes replaced at their endpoints, as by a restart with a fixed port; the caller clears
+        it."""
         self.announced = False
         """A tower has published our own beacon, which it sends to us as to all others."""
         self.twin: Twin | None = None
@@ -245,7 +238,7 @@ class PeerTable:
         return len(self._peers)
 
     def __contains__(self, endpoint: str) -> bool:
-        """Return True if there is a peer at an endpoint."""
+        """Return True if a peer has this endpoint."""
         return endpoint in self._peers
 
     def addresses(self) -> list[tuple[str, str]]:
@@ -334,14 +327,14 @@ def _ascii(frame: bytes) -> str:
 def _host(frame: bytes) -> str:
     host = _ascii(frame)
     if len(host) > MAX_HOST_BYTES or not is_host(host):
-        raise ProtocolError("what tells of a node has the name or the address of its host")
+        raise ProtocolError("a beacon contains the name or the address of a host")
     return host
 
 
 def _port(frame: bytes) -> int:
     port = _ascii(frame)
     if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
-        raise ProtocolError("the port of a beacon must lie in 1 to 65535")
+        raise ProtocolError("the port of a beacon must be between 1 and 65535")
     return int(port)
 
 

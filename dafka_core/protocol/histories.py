@@ -2,7 +2,7 @@
 
     A store extends only its own history, or one that it has completely (``extend``).
     Of two that have diverged, the one with the newer last life wins: number first, then id
-    (``wins_at``).  The store with the other one sets its records aside.
+    (``wins_at``).  A store with the older one sets its records aside.
     A life begins when enough stores have promised to acknowledge no more records of older ones
     (``on_query``), and continues the newest history that they have.
 
@@ -37,14 +37,8 @@ from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
 
-MAX_PROMISING: Final = 1_000
-"""Questions whose promise is in the disk's queue; requestors retry."""
-
-HOSTING_ACKS: Final = 1
-"""A client's records are acknowledged when the hosting store has them."""
-
-TOLD: Final = 0
-"""Reserved query number of an unsolicited reply."""
+MAX_PROMISING: Final = 1_000  # promises in the disk's queue; requestors retry
+HOSTING_ACKS: Final = 1  # a client's records are acknowledged when the hosting store has them
 
 
 class Histories:
@@ -146,7 +140,7 @@ class Histories:
         self,
         partition: StorePartition,
         requestor: str,
-        query: int = TOLD,
+        query: int = m.UNSOLICITED,
         last: Transaction | None = None,
     ) -> m.HistoryReply:
         """Return this store's durable history of a partition, and its last transaction."""
@@ -180,11 +174,11 @@ class Histories:
         return [] if query is None else [self.reply(partition, query.requestor, query.query)]
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Ask other stores for histories, and notify producers whose life is over."""
+        """Ask other stores for histories, and notify producers of older lives."""
         if now < self._due or not (self._unclear or self._outlived):
             return []
         self._due = now + timing.HISTORY_INTERVAL_S
-        asked = [m.HistoryQuery(self._store, TOLD, *tp) for tp in self._unclear]
+        asked = [m.HistoryQuery(self._store, m.UNSOLICITED, *tp) for tp in self._unclear]
         told = [self.reply(each, tp.partition) for tp, each in self._outlived.items()]
         self._unclear.clear()
         self._outlived.clear()
@@ -205,8 +199,7 @@ class FollowedHistory:
 
     def __init__(self) -> None:
         self.epochs: History = ()
-        self.asked_s = -inf
-        """Time of the last question for the partition's history."""
+        self.asked_s = -inf  # time of the last question for the partition's history
         self._unknown_from: int | None = None
 
     def is_stale(self, batch: RecordBatch) -> bool:

@@ -37,8 +37,7 @@ class KnownStores:
     ) -> None:
         self.endpoints: dict[str, tuple[str, ...]] = {}
         """Flight endpoints of other present stores, by address."""
-        self.locations: tuple[str, ...] = ()
-        """This store's Flight endpoints; sent to requestors."""
+        self.locations: tuple[str, ...] = ()  # this store's Flight endpoints; sent to requestors
         self.store = store
         self._met = {each.store: each for each in met if each.store != store}
         self._wall_us = wall_us

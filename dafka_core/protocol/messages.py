@@ -29,6 +29,12 @@ from dafka_core.protocol import fields as f
 from dafka_core.protocol.fields import check_batch
 from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
 
+UNSOLICITED: Final = 0
+"""Reserved query number: of a history without a question, and of the empty HEADS-REPLY with which
+our stores greet."""
+
+HEADS: Final = 2**64 - 1  # reserved query number of replies to GET-HEADS and CONSUMER-HELLO
+
 _ONE_RUN: Final = Struct("<qI")
 
 
@@ -91,8 +97,7 @@ def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
 class Message:
     """A message, validated at its creation, field by field and as a whole."""
 
-    kinds: ClassVar[dict[str, f.FieldKind]]
-    """The kind of each field by its name; content has none."""
+    kinds: ClassVar[dict[str, f.FieldKind]]  # the kind of each field by its name; content has none
 
     def __init_subclass__(cls) -> None:
         hints = get_type_hints(cls, include_extras=True)
@@ -207,6 +212,11 @@ class Fetch(OfPartition):
     topic: f.Topic
     sequence: f.Offset
     count: f.FetchCount
+
+    @classmethod
+    def of(cls, requestor: str, tp: TopicPartition, start: int, end: int) -> Self:
+        """Request the records from ``start`` to ``end`` (exclusive)."""
+        return cls(tp.partition, requestor, tp.topic, start, end - start)
 
     @property
     def end(self) -> int:
@@ -345,8 +355,7 @@ class DirectRecordBatches(Message):
 
     requestor: f.Address
     entries: f.Ranges
-    epochs: f.EntryEpochs
-    """One epoch for the records of each entry."""
+    epochs: f.EntryEpochs  # one epoch for the records of each entry
     runs: f.Number
     value: bytes
 
@@ -370,10 +379,10 @@ class DirectRecordBatches(Message):
     def check(self) -> None:
         """Raise ProtocolError unless the content has the records of the entries."""
         if len(self.epochs) != len(self.entries):
-            raise ProtocolError("there is one epoch for each entry")
+            raise ProtocolError("each entry has one epoch")
         for entry, epoch in zip(self.entries, self.epochs, strict=True):
             if epoch is not None and epoch.start > entry.earliest:
-                raise ProtocolError("a batch must lie within its epoch")
+                raise ProtocolError("a batch must be within its epoch")
         self._columns()
 
     def batches(self) -> Iterator[RecordBatch]:
@@ -413,7 +422,7 @@ class DirectRecordBatches(Message):
 class HeadsQuery(Message):
     """Extension: asks stores for their partitions of some topics (all topics if empty).
 
-    Unlike the answer to GET-HEADS, this one names the store, has the beginning of each partition,
+    Unlike the answer to GET-HEADS, its answer names the store, has the beginning of each partition,
     and has an end: a requestor knows when it is complete, also if it is empty.
     """
 
@@ -525,3 +534,6 @@ class StoresKnown(Message):
 
 
 AnyRecord = RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch
+
+REPLIES: Final = {HeadsQuery: HeadsReply, TimesQuery: TimesReply}
+"""The replies to queries that are sent in parts."""

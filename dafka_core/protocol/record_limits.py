@@ -66,7 +66,7 @@ class RecordLimits:
     """The limits of the peers that are connected to a node.
 
     Attributes:
-        smallest_store: the store with the smallest limit, if there is any.
+        smallest_store: the store with the smallest limit, if any.
     """
 
     def __init__(self) -> None:
@@ -121,8 +121,8 @@ class RecordLimits:
     def kept(self, message: Outgoing) -> list[Outgoing]:
         """Return the message without records too large for its receivers.
 
-        A requestor receives an error for each of them.  A record for all that one peer doesn't
-        accept is replaced by the head: the other peers fetch it.
+        A requestor receives an error for each of them.  A published record that is too large for
+        one peer is replaced by the head: the other peers fetch it.
         """
         if isinstance(message, DirectRecordBatches):
             limit_bytes = self._by_node.get(message.requestor, inf)

@@ -25,16 +25,6 @@ from dafka_core.protocol.role import Outgoing, PeerNews
 OWN: Final = (m.DirectRecord, m.Fetch, m.Ack, m.StoreHello, m.ConsumerHello)
 """Subscriptions of nodes with their own address, by kind (RFC 46)."""
 
-GREETING: Final = 0
-"""Reserved query number of the reply with which our stores introduce themselves."""
-
-HEADS: Final = 2**64 - 1
-"""Reserved query number of replies to GET-HEADS and CONSUMER-HELLO."""
-
-
-_REPLIES: Final = {m.HeadsQuery: m.HeadsReply, m.TimesQuery: m.TimesReply}
-"""The reply to each query; a history needs more checks."""
-
 
 @dataclass(slots=True)
 class StoreQuery:
@@ -51,8 +41,7 @@ class StoreQuery:
     """The combined records of the stores, by partition."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
     """By store: timestamps (microseconds since 1970 UTC) by first offset."""
-    histories: dict[str, m.HistoryReply] = field(default_factory=dict)
-    """By store."""
+    histories: dict[str, m.HistoryReply] = field(default_factory=dict)  # by store
     parts: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     """By store: the number of its answer's parts, and those that have arrived."""
     answered: bool = False
@@ -71,7 +60,7 @@ class StoreQuery:
         query = self.query
         if isinstance(query, m.HistoryQuery):
             return isinstance(reply, m.HistoryReply) and reply.tp == query.tp
-        return isinstance(reply, _REPLIES[type(query)])
+        return isinstance(reply, m.REPLIES[type(query)])
 
     def best_times(self) -> list[tuple[int, int]]:
         """Return the answer of the store with most timestamps."""
@@ -87,7 +76,7 @@ class StoreQuery:
         tp = info.tp
         known = self.heads.get(tp)
         merged = self.heads[tp] = info if known is None else known.merged(info)
-        # If one store ends here and another one begins later, the gap between matters.
+        # If one store ends here and another begins later, the gap between matters.
         wanted = self.wanted.get(tp)
         if wanted is not None and min(info.end, merged.end) > wanted:
             first = max(info.earliest, wanted)
@@ -120,7 +109,7 @@ class StoreDirectory:
         self._settled_at: float | None = None
         self._has_beacon = False
         self._questions: dict[int, StoreQuery] = {}
-        self._numbers = count(GREETING + 1)
+        self._numbers = count(m.UNSOLICITED + 1)
 
     @property
     def stores(self) -> list[str]:
@@ -154,10 +143,6 @@ class StoreDirectory:
         if not self.discovery.lists:
             known |= {name: KnownStore(name) for name in self.discovery.lost}
         return [known[name] for name in sorted(known) if name not in greeted]
-
-    def greeted(self, store: str) -> bool:
-        """Return True if a store's messages reach us."""
-        return store in self.discovery.greeted
 
     def meets(self, store: str) -> bool:
         """Return True if messages are delivered in both directions."""
@@ -212,14 +197,14 @@ class StoreDirectory:
         """Process greetings and answers."""
         match message:
             case m.StoreHello():
-                is_new = not self.greeted(message.store)
+                is_new = message.store not in self.discovery.greeted
                 store = self.discovery.apply(now, message.store, GREETS)
                 # A C store sends nothing more, and only now GET-HEADS is sent for it.
                 return self._ask_all(now) if is_new and store.hears_us else []
             case m.StoreEndpoints():
                 store = self.discovery.apply(now, message.store, STORE_KIND)
                 store.locations = message.locations
-            case m.HeadsReply(query=0):
+            case m.HeadsReply(query=m.UNSOLICITED):
                 # The last message of a store's introduction: messages are delivered in both
                 # directions now.
                 self.discovery.apply(now, message.store, GREETS).answers_queries = True
@@ -300,7 +285,7 @@ class StoreDirectory:
         return [message for question in self._open() for message in self._ask(now, question)]
 
     def _ask(self, now: float, question: StoreQuery) -> list[Outgoing]:
-        """Return the query, and GET-HEADS if there are stores that do not know queries."""
+        """Return the query, and GET-HEADS for stores that do not know queries."""
         question.heard_at = now
         query = question.query
         messages: list[Outgoing] = [query]

@@ -28,8 +28,7 @@ OF_TOPIC: Final = "max_partitions_per_topic"
 OF_KEY: Final = "max_partitions_per_key"
 KEY_BYTES: Final = "max_key_bytes"
 
-LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)
-"""The options' names."""
+LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)  # the options' names
 
 SAY_AGAIN_S: Final = 60.0
 """Interval of log messages about one limit: any peer may cause thousands in a second."""
@@ -62,7 +61,7 @@ class StoreLimits:
 
     Attributes:
         new: accepted partitions that may not be in the log yet; other threads may copy it.
-        over: owners who have reached their byte limit.
+        over: owners that have reached their byte limit.
         refused: the number of refusals by limit.
     """
 
@@ -260,7 +259,7 @@ class AdmittedPartitions:
                 self.limits.store(batch.tp, batch.values.size_bytes)
 
     def on_held(self, held: Held) -> None:
-        """Apply a scan of the log: refused partitions continue if there is room again."""
+        """Apply a scan of the log: refused partitions continue if they have room again."""
         self._change(self.limits.apply(held))
 
     def _change(self, owners: Iterable[str]) -> None:

@@ -21,26 +21,20 @@ class StorePartition:
     """One partition in a store."""
 
     fetcher: PartitionFetcher
-    durable: int
-    """Readers see the records before this offset: they are on disk."""
-    visible_end: int
-    """The value of ``durable`` after all queued writes except commits."""
-    history: History = ()
-    """Of all records in the log or its queue."""
+    durable: int  # readers see the records before this offset: they are on disk
+    visible_end: int  # the value of ``durable`` after all queued writes except commits
+    history: History = ()  # of all records in the log or its queue
     promised: EpochId = NO_LIFE
     """The newest life promised that no records of older ones are acknowledged."""
-    staged: Transaction | None = (
-        None  # another store's transaction of which only a part has arrived
-    )
+    staged: Transaction | None = None
+    """Another store's transaction of which only the first part has arrived."""
     commits: int = 0  # commits in the log's queue
     asides: int = 0  # replacements by another history in the log's queue
     hosted: Epoch | None = None  # of records that clients write here, from the first one on
-    lost_to: EpochId = NO_LIFE
-    """The newest life whose records have replaced the store's."""
+    lost_to: EpochId = NO_LIFE  # the newest life whose records have replaced the store's
     winner: HistoryReply | None = None
     """The last answer of the store whose history has replaced this one's, until it is lost."""
-    too_large: int = -1
-    """The offset of the rejected record named by the last error."""
+    too_large: int = -1  # the offset of the rejected record named by the last error
 
     @property
     def newest(self) -> EpochId:
@@ -75,13 +69,6 @@ class StorePartition:
         """Return the store's action for an event."""
         return states.STORE_TABLE[self.state][event].action
 
-    def stops_at(self, offset: int) -> bool:
-        """Note a rejected record; return True if it is the next one, and not reported yet."""
-        is_news = self.too_large != offset == self.fetcher.next_offset
-        if is_news:
-            self.too_large = offset
-        return is_news
-
     def go_on(self, start: int, history: History) -> None:
         """Continue at ``start``: no store has the records before it, which had this history."""
         self.asides += 1
@@ -113,20 +100,18 @@ class StorePartition:
         self.fetcher.raise_head(end)
 
 
-# Partitions whose records clients write straight to this store, without a producer.
-#
-# For such a partition the store acts as the producer: it publishes RECORD and HEAD, so that
-# consumers and other stores, also C nodes, receive everything as if a producer had sent it.  It
-# answers FETCH for every partition anyway.
-
-
 MAX_HOSTED: Final = 10_000
 """Partitions announced at one time: this number of HEADs a second is cheap.  Beyond it the store no
 longer announces the one with the oldest write."""
 
 
 class HostedPartitions:
-    """The partitions that a store hosts, and when it publishes their heads again."""
+    """The partitions whose records clients write straight to this store, without a producer.
+
+    For them the store acts as the producer: it publishes RECORD and HEAD, so that consumers and
+    other stores, also C nodes, receive everything as if a producer had sent it.  It answers FETCH
+    for every partition anyway.
+    """
 
     def __init__(self) -> None:
         self._until: dict[TopicPartition, float] = {}
@@ -142,8 +127,7 @@ class HostedPartitions:
 
     def end(self, tp: TopicPartition) -> None:
         """Stop: another node hosts the partition, or a producer writes it."""
-        if self._until:
-            self._until.pop(tp, None)
+        if self._until.pop(tp, None) is not None:
             self._heads.pop(tp, None)
 
     def stored(self, batch: RecordBatch) -> list[Outgoing]:

@@ -9,7 +9,6 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.authorization import (
     granted,
-    may_write,
     records_refusal,
     refusal,
     shown,
@@ -125,8 +124,8 @@ def test_a_partition_is_taken_over_by_its_owner_alone() -> None:
 
 
 def test_records_are_refused_by_name() -> None:
-    assert may_write(OWNER, RECORDS.tp)
-    assert not may_write(OWNER, TopicPartition("u", P))
+    assert not records_refusal(OWNER, RECORDS.tp)
+    assert records_refusal(OWNER, TopicPartition("u", P))
     assert f"topic t, partition {P}: key thief may not write" in records_refusal(THIEF, RECORDS.tp)
 
 

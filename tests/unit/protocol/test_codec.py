@@ -218,7 +218,7 @@ def test_command_differs_between_frames(vector: Vector) -> None:
 @every_vector
 def test_unknown_command(vector: Vector) -> None:
     for octet in set(range(256)) - {id_[0] for id_ in COMMAND_IDS.values()}:
-        with pytest.raises(ProtocolError, match="there is no command with identifier"):
+        with pytest.raises(ProtocolError, match="unknown command identifier"):
             decode([bytes([octet]) + vector.frames[0][1:], *vector.frames[1:]])
 
 

@@ -9,26 +9,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dafka_core.protocol import partition_fetcher, timing
-from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_FETCH_COUNT
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     ConsumerHello,
     DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    DirectRecordBatches,
     Fetch,
     GetHeads,
     Head,
     HeadsReply,
-    RecordBatchMessage,
-    RecordMessage,
-    RecordTooLarge,
     StoreHello,
 )
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,
@@ -94,7 +87,7 @@ def test_with_subscriptions_a_store_hello_is_answered_with_the_topics() -> None:
 
 def test_a_store_is_told_the_topics_once_in_whatever_order_it_is_met() -> None:
     hello = ConsumerHello(STORE, ME, (TOPIC,))
-    greeting = HeadsReply(ME, GREETING, STORE, 0, 1, ())
+    greeting = HeadsReply(ME, UNSOLICITED, STORE, 0, 1, ())
     met = consumer("earliest", TOPIC)
     assert met.on_subscribed(0.0, ConsumerHello, STORE) == []
     assert met.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
@@ -134,12 +127,6 @@ def test_earliest_triggered_by_a_record() -> None:
     assert role.delivered == []
     assert record(role, 0, 1) == []
     assert role.delivered == [batch_of(0, 1), batch_of(1, 2)]
-
-
-def test_earliest_begins_with_the_first_record() -> None:
-    role = consumer("earliest")
-    assert record(role, 0, 3) == []
-    assert role.delivered == [batch_of(0, 3)]
 
 
 def test_latest_begins_with_the_first_record_that_comes() -> None:
@@ -316,6 +303,15 @@ def test_heads_are_asked_for_now_and_then() -> None:
     assert role.on_tick(1.0 + 3 * timing.HEADS_INTERVAL_S) == [GetHeads("b", ME)]
 
 
+def test_without_topics_nothing_is_due() -> None:
+    role = consumer("earliest")
+    role.on_tick(0.0)
+    role.unsubscribe(TOPIC)
+    late_s = 2 * timing.HEADS_INTERVAL_S
+    assert role.on_tick(late_s) == []
+    assert role.deadline(late_s) is None  # otherwise the node's loop would never wait
+
+
 def test_heads_of_very_many_partitions_are_asked_for_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -349,28 +345,6 @@ def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:
     for topic in ("", PARTITION):
         role.on_subscribed(0.0, Fetch, topic)
         assert role.on_tick(0.0) == [fetch(0, 5)]
-
-
-def test_a_lost_peer_changes_nothing() -> None:
-    role = consumer("earliest")
-    record(role, 0, 5)
-    role.on_peer_lost(PARTITION)
-    assert record(role, 5, 6) == []
-    assert offsets_of(role.delivered) == list(range(6))
-
-
-def test_subscriptions() -> None:
-    role = consumer("earliest")
-    records = (DirectRecord, DirectRecordBatch, DirectRecordBatches, RecordTooLarge)
-    assert role.subscriptions() == [
-        *(subscription(kind, ME) for kind in records),
-        *role.directory.subscriptions(),
-    ]
-    assert subscription(StoreHello, ME) in role.subscriptions()
-    assert subscription(DirectHead, ME) in role.subscriptions()
-    assert role.topic_subscriptions(TOPIC) == [
-        subscription(kind, TOPIC) for kind in (RecordMessage, RecordBatchMessage, Head)
-    ]
 
 
 def test_batches_that_are_delivered_do_not_touch_each_other_twice() -> None:

@@ -24,9 +24,9 @@ from dafka_core.model.records import (
     TopicPartition,
 )
 from dafka_core.protocol import timing
-from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     Ack,
     DirectHead,
     EpochAck,
@@ -98,7 +98,7 @@ class Store:
 
     def hear(self, end: int, *history: Epoch, store: str = OTHER) -> None:
         """Deliver another store's answer."""
-        reply = HistoryReply(ME, TOLD, store, *TP, end, NO_LIFE, history)
+        reply = HistoryReply(ME, UNSOLICITED, store, *TP, end, NO_LIFE, history)
         assert self.role.on_message(0.0, reply, "") == []
 
 
@@ -107,12 +107,16 @@ def ack(life: EpochId, end: int) -> EpochAck:
 
 
 def told(
-    end: int, *history: Epoch, promised: EpochId = NO_LIFE, query: int = TOLD, to: str = PARTITION
+    end: int,
+    *history: Epoch,
+    promised: EpochId = NO_LIFE,
+    query: int = UNSOLICITED,
+    to: str = PARTITION,
 ) -> HistoryReply:
     return HistoryReply(to, query, ME, *TP, end, promised, history)
 
 
-ASKED = HistoryQuery(ME, TOLD, *TP)
+ASKED = HistoryQuery(ME, UNSOLICITED, *TP)
 
 
 def others(messages: Iterable[Outgoing]) -> list[Outgoing]:
@@ -406,7 +410,7 @@ def test_a_producer_that_was_promised_something_tells_where_it_goes_on() -> None
     store.hear(7, A, B)
     assert store.role.pending == []
     mine = Epoch(*PRODUCER, 7, B.digest)
-    reply = HistoryReply(ME, TOLD, PARTITION, *TP, 7, PRODUCER, (A, B, mine))
+    reply = HistoryReply(ME, UNSOLICITED, PARTITION, *TP, 7, PRODUCER, (A, B, mine))
     assert store.role.on_message(0.0, reply, "") == []
     assert store.role.pending == [SetAside(TP, 5)]
 

@@ -13,7 +13,6 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.protocol import partition_fetcher, timing
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_fetcher import (
     FETCH_BLOCK_BYTES,
     FETCH_BLOCK_COUNT,
@@ -24,7 +23,7 @@ from dafka_core.protocol.partition_fetcher import (
     ReorderBudget,
 )
 from dafka_core.protocol.partition_states import TURN
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
+from tests.unit.protocol.model import TOPIC, TP, batch_of, offsets_of
 
 
 def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> PartitionFetcher:
@@ -32,11 +31,7 @@ def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> Partitio
 
 
 def asked(fetcher: PartitionFetcher, now: float) -> tuple[int, int] | None:
-    fetch = fetcher.ask(now, "C", fetcher.action(TURN, now))
-    if fetch is None:
-        return None
-    assert fetch == Fetch(PARTITION, "C", TOPIC, fetch.sequence, fetch.count)
-    return fetch.sequence, fetch.end
+    return fetcher.claim(now, fetcher.action(TURN, now))
 
 
 PIECES = st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1]))

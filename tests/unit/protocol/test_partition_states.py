@@ -197,13 +197,9 @@ class FetchWalk:
                 else:
                     self.fetcher.lose(batch)
             case states.TURN:
-                asked = self.fetcher.ask(self.now, "C", action)
+                asked = self.fetcher.claim(self.now, action)
                 assert (asked is not None) == (action in (ASK_NEXT, ASK_AGAIN))
-                assert (
-                    action != ASK_AGAIN
-                    or asked is None
-                    or asked.sequence == self.fetcher.next_offset
-                )
+                assert action != ASK_AGAIN or asked is None or asked[0] == self.fetcher.next_offset
             case states.TIME:
                 self.now += self.chance.choice([0.1, 1.0, 8.0])
             case states.PEER:

@@ -12,18 +12,13 @@ from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Values
 from dafka_core.protocol import producer_role, timing
-from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    EpochAck,
     Fetch,
     GetHeads,
     Head,
-    HistoryReply,
     RecordBatchMessage,
     RecordMessage,
     StoreHello,
@@ -283,22 +278,6 @@ def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
             assert role.on_subscribed(0.0, kind, topic) == []
     assert role.on_subscribed(0.0, RecordBatchMessage, "hello, too") == []
     assert role.on_subscribed(0.0, StoreHello, TOPIC) == []
-
-
-def test_subscriptions() -> None:
-    own = [
-        subscription(EpochAck, PARTITION),
-        subscription(Ack, PARTITION),
-        subscription(Fetch, PARTITION),
-        subscription(DirectRecord, PARTITION),
-        subscription(DirectRecordBatch, PARTITION),
-        subscription(HistoryReply, PARTITION),
-        subscription(GetHeads, TOPIC),
-    ]
-    assert producer().subscriptions() == own
-    resuming = producer(resume=True)
-    assert resuming.directory is not None
-    assert resuming.subscriptions() == own + resuming.directory.subscriptions()
 
 
 def test_records_are_nothing_to_a_producer() -> None:

@@ -10,8 +10,8 @@ from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
 from dafka_core.protocol import timing
-from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     ConsumerHello,
     EpochAck,
     Fetch,
@@ -25,7 +25,6 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, Missing, ProducerRole
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import LIFE, PARTITION, TOPIC, TP, batch_of, values_of
 from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
 
@@ -38,7 +37,7 @@ def greeted(*stores: str) -> ProducerRole:
     role = producer(resume=True)
     for store in stores:
         role.on_subscribed(0.0, ConsumerHello, store)
-        role.on_message(0.0, HeadsReply(PARTITION, GREETING, store, 0, 1, ()), "")
+        role.on_message(0.0, HeadsReply(PARTITION, UNSOLICITED, store, 0, 1, ()), "")
     assert role.on_tick(0.0) == [HeadsQuery(PARTITION, 1, (DELETIONS_TOPIC, TOPIC))]
     return role
 
@@ -136,7 +135,7 @@ def test_stores_that_are_lost_for_ever_can_be_ignored() -> None:
         TP, acks=1, head_interval_s=1.0, life_id=LIFE.id, resume=True, ignore_missing=True
     )
     role.on_tick(0.0)
-    role.on_message(0.0, HeadsReply(PARTITION, GREETING, "S1", 0, 1, ()), "")
+    role.on_message(0.0, HeadsReply(PARTITION, UNSOLICITED, "S1", 0, 1, ()), "")
     answer_heads(role, "S1")
     reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
     role.on_message(timing.SETTLE_S, reply, "")
@@ -280,10 +279,10 @@ def test_a_store_with_another_history_is_told_what_goes_on_while_nothing_is_said
     role.resume(history)
 
     def told(end: int, *lives: Epoch, promised: EpochId = MINE) -> list[Outgoing]:
-        reply = HistoryReply(PARTITION, TOLD, "S2", TOPIC, PARTITION, end, promised, lives)
+        reply = HistoryReply(PARTITION, UNSOLICITED, "S2", TOPIC, PARTITION, end, promised, lives)
         return role.on_message(1.0, reply, "")
 
-    expected = HistoryReply("S2", TOLD, PARTITION, *TP, 7, MINE, history)
+    expected = HistoryReply("S2", UNSOLICITED, PARTITION, *TP, 7, MINE, history)
     assert told(6, other) == [expected]
     # Not stores with an equal prefix, or without a promise.
     assert told(5, other) == told(7, *mine) == told(6, other, promised=NO_LIFE) == []

@@ -7,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.protocol import partition_fetcher, timing
-from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     Ack,
     ConsumerHello,
-    DirectRecord,
-    DirectRecordBatch,
     Fetch,
     HeadsQuery,
     HeadsReply,
@@ -21,7 +19,6 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,
@@ -222,7 +219,7 @@ def test_a_store_that_comes_to_hear_it_is_asked_at_once(kind: type[Fetch | Consu
 def test_a_store_that_greets_is_asked_at_once() -> None:
     role = reader()
     role.read(TP, 0, 5)
-    for greeting in (StoreHello(ME, STORE), HeadsReply(ME, GREETING, STORE, 0, 1, ())):
+    for greeting in (StoreHello(ME, STORE), HeadsReply(ME, UNSOLICITED, STORE, 0, 1, ())):
         assert role.on_tick(0.0) == [fetch(0, 5)]
         assert role.on_tick(0.0) == []
         role.on_message(0.0, greeting, STORE)
@@ -232,7 +229,7 @@ def test_a_store_that_greets_is_asked_at_once() -> None:
 def test_its_questions_are_the_directorys() -> None:
     role = reader()
     role.on_message(0.0, StoreHello(ME, STORE), STORE)
-    role.on_message(0.0, HeadsReply(ME, GREETING, STORE, 0, 1, ()), STORE)
+    role.on_message(0.0, HeadsReply(ME, UNSOLICITED, STORE, 0, 1, ()), STORE)
     question, messages = role.directory.ask_heads(0.0, [TOPIC])
     assert messages == [HeadsQuery(ME, 1, (TOPIC,))]
     due = role.deadline(0.0)
@@ -244,16 +241,6 @@ def test_its_questions_are_the_directorys() -> None:
     assert question.answered
     role.on_peer_lost(STORE)
     assert role.directory.stores == []
-
-
-def test_subscriptions() -> None:
-    role = ReaderRole(ME)
-    assert role.subscriptions() == [
-        subscription(DirectRecord, ME),
-        subscription(DirectRecordBatch, ME),
-        subscription(RecordTooLarge, ME),
-        *role.directory.subscriptions(),
-    ]
 
 
 def test_a_read_fails_at_a_record_that_is_larger_than_the_reader_takes() -> None:

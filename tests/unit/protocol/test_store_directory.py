@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     Ack,
     ConsumerHello,
     DirectHead,
@@ -25,13 +27,12 @@ from dafka_core.protocol.messages import (
     TimesQuery,
     TimesReply,
 )
-from dafka_core.protocol.role import Outgoing
+from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import (
-    GREETING,
     StoreDirectory,
     StoreQuery,
 )
-from dafka_core.protocol.store_requests import heads_reply
+from dafka_core.protocol.store_requests import replies
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, Network, bounds
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
@@ -48,7 +49,7 @@ def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
     """One of our stores and the directory have come to hear each other."""
     messages = of.on_message(now, StoreHello(ME, store))
     messages += of.on_subscribed(now, ConsumerHello, store)
-    return messages + of.on_message(now, HeadsReply(ME, GREETING, store, 0, 1, ()))
+    return messages + of.on_message(now, HeadsReply(ME, UNSOLICITED, store, 0, 1, ()))
 
 
 def greet_c_store(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
@@ -93,7 +94,7 @@ def test_our_stores_greeting() -> None:
     assert stores.stores == []
     greet(stores, "S1")
     # A greeting alone is enough, whatever was lost before it.
-    stores.on_message(0.0, HeadsReply(ME, GREETING, "S2", 0, 1, ()))
+    stores.on_message(0.0, HeadsReply(ME, UNSOLICITED, "S2", 0, 1, ()))
     assert stores.stores == ["S1", "S2"]
     # A store that subscribed to our hello may not reach us yet.
     stores.on_subscribed(0.0, ConsumerHello, "S3")
@@ -278,7 +279,7 @@ def test_lost_replies_are_asked_for_until_all_is_there(
             for item in network.arrived(now):
                 if isinstance(item, HeadsQuery):
                     for name in names:
-                        for part in heads_reply(item, name, infos):
+                        for part in replies(item, name, infos):
                             network.send(now, part)
                 elif isinstance(item, HeadsReply):
                     sent.extend(stores.on_message(now, item))
@@ -396,3 +397,104 @@ def test_endpoints_of_forged_stores_are_bounded() -> None:
     greet(of, "S1")
     of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",)))
     assert of.endpoints == {"S1": ("grpc://h:1",)}
+
+
+# -- missing stores -------------------------------------------------------------------------------
+
+AWAY = KnownStore("S3", "tcp://h:3", 5)
+
+
+def tell(of: StoreDirectory, teller: str, *known: KnownStore) -> None:
+    assert of.on_message(0.0, StoresKnown(ME, teller, known)) == []
+
+
+def test_what_is_known_and_does_not_greet_is_missing() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    tell(stores, "S1", AWAY, KnownStore("S2", "tcp://h:2", 7, here=True), KnownStore(ME))
+    assert [each.store for each in stores.missing] == ["S2", "S3"]
+    greet(stores, "S2")
+    assert stores.missing == [AWAY]
+    greet(stores, "S3")
+    assert stores.missing == []
+    stores.on_peer_lost("S3")
+    assert stores.missing == [AWAY]
+
+
+def test_a_store_that_was_lost_is_not_waited_for_by_hearsay() -> None:
+    stores = directory()
+    for each in ("S1", "S2"):
+        greet(stores, each)
+    stores.on_peer_lost("S2")
+    tell(stores, "S1", KnownStore("S2", "tcp://h:2", 7, here=True))
+    assert not stores.discovery.waits(0.0)
+
+
+def test_the_newest_word_counts() -> None:
+    stores = directory()
+    for teller, heard_us in (("S1", 5), ("S2", 9), ("S4", 7)):
+        greet(stores, teller)
+        tell(stores, teller, AWAY._replace(heard_us=heard_us))
+    assert stores.missing == [AWAY._replace(heard_us=9)]
+
+
+def test_a_store_that_one_has_forgotten_is_known_as_long_as_another_knows_it() -> None:
+    stores = directory()
+    for teller in ("S1", "S2"):
+        greet(stores, teller)
+        tell(stores, teller, AWAY)
+    tell(stores, "S1")
+    assert stores.missing == [AWAY]
+    # Also of one that is away: it may be the only one that has not forgotten.
+    stores.on_peer_lost("S2")
+    assert stores.missing == [AWAY]
+    tell(stores, "S2")
+    assert stores.missing == []
+
+
+def test_stores_of_before_say_nothing_of_others() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    greet(stores, "S2")
+    assert stores.missing == []
+    stores.on_peer_lost("S2")
+    assert stores.missing == [KnownStore("S2")]
+    greet(stores, "S2")
+    assert stores.missing == []
+    # A store with a list decides: stores outside of it are not missing.
+    tell(stores, "S1")
+    stores.on_peer_lost("S2")
+    assert stores.missing == []
+
+
+def test_only_those_that_have_not_greeted_are_waited_for_beyond_a_time_out() -> None:
+    stores = directory()
+    stores.on_peer(0.0, PeerNews("N", "tcp://h:9"))
+    question = ask(stores, now=1.0)
+    assert not stores.waits_for_others(question)  # without any store
+    greet(stores, "S1", 1.0)
+    assert not stores.waits_for_others(question)
+    reply(stores, question, "S1", now=1.0)
+    assert stores.waits_for_others(question)
+    assert not answered(stores, question, timing.STORE_TIMEOUT_S - 0.1)
+    assert answered(stores, question, timing.STORE_TIMEOUT_S)
+
+
+# -- replies that are no answers ------------------------------------------------------------------
+
+
+def test_who_tells_a_history_that_was_not_asked_for_is_no_store() -> None:
+    """A producer may tell that of its partition, and has no heads to tell then."""
+    stores = directory()
+    greet(stores, "S1")
+    heads = ask(stores, now=1.0)
+    history = stores.ask_history(1.0, TP)[0]
+    other = TP._replace(partition="B" * 32)
+    for question, tp in ((heads, TP), (history, other)):
+        told = HistoryReply(ME, question.query.query, "P1", *tp, 5, NO_LIFE, ())
+        assert stores.on_message(1.0, told) == []
+    assert stores.stores == ["S1"]
+    reply(stores, heads, "S1", entry(9), now=1.0)
+    assert answered(stores, heads, 1.0)
+    stores.on_message(1.0, HistoryReply(ME, history.query.query, "S1", *TP, 9, NO_LIFE, ()))
+    assert answered(stores, history, 1.0)

@@ -7,6 +7,7 @@ import pytest
 from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import timing
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     ConsumerHello,
     DirectHead,
     GetHeads,
@@ -15,31 +16,9 @@ from dafka_core.protocol.messages import (
     StoreHello,
 )
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, StoreDirectory, StoreQuery
 from tests.unit.protocol.model import PARTITION, TOPIC, bounds
-
-ME = "8E1BBB578999443B8818C5851AFC9A3F"
-
-
-def directory() -> StoreDirectory:
-    made = StoreDirectory(ME)
-    assert made.on_tick(0.0) == []
-    return made
-
-
-def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
-    """A C store and the directory have come to hear each other."""
-    messages = of.on_message(now, StoreHello(ME, store))
-    return messages + of.on_subscribed(now, ConsumerHello, store)
-
-
-def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> StoreQuery:
-    return of.ask_heads(now, topics)[0]
-
-
-def answered(of: StoreDirectory, question: StoreQuery, now: float) -> bool:
-    of.on_tick(now)
-    return question.answered
+from tests.unit.protocol.test_store_directory import ME, answered, ask, directory
+from tests.unit.protocol.test_store_directory import greet_c_store as greet
 
 
 def test_c_stores_are_asked_with_get_heads_and_answer_until_they_are_quiet() -> None:
@@ -100,7 +79,7 @@ def test_a_c_store_that_does_not_hear_us_yet_is_waited_for() -> None:
 def test_both_kinds_of_stores_together() -> None:
     stores = directory()
     greet(stores, "D1")
-    stores.on_message(0.0, HeadsReply(ME, GREETING, "S1", 0, 1, ()))
+    stores.on_message(0.0, HeadsReply(ME, UNSOLICITED, "S1", 0, 1, ()))
     question, messages = stores.ask_heads(1.0, [TOPIC])
     assert messages == [question.query, GetHeads(TOPIC, ME)]
     stores.on_message(1.1, DirectHead(ME, TOPIC, PARTITION, 20))

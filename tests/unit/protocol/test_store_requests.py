@@ -12,6 +12,7 @@ from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
 from dafka_core.protocol.messages import (
+    HEADS,
     ConsumerHello,
     DirectHead,
     DirectRecordBatches,
@@ -25,7 +26,7 @@ from dafka_core.protocol.messages import (
     TimesReply,
 )
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.protocol.store_directory import HEADS, StoreDirectory
+from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.store_requests import (
     MAX_PENDING_REQUESTS,
     AnnounceHeads,
@@ -34,13 +35,10 @@ from dafka_core.protocol.store_requests import (
     PublishCommitted,
     Request,
     RequestQueue,
-    announcement,
     fetched_batches,
     goes_on,
-    head_messages,
-    heads_reply,
-    packed_heads,
-    times_reply,
+    heads,
+    replies,
 )
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC
@@ -272,7 +270,7 @@ def test_waiting_requests_are_bounded() -> None:
 def test_heads_are_answered_with_one_message_for_each_partition() -> None:
     infos = [PartitionInfo("a", "P1", 0, 9), PartitionInfo("b", "P2", 3, 3)]
     infos.append(PartitionInfo("c", "P3", 0, 0))
-    assert head_messages("C", infos) == [
+    assert heads(infos, "C") == [
         DirectHead("C", "a", "P1", 8),
         DirectHead("C", "b", "P2", 2),
     ]
@@ -281,7 +279,7 @@ def test_heads_are_answered_with_one_message_for_each_partition() -> None:
 def test_every_partition_with_records_is_announced() -> None:
     infos = [PartitionInfo("a", "P1", 0, 9), PartitionInfo("b", "P2", 3, 3)]
     infos.append(PartitionInfo("c", "P3", 0, 0))
-    assert announcement(infos) == [Head("a", "P1", 8), Head("b", "P2", 2)]
+    assert heads(infos) == [Head("a", "P1", 8), Head("b", "P2", 2)]
 
 
 def test_who_asked_for_less_than_there_is_hears_that_it_goes_on() -> None:
@@ -313,7 +311,7 @@ part_sizes = pytest.mark.parametrize(
 def test_heads_replies_come_in_parts(count: int, sizes: list[int]) -> None:
     infos = infos_of(count)
     empty = PartitionInfo(TOPIC, "empty", 0, 0)
-    messages = heads_reply(HeadsQuery("C", 7, ()), ME, [empty, *infos])
+    messages = replies(HeadsQuery("C", 7, ()), ME, [empty, *infos])
     entries: list[PartitionInfo] = []
     for part, message in zip(range(len(sizes)), messages, strict=True):
         assert isinstance(message, HeadsReply)
@@ -329,7 +327,7 @@ def test_heads_replies_come_in_parts(count: int, sizes: list[int]) -> None:
 def test_times_replies_come_in_parts(count: int, sizes: list[int]) -> None:
     times = [(i, 1_000_000 * i) for i in range(count)]
     query = TimesQuery("C", 7, TOPIC, PARTITION, 0, count + 1)
-    messages = times_reply(query, ME, times)
+    messages = replies(query, ME, times)
     entries: list[tuple[int, int]] = []
     for part, message in zip(range(len(sizes)), messages, strict=True):
         assert isinstance(message, TimesReply)
@@ -342,7 +340,7 @@ def test_times_replies_come_in_parts(count: int, sizes: list[int]) -> None:
 
 def test_heads_for_who_understands_it_are_a_few_messages() -> None:
     infos = infos_of(MAX_REPLY_ENTRIES + 1)
-    messages = packed_heads("C", ME, infos)
+    messages = replies(HeadsQuery("C", HEADS, ()), ME, infos)
     assert len(messages) == 2
     first = messages[0]
     assert isinstance(first, HeadsReply)

@@ -10,33 +10,21 @@ from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.log_entries import Met
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import partition_fetcher, timing
-from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     Ack,
-    ConsumerHello,
     DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
     EpochAck,
     Fetch,
-    FetchBatch,
     GetHeads,
     Head,
-    HeadsQuery,
     HeadsReply,
-    HistoryQuery,
-    HistoryReply,
-    RecordBatchMessage,
     RecordMessage,
-    RecordTooLarge,
-    StoreEndpoints,
     StoreHello,
-    TimesQuery,
     TimesReply,
 )
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import (
@@ -345,7 +333,7 @@ def test_a_consumer_that_comes_to_hear_it_is_greeted() -> None:
     assert role.on_subscribed(0.0, StoreHello, "C") == [StoreHello("C", ME)]
     assert role.on_subscribed(0.0, StoreHello, ME) == []
     assert role.on_subscribed(0.0, StoreHello, "") == []
-    assert role.on_subscribed(0.0, TimesReply, "C") == [HeadsReply("C", GREETING, ME, 0, 1, ())]
+    assert role.on_subscribed(0.0, TimesReply, "C") == [HeadsReply("C", UNSOLICITED, ME, 0, 1, ())]
     assert "C" in role.packing
     role.on_peer_lost("C")
     assert "C" in role.packing  # it may be late, and does not subscribe anew
@@ -360,23 +348,3 @@ def test_another_store_that_comes_to_hear_it_is_asked_for_its_heads() -> None:
 
 def test_its_own_hello_is_not_answered() -> None:
     assert store().on_message(0.0, StoreHello(ME, ME), "") == []
-
-
-def test_a_lost_peer_changes_nothing() -> None:
-    disk = Disk()
-    role = store(disk)
-    role.on_batch(0.0, "", batch_of(0, 5))
-    role.on_peer_lost(PARTITION)
-    assert disk.store(role) == [ack(5)]
-
-
-def test_subscriptions() -> None:
-    queries = [HeadsQuery, TimesQuery, HistoryQuery]
-    of_all = [RecordMessage, RecordBatchMessage, Head, Fetch, GetHeads, *queries]
-    records = [DirectRecord, DirectRecordBatch, RecordTooLarge]
-    own = [*records, ConsumerHello, StoreHello, DirectHead, StoreEndpoints, FetchBatch]
-    replies = [HeadsReply, TimesReply, HistoryReply]
-    assert set(store().subscriptions()) == {
-        *(subscription(kind) for kind in of_all),
-        *(subscription(kind, ME) for kind in [*own, *replies]),
-    }

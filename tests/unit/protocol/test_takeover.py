@@ -30,7 +30,7 @@ from dafka_core.protocol.producer_role import (
     ROUNDS,
     Missing,
     Takeover,
-    goes_on,
+    continued_history,
     missing,
     new_life,
     newest_life,
@@ -144,11 +144,11 @@ def test_only_what_was_promised_to_this_life_counts() -> None:
         ([reply("S1", 5), reply("S2", 8)], 0, 8, 0),
     ],
 )
-def test_a_life_goes_on_from_the_newest_history(
+def test_a_life_continued_history_from_the_newest_history(
     replies: list[HistoryReply], least: int, start: int, parent: int
 ) -> None:
     answers = {each.store: each for each in replies}
-    *history, epoch = goes_on(answers, LIFE, least)
+    *history, epoch = continued_history(answers, LIFE, least)
     assert epoch == Epoch(*LIFE, start, parent)
     assert digest(history) == parent
 
@@ -164,7 +164,14 @@ def test_a_life_has_room_for_so_many_acks() -> None:
 
 def takeover(*, acks: int = 2) -> tuple[StoreDirectory, Takeover]:
     directory = StoreDirectory(PARTITION)
-    made = Takeover(directory, TP, life_id=LIFE.id, acks=acks, least_number=1, ignore_missing=False)
+    made = Takeover(
+        directory=directory,
+        tp=TP,
+        life_id=LIFE.id,
+        acks=acks,
+        least_number=1,
+        ignore_missing=False,
+    )
     return directory, made
 
 
@@ -178,7 +185,7 @@ def test_c_stores_say_how_far_the_partition_goes_and_count() -> None:
     for _ in range(2 * ROUNDS):
         now += timing.C_STORE_SILENCE_S
         mine.on_tick(now)
-    assert mine.epoch == Epoch(LEAST_NUMBER, LIFE.id, 1, 7, 0)
+    assert mine.history == (Epoch(LEAST_NUMBER, LIFE.id, 1, 7, 0),)
 
 
 def test_nothing_is_asked_twice_at_once() -> None:
@@ -188,4 +195,4 @@ def test_nothing_is_asked_twice_at_once() -> None:
     assert len(first) == 1
     assert mine.on_tick(0.0) == []
     assert mine.deadline(0.0) == directory.deadline(0.0)
-    assert mine.epoch is None
+    assert mine.history == ()

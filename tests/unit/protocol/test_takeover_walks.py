@@ -22,13 +22,14 @@ from dafka_core.model.epochs import (
 )
 from dafka_core.protocol import timing
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     HeadsReply,
     HistoryQuery,
     HistoryReply,
 )
 from dafka_core.protocol.producer_role import LEAST_NUMBER, Takeover
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, StoreDirectory
+from dafka_core.protocol.store_directory import StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
 # -- any stores, any lives ------------------------------------------------------------------------
@@ -131,18 +132,23 @@ class Cluster:
     def begin(self, acks: int) -> None:
         directory, number = StoreDirectory(PARTITION), len(self.lives)
         made = Takeover(
-            directory, TP, life_id=number, acks=acks, least_number=1, ignore_missing=False
+            directory=directory,
+            tp=TP,
+            life_id=number,
+            acks=acks,
+            least_number=1,
+            ignore_missing=False,
         )
         self.lives.append(Life(directory, made, acks))
 
     def ask(self, life: Life, mask: int) -> None:
         """The stores that it reaches hear its question and answer; the others are lost to it."""
-        if life.takeover.epoch is not None:
+        if life.takeover.history:
             return
         reached = self.reached(mask)
         for store in self.stores:
             if store in reached:
-                hello = HeadsReply(PARTITION, GREETING, store.name, 0, 1, ())
+                hello = HeadsReply(PARTITION, UNSOLICITED, store.name, 0, 1, ())
                 life.asked += life.directory.on_message(self.now, hello)
             else:
                 life.directory.on_peer_lost(store.name)
@@ -157,8 +163,7 @@ class Cluster:
         self.go_on(life, life.takeover)
 
     def go_on(self, life: Life, takeover: Takeover) -> None:
-        epoch = takeover.epoch
-        if epoch is not None:
+        for epoch in takeover.history[-1:]:
             life.end = epoch.start
             self.bases.append((epoch, self.history_up_to(epoch)))
             self.check()
@@ -173,9 +178,9 @@ class Cluster:
 
     def write(self, life: Life, mask: int) -> None:
         """Writes one record more, and sends all it has to some stores; hears what they say."""
-        epoch = life.takeover.epoch
-        if epoch is None:
+        if not life.takeover.history:
             return
+        epoch = life.takeover.history[-1]
         life.end += 1
         for store in self.reached(mask):
             for offset in range(epoch.start, life.end):
@@ -215,7 +220,7 @@ def test_a_promise_is_not_enough_to_forget_a_life_with_fewer_acks(again: list[St
         cluster.do(step)
     assert cluster.acknowledged == {(EpochId(LEAST_NUMBER, 0, 1), 0)}
     assert len(cluster.lives) > 1
-    assert all(life.takeover.epoch is None for life in cluster.lives[1:])
+    assert all(not life.takeover.history for life in cluster.lives[1:])
 
 
 def any_step(chance: random.Random, count: int, lives: int) -> Step:
@@ -247,7 +252,7 @@ def test_whatever_was_acknowledged_is_in_what_the_next_life_goes_on_from(count: 
             cluster.do(("up", number, 0))
         for step in [*begun(1, len(cluster.lives)), *[("ask", len(cluster.lives), ALL)] * 4]:
             cluster.do(step)
-        assert cluster.lives[-1].takeover.epoch is not None
+        assert cluster.lives[-1].takeover.history
         begun_count += len(cluster.bases)
         acknowledged_count += len(cluster.acknowledged)
     # It is not that nothing happens.

@@ -13,6 +13,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
+from dafka_core.protocol.partition_states import ASK_NEXT
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.store_role import StoreRole, TrimmedElsewhere
 
@@ -34,8 +35,7 @@ class Waiting:
         fetcher = PartitionFetcher(TP, 30, ReorderBudget())
         self.partition = StorePartition(fetcher, 30, 30, (OLD,))
         fetcher.raise_head(100)
-        fetcher.ask(0.0, OWN, "ask next")
-        fetcher.unanswered_since = 0.0
+        fetcher.claim(0.0, ASK_NEXT)
 
     def hears(self, earliest: int, end: int = 100, store: str = ONE) -> None:
         info = PartitionInfo(*TP, earliest, end)

@@ -86,9 +86,9 @@ BATCHES: list[m.RecordBatchMessage | m.DirectRecordBatch] = [
         (0, 2, b"\1\0\0\0\1\0\0\0abc", "do not add up"),
         (0, 1, b"\0\0\0\1x", "do not add up"),  # big endian
         (0, 2, b"\xff\xff\xff\xff\1\0\0\0", "do not add up"),  # 0 in 32 bits
-        (MAX_SEQUENCE, 2, bytes(8), "a sequence must lie in"),
-        (MAX_SEQUENCE + 1, 1, bytes(4), "a sequence must lie in"),
-        (2**64 - 1, 2, bytes(8), "a sequence must lie in"),
+        (MAX_SEQUENCE, 2, bytes(8), "a sequence must be between"),
+        (MAX_SEQUENCE + 1, 1, bytes(4), "a sequence must be between"),
+        (2**64 - 1, 2, bytes(8), "a sequence must be between"),
     ],
 )
 def test_batches_that_cannot_be(
@@ -139,11 +139,11 @@ def test_batches_of_many_partitions_that_cannot_be(
         ((0, 7, 7), "within its transaction"),
         ((0, 2**64 - 1, 2**63 - 1), "within its transaction"),
         ((1, 0, 0), "within its transaction"),
-        ((0, 0, 2**63), "an end must lie in"),
-        ((0, 0, 2**64 - 1), "an end must lie in"),
-        ((2**63 - 1, 0, 8), "a version must lie in"),
-        ((2**63, 0, 8), "a version must lie in"),
-        ((2**64 - 2, 0, 8), "a version must lie in"),
+        ((0, 0, 2**63), "an end must be between"),
+        ((0, 0, 2**64 - 1), "an end must be between"),
+        ((2**63 - 1, 0, 8), "a version must be between"),
+        ((2**63, 0, 8), "a version must be between"),
+        ((2**64 - 2, 0, 8), "a version must be between"),
     ],
 )
 def test_transactions_that_cannot_be(
@@ -171,12 +171,12 @@ EPOCH = Epoch(1, 2, 3, 7, 5)
 @pytest.mark.parametrize(
     ("epoch", "why"),
     [
-        (EPOCH._replace(number=0), "an epoch must lie in"),
-        (EPOCH._replace(number=MAX_NUMBER + 1), "a life must lie in"),
-        (Epoch(0, 0, 0, 7, 0), "an epoch must lie in"),  # without records
+        (EPOCH._replace(number=0), "an epoch must be between"),
+        (EPOCH._replace(number=MAX_NUMBER + 1), "a life must be between"),
+        (Epoch(0, 0, 0, 7, 0), "an epoch must be between"),  # without records
         (EPOCH._replace(start=8), "within its epoch"),
-        (EPOCH._replace(start=MAX_SEQUENCE + 1), "a sequence must lie in"),
-        (EPOCH._replace(start=2**64 - 1), "a sequence must lie in"),
+        (EPOCH._replace(start=MAX_SEQUENCE + 1), "a sequence must be between"),
+        (EPOCH._replace(start=2**64 - 1), "a sequence must be between"),
     ],
 )
 def test_epochs_that_cannot_be(
@@ -211,7 +211,7 @@ def test_a_life_leaves_room_for_greater_numbers(layout: str, message: m.Message)
     assert decode(frames) == message
     wrong = [each.replace(good, EpochId(MAX_NUMBER + 1, 7, 1).packed()) for each in frames]
     assert wrong != frames
-    with pytest.raises(ProtocolError, match="a life must lie in 0 to"):
+    with pytest.raises(ProtocolError, match="a life must be between 0 and"):
         decode(wrong)
 
 
@@ -219,9 +219,9 @@ def test_a_life_leaves_room_for_greater_numbers(layout: str, message: m.Message)
 @pytest.mark.parametrize(
     ("history", "why"),
     [
-        ((EPOCH._replace(number=0),), "an epoch must lie in"),
-        ((EPOCH, LATER._replace(number=MAX_NUMBER + 1)), "a life must lie in"),
-        ((EPOCH._replace(start=MAX_SEQUENCE + 1),), "a sequence must lie in"),
+        ((EPOCH._replace(number=0),), "an epoch must be between"),
+        ((EPOCH, LATER._replace(number=MAX_NUMBER + 1)), "a life must be between"),
+        ((EPOCH._replace(start=MAX_SEQUENCE + 1),), "a sequence must be between"),
         ((EPOCH, EPOCH), "the epochs of a history ascend"),
         ((EPOCH, LATER._replace(start=7)), "the epochs of a history ascend"),
         ((EPOCH, LATER._replace(start=6)), "the epochs of a history ascend"),
@@ -264,7 +264,7 @@ def test_histories_and_the_stores_that_are_told_are_limited(layout: str) -> None
     assert decode(encode(reply, layout)) == reply
     more = MAX_EPOCHS + 1
     for fields in ({"history": (*history, Epoch(more, 0, 1, more, 0))}, {"stores": (*stores, "S")}):
-        with pytest.raises(ProtocolError, match="must lie in 0 to 1000"):
+        with pytest.raises(ProtocolError, match="must be between 0 and 1000"):
             replace(reply, **fields)
     # A false count allocates no memory.
     frames = encode(m.HistoryReply("C", 1, "S", "t", "P", 10, NO_LIFE, ()), layout)
@@ -288,7 +288,7 @@ def test_sequences_beyond_63_bits_are_refused(sequence: int) -> None:
     for layout in LAYOUTS:
         frames = encode(m.Head("t", "P", 0), layout)
         frames[-1] = frames[-1][:-8] + sequence.to_bytes(8, "big")
-        with pytest.raises(ProtocolError, match="a sequence must lie in"):
+        with pytest.raises(ProtocolError, match="a sequence must be between"):
             decode(frames)
 
 
@@ -305,7 +305,7 @@ def test_text_size_is_that_on_the_wire(text: str, size_bytes: int) -> None:
         (KnownStore(""), "an address must have 1 to 255 bytes"),
         (KnownStore("S", "tcp://h"), "an endpoint must be tcp://HOST:PORT"),
         (KnownStore("S", "tcp://h\n:1"), "an endpoint must be tcp://HOST:PORT"),
-        (KnownStore("S", "", 2**63), "a sequence must lie in"),
+        (KnownStore("S", "", 2**63), "a sequence must be between"),
     ],
 )
 def test_stores_known_are_checked(known: KnownStore, why: str) -> None:
@@ -319,5 +319,5 @@ def test_stores_known_are_limited(layout: str) -> None:
     longest = [KnownStore(f"S{n}".ljust(255, "x"), host, 1, True) for n in range(MAX_STORES)]
     told = m.StoresKnown("C", "S", tuple(longest))
     assert decode(encode(told, layout)) == told
-    with pytest.raises(ProtocolError, match="must lie in 0 to 1000"):
+    with pytest.raises(ProtocolError, match="must be between 0 and 1000"):
         replace(told, entries=(*longest, KnownStore("S")))
