@@ -225,7 +225,7 @@ class StoreLoop:
         if end < fetch.end:
             self._role.requests.put_back(Fetch.of(fetch.requestor, fetch.tp, end, fetch.end))
             return records
-        return [*records, *store_requests.goes_on(fetch, state.end)]
+        return [*records, *store_requests.next_heads(fetch, state.end)]
 
     def _fetched_batches(self, fetch: store_requests.FetchMany) -> list[Outgoing]:
         """Return the first records of some partitions; the rest is queued again."""

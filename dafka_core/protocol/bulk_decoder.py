@@ -22,12 +22,10 @@ from dafka_core.protocol.fields import check_batch
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import AnyRecord, PackedRecords, unpack_batch
 
+# Cached prefixes, one for each partition.  Peers choose them, so the number is limited; at the
+# limit the decoder clears the cache.
 MAX_KNOWN_PREFIXES: Final = 16_384
-"""Cached prefixes, one for each partition.  Peers choose them, so the number is limited; at the
-limit the decoder clears the cache."""
-
 PACKED_IDS: Final = b"rp"  # ids of the commands with many records
-
 _ANY_NUMBERS: Final = codec.pack_batch_numbers(codec.BatchNumbers(0, 1, None, None, 0))
 
 

@@ -38,7 +38,6 @@ from dafka_core.protocol.limits import (
 
 SIGNATURE: Final = b"\xaa\xa5"  # as in RFC 46's grammar; its text has AA A0, which is refused
 VERSION: Final = b"\x01"  # RFC 46 has %x01 in one place and %x30 in another; C nodes send 1
-
 _BATCH_NUMBERS: Final = Struct(f">QIqQQ{EPOCH_BYTES}sI")
 BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size
 
@@ -174,11 +173,7 @@ def pack_batch_numbers(numbers: BatchNumbers) -> bytes:
 
 
 def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
-    """Decode the inverse of ``pack_batch_numbers``, without validation.
-
-    Raises:
-        ProtocolError: the length is wrong.
-    """
+    """Decode ``pack_batch_numbers``; only the length is checked."""
     if len(octets) != BATCH_NUMBERS_BYTES:
         raise ProtocolError("a batch's header ends within a field")
     sequence, records, *of, epoch, runs = _BATCH_NUMBERS.unpack_from(octets)
@@ -186,11 +181,7 @@ def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
 
 
 def decode(frames: Sequence[bytes]) -> m.Message:
-    """Decode frames in either layout.
-
-    Raises:
-        ProtocolError: they are no valid message.  No bytes raise any other exception.
-    """
+    """Decode frames in either layout; raise ProtocolError, and nothing else, if invalid."""
     if not frames or not frames[0]:
         raise ProtocolError("a message begins with a frame that is not empty")
     command = _BY_ID.get(frames[0][0])

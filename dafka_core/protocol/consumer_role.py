@@ -25,9 +25,9 @@ from dafka_core.protocol.store_directory import StoreDirectory
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
+# With more partitions the interval grows, so that heads never dominate the load: this many keep a
+# store and a consumer busy for about half a second.
 HEADS_PER_INTERVAL: Final = 50_000
-"""With more partitions the interval grows, so that heads never dominate the load: this many keep a
-store and a consumer busy for about half a second."""
 
 
 class ConsumerRole:
@@ -132,7 +132,7 @@ class ConsumerRole:
             case m.StoreHello():
                 messages += self._hello(message.store)
             case m.RecordTooLarge(requestor=self.address):
-                messages += self._pass_over(now, message)
+                messages += self._skip_too_large(now, message)
             case m.HistoryReply(requestor=self.address):
                 self._on_history(message)
         return messages
@@ -154,7 +154,7 @@ class ConsumerRole:
             return self._ask_history(now, batch.tp) if requestor else []
         start = history.parted_by(batch.epoch, position)
         if start is not None:
-            self._go_back(fetcher, start, position, batch.end)
+            self._rewind(fetcher, start, position, batch.end)
         elif fetcher.action(RECORDS, now, self.room) == TAKE:
             self._deliver(fetcher, fetcher.take(now, batch), position)
         else:
@@ -198,7 +198,7 @@ class ConsumerRole:
         deadlines = (self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
 
-    def _pass_over(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
+    def _skip_too_large(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
         fetcher, limit_bytes = self.fetchers.get(record.tp), self._limit_bytes
         # For a smaller record the report is wrong: another node may still send it.
         if fetcher is None or record.size_bytes <= limit_bytes:
@@ -207,7 +207,7 @@ class ConsumerRole:
         if is_next and fetcher.action(RECORDS, now, self.room) == TAKE:
             fetcher.raise_head(record.sequence + 1)
             self.delivered.append(error_of(record, limit_bytes, "this consumer"))
-            self._histories[record.tp].pass_over(record.sequence)
+            self._histories[record.tp].skip_from(record.sequence)
             self._deliver(fetcher, fetcher.advance(record.sequence + 1, now), record.sequence + 1)
         return self.scheduler.ask(now, fetcher, self.room)
 
@@ -249,7 +249,7 @@ class ConsumerRole:
             return
         start = parting(followed.epochs, reply.history)
         if start is not None and start < followed.read_to(position):
-            self._go_back(fetcher, start, position, reply.end)
+            self._rewind(fetcher, start, position, reply.end)
 
     def _deliver(
         self, fetcher: PartitionFetcher, taken: Sequence[RecordBatch], position: int
@@ -259,13 +259,13 @@ class ConsumerRole:
         self.delivered.extend(followed)
         if start is not None:
             position = followed[-1].end if followed else position
-            self._go_back(fetcher, start, position, taken[-1].end)
+            self._rewind(fetcher, start, position, taken[-1].end)
 
-    def _go_back(self, fetcher: PartitionFetcher, start: int, position: int, end: int) -> None:
+    def _rewind(self, fetcher: PartitionFetcher, start: int, position: int, end: int) -> None:
         """Another history of the partition has won, which is known to reach ``end``."""
         error = HistoryChangedError(*fetcher.tp, start, start, CHANGED, position)
         self.delivered.append(error)
-        self._histories[fetcher.tp].go_back(start)
+        self._histories[fetcher.tp].rewind(start)
         self._beginning.discard(fetcher.tp)
         fetcher.head = start
         fetcher.begin(start)
@@ -284,7 +284,7 @@ class ConsumerRole:
             if not begins:
                 self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
             self._beginning.discard(loss.tp)
-            self._histories[loss.tp].pass_over(loss.start)
+            self._histories[loss.tp].skip_from(loss.start)
             self._deliver(fetcher, fetcher.advance(loss.end), loss.end)
             self.scheduler.postpone(fetcher)
         else:
@@ -294,7 +294,7 @@ class ConsumerRole:
     def _hello(self, store: str) -> list[Outgoing]:
         # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".  Before
         # messages go both ways it, or the heads that answer it, would be lost.
-        if not self._topics or not self.directory.meets(store):
+        if not self._topics or not self.directory.is_connected(store):
             return []
         return [m.ConsumerHello(store, self.address, tuple(self._topics))]
 

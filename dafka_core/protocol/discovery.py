@@ -24,11 +24,9 @@ from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.partition_states import LabelledState
 from dafka_core.protocol.role import PeerNews
 
+# Stores named by other stores, in total; a false list costs no more.
 MAX_KNOWN: Final = 10 * MAX_STORES
-"""Stores named by other stores, in total; a false list costs no more."""
-
 MAX_OUTCOMES: Final = 100  # unread outcomes; the oldest are dropped
-
 ANNOUNCEMENT: Final = "a tower announces it"
 CONNECTION: Final = "it accepts our connection"
 NAMED: Final = "a store names it as present"
@@ -95,8 +93,8 @@ DISCOVERY_TABLE: Final[Mapping[NodeState, Mapping[str, NodeState]]] = {
 }  # the next state, by state and event; without an entry the state stays
 
 _AWAITED: Final = (NodeState.EXPECTED, NodeState.CONNECTED, NodeState.STORE, NodeState.RETURNING)
+# Signs of life, which extend the wait.
 _EXTENDING: Final = (ANNOUNCEMENT, CONNECTION, STORE_KIND, SUBSCRIPTION, HELLO)
-"""Signs of life, which extend the wait."""
 
 
 class Outcome(NamedTuple):
@@ -115,7 +113,7 @@ class Candidate:
 
     Attributes:
         since, due: the start of the wait for its greeting, and its end.
-        hears_us: it has subscribed to our hello, so our messages reach it.
+        receives_ours: it has subscribed to our hello, so our messages reach it.
         answers_queries: it is a store of ours.
         locations: its bulk endpoints.
     """
@@ -125,7 +123,7 @@ class Candidate:
     state: NodeState = NodeState.UNKNOWN
     endpoint: str = ""
     is_announced: bool = False
-    hears_us: bool = False
+    receives_ours: bool = False
     answers_queries: bool = False
     locations: tuple[str, ...] = ()
 

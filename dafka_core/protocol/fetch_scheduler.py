@@ -73,14 +73,13 @@ def _owner(tp: TopicPartition) -> str:
     return tp.partition[:PREFIX_DIGITS]
 
 
+# Partitions of one role.  Any peer can name new ones; at some 1 KB each, this many fit into a
+# node's memory.
 MAX_PARTITIONS: Final = 1_000_000
-"""Partitions of one role.  Any peer can name new ones; at some 1 KB each, this many fit into a
-node's memory."""
-
+# Partitions that one role fetches at a time; the others wait for their turn.  A store answers this
+# many small FETCHes within the first timeout, and its queue holds those of several requestors
+# (``store_requests.MAX_PENDING_REQUESTS``).
 MAX_UNDER_WAY: Final = 1_000
-"""Partitions that one role fetches at a time; the others wait for their turn.
-A store answers this many small FETCHes within the first timeout, and its queue holds those of
-several requestors (``store_requests.MAX_PENDING_REQUESTS``)."""
 
 
 class FetchScheduler:

@@ -38,11 +38,11 @@ def check_number(what: str, least: int, most: int, number: int) -> None:
         raise ProtocolError(f"{what} must be between {least} and {most}")
 
 
+# The offset of a record.
 check_sequence: Final = partial(check_number, "a sequence", 0, limits.MAX_SEQUENCE)
-"""The offset of a record."""
 
+# The offset after a record, or 0.
 check_end: Final = partial(check_number, "an end", 0, limits.MAX_SEQUENCE + 1)
-"""The offset after a record, or 0."""
 
 check_fetch_count: Final = partial(check_number, "a count", 0, limits.MAX_FETCH_COUNT)
 check_query: Final = partial(check_number, "a query", 0, 2**64 - 1)

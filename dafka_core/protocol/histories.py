@@ -220,7 +220,7 @@ class FollowedHistory:
         """Return the end of the read records of a reader at ``position``, without skipped ones."""
         return position if self._unknown_from is None else min(position, self._unknown_from)
 
-    def pass_over(self, start: int) -> None:
+    def skip_from(self, start: int) -> None:
         """Note that the reader skips records from ``start`` on, of any life."""
         if self._unknown_from is None:
             self._unknown_from = start
@@ -230,7 +230,7 @@ class FollowedHistory:
         for index, batch in enumerate(taken):
             epoch = batch.epoch
             if epoch is None:
-                self.pass_over(batch.offset)
+                self.skip_from(batch.offset)
                 continue
             if epoch in self.epochs[-1:]:
                 self._unknown_from = None  # all earlier records belong to this life, too
@@ -249,7 +249,7 @@ class FollowedHistory:
             return epoch.life > last_life(self.epochs)  # lives between may have been skipped
         return epoch.start == offset and epoch.continues(self.epochs)
 
-    def go_back(self, start: int) -> None:
+    def rewind(self, start: int) -> None:
         """Continue at ``start``, where another history has won."""
         self.epochs = before(self.epochs, start)
         self._unknown_from = None

@@ -29,12 +29,10 @@ from dafka_core.protocol import fields as f
 from dafka_core.protocol.fields import check_batch
 from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
 
+# Reserved query number: of a history without a question, and of the empty HEADS-REPLY with which
+# our stores greet.
 UNSOLICITED: Final = 0
-"""Reserved query number: of a history without a question, and of the empty HEADS-REPLY with which
-our stores greet."""
-
 HEADS: Final = 2**64 - 1  # reserved query number of replies to GET-HEADS and CONSUMER-HELLO
-
 _ONE_RUN: Final = Struct("<qI")
 
 
@@ -50,11 +48,7 @@ class PackedRecords(NamedTuple):
 
 
 def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> PackedRecords:
-    """Decode the content of a packed message: ``count`` records and ``runs`` of timestamps.
-
-    Raises:
-        ProtocolError: the lengths or the runs do not add up.
-    """
+    """Decode the content of a packed message: ``count`` records and ``runs`` of timestamps."""
     lengths_at = RUN_BYTES * runs
     records_at = lengths_at + LENGTH_BYTES * count
     if len(value) < records_at:
@@ -81,10 +75,7 @@ def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
 
 
 def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
-    """Encode the timestamps of records ``start`` to ``stop`` for a packed message.
-
-    Each run has ``limits.RUN_BYTES``.
-    """
+    """Encode the timestamps of records ``start`` to ``stop``, ``RUN_BYTES`` for each run."""
     if times is None:
         return b""
     if len(times) == 1:
@@ -144,11 +135,9 @@ class UpTo(OfPartition):
 class Packed(OfPartition):
     """Extension: consecutive records in one message, all of one ``epoch`` and ``transaction``.
 
-    ``value`` begins with ``runs`` runs of timestamps, none if they are unknown: first the
-    timestamps,
+    ``value`` begins with ``runs`` runs of timestamps, none if they are unknown: the timestamps,
     eight bytes each, then the count of each one's records, four bytes each.  Then come the lengths
-    of the records, four bytes each, and the records themselves.  Numbers are little endian, as in
-    columns.
+    of the records, four bytes each, and the records.  Numbers are little endian, as in columns.
     """
 
     __slots__ = ()
@@ -348,9 +337,8 @@ class FetchBatch(Message):
 class DirectRecordBatches(Message):
     """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
 
-    ``value`` is encoded as in a DIRECT-RECORD-BATCH with the records of all entries, in their
-    order.
-    No run of timestamps has records of two entries.
+    ``value`` is that of a DIRECT-RECORD-BATCH with the records of all entries, in their order.  No
+    run of timestamps has records of two entries.
     """
 
     requestor: f.Address
@@ -462,9 +450,8 @@ class HistoryQuery(OfPartition):
 class HistoryReply(OfPartition):
     """Extension: a store's answer; also sent to a producer that a newer life has replaced.
 
-    ``promised`` is the newest life with a promise of this store, ``stores`` are all others it
-    knows.
-    ``transaction`` is the partition's last one.
+    ``promised`` is the newest life with a promise of this store, ``stores`` are all others that it
+    knows, ``transaction`` is the partition's last one.
     """
 
     requestor: f.Address
@@ -535,5 +522,5 @@ class StoresKnown(Message):
 
 AnyRecord = RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch
 
+# The replies to queries that are sent in parts.
 REPLIES: Final = {HeadsQuery: HeadsReply, TimesQuery: TimesReply}
-"""The replies to queries that are sent in parts."""

@@ -18,18 +18,15 @@ from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import timing
 from dafka_core.protocol.partition_states import FetchState
 
+# The first block is small, since the size of the records is not known yet.
 FETCH_FIRST_COUNT: Final = 1_000
-"""The first block is small, since the size of the records is not known yet."""
-
+# At most one and a half of these are in flight, below the count that C nodes request.
 FETCH_BLOCK_COUNT: Final = 50_000
-"""At most one and a half of these are in flight, below the count that C nodes request."""
-
+# A block is requested by count; records of this total size keep a peer's queue within bounds.
 FETCH_BLOCK_BYTES: Final = 16 << 20
-"""A block is requested by count; records of this total size keep a peer's queue within bounds."""
-
+# Memory of a role for records behind gaps; it fetches further ones again.
 MAX_REORDER_RECORDS: Final = 262_144
 MAX_REORDER_BYTES: Final = 64 << 20
-"""Memory of a role for records behind gaps; it fetches further ones again."""
 
 _OFFSET: Final = attrgetter("offset")
 

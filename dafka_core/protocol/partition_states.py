@@ -23,7 +23,6 @@ PUT: Final = "a client writes records"
 STAGE: Final = "a client stages records"
 COMMIT: Final = "a client commits"
 OUTCOME: Final = "the log reports the outcome"
-
 TAKE: Final = "accepts them"
 TAKE_OVER: Final = "discards the incomplete transaction, if any, and accepts them"
 LEAVE: Final = "fetches them later"

@@ -36,15 +36,13 @@ from dafka_core.protocol.limits import MAX_ANSWER_BYTES
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 
+# Number of questions to C stores for the partition's end.  If a lost answer were taken for "no such
+# partition", the producer would overwrite its records.
 ROUNDS: Final = 3
-"""Number of questions to C stores for the partition's end.  If a lost answer were taken for "no
-such partition", the producer would overwrite its records."""
-
+# 1 is the number of a partition's first life, for which no store has promised anything.
 LEAST_NUMBER: Final = 2
-"""1 is the number of a partition's first life, for which no store has promised anything."""
-
+# The limit of an epoch's field.  More required acknowledgements are encoded as this number.
 MAX_EPOCH_ACKS: Final = 255
-"""The limit of an epoch's field.  More required acknowledgements are encoded as this number."""
 
 Replies = Mapping[str, m.HistoryReply]  # the stores' answers by address
 
@@ -198,13 +196,11 @@ class Takeover:
             prior = max(prior, newest_life(answer.histories))  # new stores may know a newer life
 
 
+# Limit of stores whose acknowledgements are distinguished: peers choose the names.
 MAX_ACKING_STORES: Final = 1_000
-"""Limit of stores whose acknowledgements are distinguished: peers choose the names."""
-
+# C stores repeat no acknowledgement.  After this many urgent HEADs without an ACK the producer
+# fetches its last record: a store that has it has all before it.
 HURRIES_PER_FETCH: Final = 5
-"""C stores repeat no acknowledgement.  After this many urgent HEADs without an ACK the producer
-fetches its last record: a store that has it has all before it."""
-
 _END: Final = attrgetter("end")
 
 
@@ -300,7 +296,7 @@ class ProducerRole:
                 # ACKs.
                 if message.life in (self.epoch.life, NO_LIFE):
                     self._on_ack(message.store, message.end)
-                self._heard_of(message.life)
+                self._note_life(message.life)
             case m.Ack(partition=self.address, topic=self.topic):
                 self._on_ack(message.store or peer, message.end)
             case m.HistoryReply(partition=self.address, topic=self.topic) if not self.takeover:
@@ -385,7 +381,7 @@ class ProducerRole:
 
     def _on_history(self, reply: m.HistoryReply) -> list[Outgoing]:
         newest = last_life(reply.history)
-        self._heard_of(max(newest, reply.promised))
+        self._note_life(max(newest, reply.promised))
         if newest >= self.epoch.life:
             return []
         if self.retained:
@@ -402,7 +398,7 @@ class ProducerRole:
             m.HistoryReply(reply.store, m.UNSOLICITED, self.address, *self.tp, start, life, mine)
         ]
 
-    def _heard_of(self, life: EpochId) -> None:
+    def _note_life(self, life: EpochId) -> None:
         """Note a life of this partition that a store knows; a newer one ends this producer."""
         if self.takeover is None and life > self.epoch.life:
             self.fenced_by = life

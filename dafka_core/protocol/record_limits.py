@@ -22,12 +22,10 @@ from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import DirectRecordBatches, Head, RecordTooLarge
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 
+# The kind of node that must accept every record: producers publish none larger than its limit.
 STORE: Final = "store"
-"""The kind of node that must accept every record: producers publish none larger than its limit."""
-
+# Accepted by every node.  A lower announcement is invalid: no peer can make others send less.
 LEAST_BYTES: Final = max_taken_bytes(0)
-"""Accepted by every node.  A lower announcement is invalid: no peer can make others send less."""
-
 _ID: Final = b"A"
 _ANNOUNCEMENT: Final = re.compile(rb"A([A-Z])\0([^\0]{1,255})\0([0-9]{1,10})", re.DOTALL)
 

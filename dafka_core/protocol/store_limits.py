@@ -27,11 +27,9 @@ TOPICS: Final = "max_topics"
 OF_TOPIC: Final = "max_partitions_per_topic"
 OF_KEY: Final = "max_partitions_per_key"
 KEY_BYTES: Final = "max_key_bytes"
-
 LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)  # the options' names
-
-SAY_AGAIN_S: Final = 60.0
-"""Interval of log messages about one limit: any peer may cause thousands in a second."""
+# Interval of log messages about one limit: any peer may cause thousands in a second.
+LOG_INTERVAL_S: Final = 60.0
 
 _log = logging.getLogger("dafka.store")
 
@@ -80,7 +78,7 @@ class StoreLimits:
         # Not in the scan: in the log's queue, or written since the scan began.
         self._under_way, self._stored = Counter[str](), Counter[str]()
         self._earlier = Counter[str]()  # written before the running scan
-        self._said: dict[str, tuple[float, int]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
         self._last: dict[str, StoreLimitError] = {}
 
     @property
@@ -160,13 +158,13 @@ class StoreLimits:
         """Log the refusals since the last message, by limit."""
         for option, error in self._last.items():
             count = self.refused[option]
-            said_at, said = self._said.get(option, (-SAY_AGAIN_S, 0))
-            if count == said or now - said_at < SAY_AGAIN_S:
+            logged_at, logged = self._logged.get(option, (-LOG_INTERVAL_S, 0))
+            if count == logged or now - logged_at < LOG_INTERVAL_S:
                 continue
-            self._said[option] = now, count
+            self._logged[option] = now, count
             _log.error(
                 "refused %(count)d times by limit %(option)s; the last one: %(why)s",
-                {"count": count - said, "option": option, "why": str(error)},
+                {"count": count - logged, "option": option, "why": str(error)},
                 extra={"event": "limit_reached"},
             )
 

@@ -69,7 +69,7 @@ class StorePartition:
         """Return the store's action for an event."""
         return states.STORE_TABLE[self.state][event].action
 
-    def go_on(self, start: int, history: History) -> None:
+    def restart_at(self, start: int, history: History) -> None:
         """Continue at ``start``: no store has the records before it, which had this history."""
         self.asides += 1
         self.hosted = self.staged = None
@@ -100,9 +100,9 @@ class StorePartition:
         self.fetcher.raise_head(end)
 
 
+# Partitions announced at one time: this number of HEADs a second is cheap.  Beyond it the store no
+# longer announces the one with the oldest write.
 MAX_HOSTED: Final = 10_000
-"""Partitions announced at one time: this number of HEADs a second is cheap.  Beyond it the store no
-longer announces the one with the oldest write."""
 
 
 class HostedPartitions:

@@ -27,9 +27,9 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch
 # It sends older ones as plain records (docs/wire.md, "Transactions").
 
 
+# Unpublished transactions of one partition that are remembered: a client may commit faster than the
+# mesh accepts.  The records of older ones are sent as plain records.
 MAX_PUBLISHED_TRANSACTIONS: Final = 64
-"""Unpublished transactions of one partition that are remembered: a client may commit faster than
-the mesh accepts.  The records of older ones are sent as plain records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ def continued(
     return batch, transaction if transaction is not None and batch.end < transaction.end else None
 
 
+# Requests that wait for an answer, some 30 MB. A single peer may fill the queue; above the limit
+# every other peer still has its share, so the queue has at most twice the limit.  A share that
+# follows the number of peers suits one reader as well as a thousand: so this is no option.
 MAX_PENDING_REQUESTS: Final = 65_536
-"""Requests that wait for an answer, some 30 MB.  A single peer may fill the queue; above the limit
-every other peer still has its share, so the queue has at most twice the limit.  A share that
-follows the number of peers suits one reader as well as a thousand: so this is no option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,7 @@ def replies(
     ]
 
 
-def goes_on(fetch: m.Fetch, end: int) -> list[Outgoing]:
+def next_heads(fetch: m.Fetch, end: int) -> list[Outgoing]:
     """Return the message after a FETCH's answer if the partition continues.
 
     C nodes request 100,000 records at most, and the next ones only when they receive a head again

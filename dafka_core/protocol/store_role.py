@@ -49,13 +49,13 @@ class TrimmedElsewhere:
 
     def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
         """Note another store's records of a partition."""
-        next_offset, said = partition.fetcher.next_offset, self._earliest.get(info.tp)
+        next_offset, starts = partition.fetcher.next_offset, self._earliest.get(info.tp)
         if next_offset < info.earliest:
             self._earliest.setdefault(info.tp, {})[store] = info.earliest
-        elif said is not None and next_offset < info.end:
-            said[store] = info.earliest  # it has the next record
-        elif said is not None:
-            said.pop(store, None)
+        elif starts is not None and next_offset < info.end:
+            starts[store] = info.earliest  # it has the next record
+        elif starts is not None:
+            starts.pop(store, None)
 
     def on_tick(
         self, now: float, partitions: Mapping[TopicPartition, StorePartition]
@@ -65,10 +65,10 @@ class TrimmedElsewhere:
             return []
         self._due = now + timing.STORE_LOSS_CHECK_S
         asked: list[Outgoing] = []
-        for tp, said in [*self._earliest.items()]:
+        for tp, starts in [*self._earliest.items()]:
             partition = partitions[tp]
             next_offset = partition.fetcher.next_offset
-            if next_offset >= max(said.values(), default=0):
+            if next_offset >= max(starts.values(), default=0):
                 del self._earliest[tp]
             elif self._waited(now, partition, ()):
                 asked.append(m.HistoryQuery(self._known.store, m.UNSOLICITED, *tp))
@@ -83,16 +83,20 @@ class TrimmedElsewhere:
     ) -> GoOn | None:
         """Return the entry that restarts the partition where the others begin; None to wait."""
         here = self._known.here
-        said = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
-        if not said or not self._waited(now, partition, reply.stores):
+        starts = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
+        if not starts or not self._waited(now, partition, reply.stores):
             return None
-        start = min(said.values())
+        start = min(starts.values())
         is_newer = last_life(reply.history) >= last_life(partition.history)
-        if said.get(reply.store) != start or start <= partition.fetcher.next_offset or not is_newer:
+        if (
+            starts.get(reply.store) != start
+            or start <= partition.fetcher.next_offset
+            or not is_newer
+        ):
             return None
         del self._earliest[reply.tp]
         history = before(reply.history, start)
-        partition.go_on(start, history)
+        partition.restart_at(start, history)
         last = reply.transaction
         return GoOn(reply.tp, start, history, last if last and last.end <= start else None)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from dafka_core.protocol import partition_fetcher, timing
+from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_FETCH_COUNT
 from dafka_core.protocol.messages import (
@@ -26,7 +24,6 @@ from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,
     TP,
-    Network,
     answer,
     batch_of,
     fetches_in,
@@ -72,7 +69,7 @@ def test_without_a_subscription_a_store_hello_is_not_answered() -> None:
     assert role.on_subscribed(0.0, ConsumerHello, STORE) == []
 
 
-def test_with_subscriptions_a_store_hello_is_answered_with_the_topics() -> None:
+def test_a_store_hello_is_answered_with_the_topics() -> None:
     role = consumer("earliest", "b", "a")
     hello = ConsumerHello(STORE, ME, ("b", "a"))
     # Before messages go both ways, the hello or its answer would be lost.
@@ -85,7 +82,7 @@ def test_with_subscriptions_a_store_hello_is_answered_with_the_topics() -> None:
     assert role.on_message(0.0, StoreHello(ME, STORE), "") == []
 
 
-def test_a_store_is_told_the_topics_once_in_whatever_order_it_is_met() -> None:
+def test_a_store_receives_the_topics_once_in_any_order_of_introduction() -> None:
     hello = ConsumerHello(STORE, ME, (TOPIC,))
     greeting = HeadsReply(ME, UNSOLICITED, STORE, 0, 1, ())
     met = consumer("earliest", TOPIC)
@@ -129,7 +126,7 @@ def test_earliest_triggered_by_a_record() -> None:
     assert role.delivered == [batch_of(0, 1), batch_of(1, 2)]
 
 
-def test_latest_begins_with_the_first_record_that_comes() -> None:
+def test_latest_begins_with_the_first_record() -> None:
     role = consumer("latest")
     assert record(role, 2, 3) == []
     assert role.delivered == [batch_of(2, 3)]
@@ -139,14 +136,14 @@ def test_latest_begins_with_the_first_record_that_comes() -> None:
     assert offsets_of(role.delivered) == [2, 3, 4]
 
 
-def test_latest_begins_after_the_first_head_that_comes() -> None:
+def test_latest_begins_after_the_first_head() -> None:
     role = consumer("latest")
     assert head(role, 7) == []
     assert record(role, 7, 8) == []
     assert offsets_of(role.delivered) == [7]
 
 
-def test_latest_is_not_where_an_old_answer_is() -> None:
+def test_latest_is_not_set_by_an_old_answer() -> None:
     role = consumer("latest")
     head(role, 100)
     role.seek(TP, 0)
@@ -166,69 +163,7 @@ def test_begins_at_given_offsets() -> None:
     assert role.on_message(0.0, other, "") == [Fetch("P2", ME, TOPIC, 0, 2)]
 
 
-# -- whatever the network does --------------------------------------------------------------------
-
-
-def follow(role: ConsumerRole, network: Network, total: int, *, rate: int) -> list[int]:
-    """Run a producer, and nodes that answer FETCHes; return the delivered records."""
-    published, tenth, delivered = 0, 0, list[int]()
-    # After the faults: the longest wait for a retry, a head, and a round trip for each gap.
-    message_count = total / rate
-    bound_s = (
-        max(network.faults_end_s, message_count / 10)
-        + timing.MAX_FETCH_RETRY_S
-        + 1
-        + 0.2 * message_count
-    )
-    while len(delivered) < total:
-        now = tenth / 10
-        assert now < bound_s
-        sent: list[Outgoing] = []
-        if published < total:
-            end = min(published + rate, total)
-            network.send(now, ("", batch_of(published, end)))
-            published = end
-        if tenth % 10 == 0:
-            network.send(now, Head(TOPIC, PARTITION, published - 1))
-        for item in network.arrived(now):
-            if isinstance(item, tuple):
-                sent.extend(role.on_batch(now, *item))
-            elif isinstance(item, Head):
-                sent.extend(role.on_message(now, item, ""))
-            elif isinstance(item, Fetch):
-                for batch in answer(item, published, at_once=rate):
-                    network.send(now, (ME, batch))
-        sent.extend(role.on_tick(now))
-        for request in fetches_in(sent):
-            assert request.end <= published
-            network.send(now, request)
-        delivered.extend(offsets_of(role.delivered))
-        role.delivered.clear()
-        tenth += 1
-    return delivered
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.integers(0, 2**32),
-    st.sampled_from([0.05, 0.3, 0.6, 0.9]),
-    st.sampled_from([3.0, 15.0]),
-    st.sampled_from([1, 5, 40]),
-    st.sampled_from([10, 1 << 18]),
-)
-@example(0, 1.0, 15.0, 40, 1 << 18)
-def test_everything_is_delivered_once_and_in_order(
-    seed: int, loss: float, faults_end_s: float, rate: int, most_kept: int
-) -> None:
-    total = 10 * rate * 10
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", most_kept)
-        role = consumer("earliest")
-        delivered = follow(role, Network(seed, loss, faults_end_s), total, rate=rate)
-        assert delivered == list(range(total))
-        assert role.scheduler.budget.records == role.scheduler.budget.size_bytes == 0
-        assert role.positions() == {(TOPIC, PARTITION): (total, total)}
-        assert role.scheduler.deadline() is None
+# -- replay and topics ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extra", [0, 1])
@@ -274,7 +209,7 @@ def test_topics_match_exactly() -> None:
     assert role.positions() == {}
 
 
-def test_records_sent_to_another_node_are_not_taken() -> None:
+def test_records_for_other_nodes_are_ignored() -> None:
     role = consumer("earliest")
     assert role.on_batch(0.0, ME + "0", batch_of(0, 9)) == []
     assert role.delivered == []
@@ -284,7 +219,7 @@ def test_records_sent_to_another_node_are_not_taken() -> None:
 # -- when to ask ----------------------------------------------------------------------------------
 
 
-def test_heads_are_asked_for_now_and_then() -> None:
+def test_heads_are_requested_at_an_interval() -> None:
     # The last records may be dropped on their way, and all heads after them, without any message.
     role = ConsumerRole(ME, "earliest")
     assert role.on_tick(0.0) == []
@@ -312,7 +247,7 @@ def test_without_topics_nothing_is_due() -> None:
     assert role.deadline(late_s) is None  # otherwise the node's loop would never wait
 
 
-def test_heads_of_very_many_partitions_are_asked_for_more_rarely(
+def test_heads_of_many_partitions_are_requested_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dafka_core.protocol.consumer_role.HEADS_PER_INTERVAL", 10)
@@ -335,7 +270,7 @@ def test_deadline_is_when_to_ask_again() -> None:
     assert role.deadline(11.5) == 10.0 + timing.FETCH_RETRY_S + timing.HEADS_INTERVAL_S  # for heads
 
 
-def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:
+def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
     role = consumer("earliest")
     head(role, 5)
     assert role.on_tick(0.0) == []
@@ -347,7 +282,7 @@ def test_who_comes_to_hear_fetches_is_asked_at_once() -> None:
         assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_batches_that_are_delivered_do_not_touch_each_other_twice() -> None:
+def test_overlapping_batches_are_delivered_once() -> None:
     role = consumer("earliest")
     record(role, 0, 10)
     record(role, 5, 15)

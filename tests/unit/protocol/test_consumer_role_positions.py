@@ -29,7 +29,7 @@ from tests.unit.protocol.test_consumer_role import ME, consumer, direct, fetch, 
 # -- room, seek, unsubscribe ----------------------------------------------------------------------
 
 
-def test_without_room_nothing_is_delivered_or_asked_for() -> None:
+def test_without_room_nothing_is_delivered_or_requested() -> None:
     role = consumer("earliest")
     assert record(role, 0, 10) == []
     role.room = False
@@ -46,7 +46,7 @@ def test_without_room_nothing_is_delivered_or_asked_for() -> None:
     assert offsets_of(role.delivered) == list(range(30))
 
 
-def test_what_came_while_there_was_no_room_is_asked_for_as_soon_as_there_is() -> None:
+def test_records_that_arrived_without_room_are_requested_with_room() -> None:
     role = consumer("earliest")
     assert head(role, 1_000) == [fetch(0, 1_000)]
     direct(role, 0, 100)
@@ -81,7 +81,7 @@ def test_seek(offset: int) -> None:
     assert offsets_of(role.delivered) == list(range(offset, 50))
 
 
-def test_seek_of_a_partition_not_heard_of_yet() -> None:
+def test_seek_of_an_unknown_partition() -> None:
     role = consumer("latest")
     role.seek(TP, 3)
     assert role.on_tick(0.0) == []
@@ -123,7 +123,7 @@ def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error() -> None:
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_head_that_is_a_lie_costs_little() -> None:
+def test_a_forged_head_costs_little() -> None:
     role = consumer("earliest")
     head(role, MAX_SEQUENCE + 1)
     asked = 0
@@ -141,7 +141,7 @@ def test_a_head_that_is_a_lie_costs_little() -> None:
     assert len(role.positions()) == len(role.scheduler) == 1
 
 
-def test_records_that_no_node_has_cost_little() -> None:
+def test_requests_for_records_that_no_node_has_cost_little() -> None:
     role = consumer("earliest")
     # The first ones are lost for ever, and new ones come and come.
     asked = 0
@@ -169,7 +169,7 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(role.delivered) == 10
 
 
-def test_nothing_is_kept_of_histories_of_partitions_that_nobody_follows() -> None:
+def test_histories_of_other_partitions_are_not_kept() -> None:
     role = consumer("earliest")
     record(role, 0, 1)
     history = (Epoch(2, 7, 1, 0, 0),)
@@ -204,7 +204,7 @@ def delivered(role: ConsumerRole) -> list[range | int]:
     ]
 
 
-def test_the_error_stands_where_the_record_would() -> None:
+def test_the_error_takes_the_place_of_the_record() -> None:
     role = limited()
     role.on_message(0.0, Head(*TP, 5), "")
     role.on_batch(0.0, ME, batch_of(0, 2))
@@ -218,14 +218,14 @@ def test_the_error_stands_where_the_record_would() -> None:
     assert role.on_tick(20.0)[1:] == []  # nothing is missing
 
 
-def test_what_follows_is_asked_for() -> None:
+def test_following_records_are_requested() -> None:
     role = limited()
     role.on_message(0.0, Head(*TP, 0), "")
     assert refuse(role, 0) == []
     assert fetches_in(role.on_message(0.5, Head(*TP, 3), "")) == [Fetch(PARTITION, ME, TOPIC, 1, 3)]
 
 
-def test_only_the_next_record_is_passed_over_and_only_for_its_size() -> None:
+def test_only_the_next_record_is_skipped_and_only_above_the_limit() -> None:
     role = limited()
     role.on_message(0.0, Head(*TP, 5), "")
     refuse(role, 1)  # the ones before it were lost on the way
@@ -237,7 +237,7 @@ def test_only_the_next_record_is_passed_over_and_only_for_its_size() -> None:
     ]
 
 
-def test_a_life_that_began_with_what_was_passed_over_has_changed_nothing() -> None:
+def test_a_life_that_began_with_a_skipped_record_changes_nothing() -> None:
     """Otherwise it would return to records that no node sends, skip them, and return, for ever."""
     role, old = limited(), Epoch(1, 7, 1, 0, 0)
     role.on_batch(0.0, "", dataclasses.replace(batch_of(0, 2), epoch=old))
@@ -255,7 +255,7 @@ def test_a_life_that_began_with_what_was_passed_over_has_changed_nothing() -> No
     assert isinstance(role.delivered[-1], HistoryChangedError)
 
 
-def test_without_room_the_record_is_asked_for_again() -> None:
+def test_without_room_the_record_is_requested_again() -> None:
     role = limited()
     role.on_message(0.0, Head(*TP, 5), "")
     role.room = False
@@ -267,7 +267,7 @@ def test_without_room_the_record_is_asked_for_again() -> None:
     ]
 
 
-def test_of_partitions_that_it_does_not_read_it_knows_nothing() -> None:
+def test_reports_of_other_partitions_are_ignored() -> None:
     role = limited()
     assert refuse(role, 0) == []
     role.on_message(0.0, Head(*TP, 5), "")

@@ -90,7 +90,7 @@ def test_a_store_is_awaited_until_it_greets() -> None:
     assert not nodes.outcomes
 
 
-def test_a_c_node_that_a_store_names_gets_a_stores_timeout() -> None:
+def test_a_c_node_named_by_a_store_has_the_timeout_of_stores() -> None:
     nodes = announced("C")
     nodes.apply(0.0, "C", d.SUBSCRIPTION)
     nodes.on_known(0.05, "T", [KnownStore("C", AT, 0, here=True)])
@@ -153,9 +153,9 @@ def test_a_lost_store_is_awaited_again_when_it_returns() -> None:
 
 def test_a_store_that_greets_late_keeps_its_subscription() -> None:
     nodes = announced("S")
-    nodes.apply(0.0, "S", d.HELLO).hears_us = True
+    nodes.apply(0.0, "S", d.HELLO).receives_ours = True
     assert not nodes.waits(timing.STORE_TIMEOUT_S)
-    assert nodes.apply(9.0, "S", d.GREETS).hears_us
+    assert nodes.apply(9.0, "S", d.GREETS).receives_ours
 
 
 def test_names_chosen_by_peers_are_bounded_and_leave_room_for_stores() -> None:

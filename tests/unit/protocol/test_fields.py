@@ -30,7 +30,7 @@ TIMES_REPLY = m.TimesReply("C", 1, "S", 0, 1, ((1, 2),))
 
 
 @given(st.binary(max_size=255))
-def test_any_octets_are_a_text_and_come_back(octets: bytes) -> None:
+def test_any_bytes_survive_as_text(octets: bytes) -> None:
     text = text_of(octets)
     assert octets_of(text) == octets
     for length_size_bytes in (1, 4):
@@ -127,7 +127,7 @@ def test_counts_are_clamped(layout: str) -> None:
     [2**32 - 1, 2**31, MAX_HELLO_BYTES // 4, MAX_HELLO_BYTES // 4 + 1, MAX_REPLY_ENTRIES, 2],
 )
 @pytest.mark.parametrize("rest", ["", "00000001 74", "ffffffff 74", "00" * 16])
-def test_announced_counts_that_are_lies(start: str, count: int, rest: str) -> None:
+def test_false_counts_are_refused_without_cost(start: str, count: int, rest: str) -> None:
     frame = bytes.fromhex(start) + count.to_bytes(4, "big") + bytes.fromhex(rest)
     # Beyond the limits it is the announcement that is refused, not what comes after it.
     most = {"57": MAX_HELLO_BYTES // 4, "51": MAX_HELLO_BYTES // 4, "42": MAX_FETCH_PARTITIONS}.get(

@@ -46,20 +46,20 @@ def test_a_question_without_a_life_is_answered_at_once() -> None:
 
 
 @pytest.mark.parametrize("life", [A.life, B.life, EpochId(9, 0x98, 2)])
-def test_an_older_life_is_promised_nothing(life: EpochId) -> None:
+def test_an_older_life_gets_no_promise(life: EpochId) -> None:
     store = Store((A, B), 9, promised=PRODUCER)
     assert store.ask(life) == [told(9, A, B, promised=PRODUCER, query=1)]
     assert store.role.take_pending() == []
 
 
-def test_what_was_taken_before_a_promise_is_in_the_answer() -> None:
+def test_records_accepted_before_a_promise_are_in_the_answer() -> None:
     store = Store((A,), 5)
     store.receive(A, 5, 8)
     store.ask(PRODUCER)
     assert store.write()[-1] == told(8, A, promised=PRODUCER, query=1)
 
 
-def test_what_an_older_life_writes_after_a_promise_is_not_acknowledged() -> None:
+def test_records_of_an_older_life_after_a_promise_are_not_acknowledged() -> None:
     store = Store((A,), 5)
     store.ask(PRODUCER)
     store.receive(A, 5, 8)  # from the moment on that it is asked
@@ -80,7 +80,7 @@ def test_what_an_older_life_writes_after_a_promise_is_not_acknowledged() -> None
     assert again.write() == [ack(PRODUCER, 10)]
 
 
-def test_a_promise_keeps_that_a_life_since_the_last_record_needed_fewer_acks() -> None:
+def test_a_promise_keeps_the_fewest_acks_since_the_last_record() -> None:
     store = Store((A._replace(acks=3),), 5)
     first, second, third = (EpochId(n, 0, acks) for n, acks in ((2, 3), (3, 1), (4, 3)))
     for life, kept in ((first, 3), (second, 1), (third, 1)):
@@ -129,7 +129,7 @@ def hosted_epoch(store: Store, start: int, end: int) -> Epoch:
     return batch.epoch
 
 
-def test_what_clients_write_is_a_life_of_the_store() -> None:
+def test_clients_records_belong_to_a_life_of_the_store() -> None:
     store = Store()
     first = hosted_epoch(store, 0, 3)
     assert first == Epoch(1, 0x57, 1, 0, 0)
@@ -140,7 +140,7 @@ def test_what_clients_write_is_a_life_of_the_store() -> None:
 
 
 @pytest.mark.parametrize("how", ["a record", "a promise"])
-def test_after_a_newer_life_clients_begin_another_one(how: str) -> None:
+def test_after_a_newer_life_clients_begin_a_new_life(how: str) -> None:
     store = Store()
     first = hosted_epoch(store, 0, 3)
     if how == "a record":
@@ -154,7 +154,7 @@ def test_after_a_newer_life_clients_begin_another_one(how: str) -> None:
     assert hosted_epoch(store, end, end + 2) == Epoch(5, 0x57, 1, end, newer.digest)
 
 
-def test_a_commit_says_whose_records_it_makes_visible() -> None:
+def test_a_commit_carries_the_epoch_of_its_records() -> None:
     store = Store((A,), 5)
     commit = Commit((StagedTransaction(*TP, "A" * 32, 5, 8, 1),))
     taken = store.role.commit(0.0, commit)
@@ -166,7 +166,7 @@ def test_a_commit_says_whose_records_it_makes_visible() -> None:
     assert store.role.partitions[TP].history == (A, mine)
 
 
-def test_what_a_promised_life_goes_on_from_is_kept_from_lives_before_it() -> None:
+def test_a_promise_protects_the_records_that_its_life_continues() -> None:
     """It may be the only store that has the last record of what was answered."""
     before_it = Epoch(8, 0x88, 1, 4, A.digest)
     store = Store((A,), 5)

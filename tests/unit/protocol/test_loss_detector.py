@@ -86,20 +86,20 @@ every_policy = pytest.mark.parametrize("policy", [FAIL, SKIP, WAIT])
 
 
 @every_policy
-def test_records_before_those_that_stores_have_are_lost(policy: str) -> None:
+def test_records_before_the_stores_earliest_are_lost(policy: str) -> None:
     cluster = Cluster(policy, {A: (50, 100), B: (70, 100)})
     assert cluster.pass_time(timing.LOSS_CHECK_S - 1) == []
     assert cluster.pass_time(SOON_S)[0] == Loss(TP, 0, 50, 50, "the stores have trimmed them")
 
 
-def test_a_gap_between_what_two_stores_have_is_lost() -> None:
+def test_a_gap_between_the_records_of_two_stores_is_lost() -> None:
     cluster = Cluster(FAIL, {A: (0, 10), B: (50, 100)})
     cluster.role.seek(TP, 10)
     assert cluster.pass_time(SOON_S)[0][:4] == (TP, 10, 50, 50)
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_store_that_has_not_heard_of_the_newest_producer_has_no_more_than_it_says(
+def test_an_older_history_extends_no_stores_records(
     order: int,
 ) -> None:
     held = [(50, 100, EpochId(2, 8, 1)), (0, 10, EpochId(1, 7, 1))]
@@ -108,14 +108,14 @@ def test_a_store_that_has_not_heard_of_the_newest_producer_has_no_more_than_it_s
     assert cluster.pass_time(SOON_S)[0][:4] == (TP, 10, 50, 50)
 
 
-def test_what_any_store_has_is_not_lost_however_late_it_is() -> None:
+def test_a_record_of_any_store_is_never_lost() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: (0, 1)})
     assert cluster.pass_time(LATER_S) == []
     cluster.role.seek(TP, 1)
     assert cluster.pass_time(SOON_S)[0][:4] == (TP, 1, 50, 50)
 
 
-def test_a_store_that_was_there_may_have_them_for_a_while() -> None:
+def test_a_store_that_was_present_may_have_them_for_a_while() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     # It does not answer, and then its beacons end.
     assert cluster.pass_time(SOON_S) == []
@@ -124,14 +124,14 @@ def test_a_store_that_was_there_may_have_them_for_a_while() -> None:
     assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0][:4] == (TP, 0, 50, 50)
 
 
-def test_a_store_that_never_answers_is_not_waited_for_for_ever() -> None:
+def test_waiting_for_a_silent_store_ends() -> None:
     # Without a tower its loss is not announced.
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     assert cluster.pass_time(timing.ABSENT_STORE_S) == []
     assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S)[0][:4] == (TP, 0, 50, 50)
 
 
-def test_the_only_store_has_time_to_come_back_from_when_it_went() -> None:
+def test_the_only_store_has_time_to_return_after_its_loss() -> None:
     # It was busy, not gone: what it has not answered for a minute is not lost when it is missed.
     cluster = Cluster(FAIL, {A: None})
     assert cluster.pass_time(timing.ABSENT_STORE_S - 10) == []
@@ -142,7 +142,7 @@ def test_the_only_store_has_time_to_come_back_from_when_it_went() -> None:
     assert cluster.pass_time(LATER_S) == []
 
 
-def test_a_store_that_comes_back_in_time_has_nothing_lost() -> None:
+def test_nothing_is_lost_if_a_store_returns_in_time() -> None:
     cluster = Cluster(FAIL, {A: (50, 100), B: None})
     cluster.role.on_peer_lost(B)
     assert cluster.pass_time(timing.ABSENT_STORE_S - 10) == []
@@ -161,14 +161,14 @@ def test_a_store_that_comes_back_in_time_has_nothing_lost() -> None:
         ({}, "no store is reachable, and the node that had them is gone"),
     ],
 )
-def test_what_a_head_tells_of_and_nobody_has_is_gone(held: Held, why: str) -> None:
+def test_announced_records_that_no_node_has_are_lost(held: Held, why: str) -> None:
     cluster = Cluster(FAIL, held)
     assert cluster.pass_time(timing.ABSENT_STORE_S - 1) == []
     assert cluster.pass_time(2 * timing.MAX_LOSS_CHECK_S) == [Loss(TP, 0, 100, None, why)]
 
 
 @pytest.mark.parametrize(("end", "is_lost"), [(100, False), (0, True)])
-def test_c_stores_are_asked_for_heads_and_taken_at_their_word(end: int, *, is_lost: bool) -> None:
+def test_c_stores_have_all_records_up_to_their_heads(end: int, *, is_lost: bool) -> None:
     # They know no queries, and never trim: what they have begins at 0.
     cluster = Cluster(FAIL, {})
     cluster.c_store_end = end
@@ -178,7 +178,7 @@ def test_c_stores_are_asked_for_heads_and_taken_at_their_word(end: int, *, is_lo
     assert [loss[:4] for loss in losses] == ([(TP, 0, 100, None)] if is_lost else [])
 
 
-def test_skip_goes_on_at_the_earliest_and_counts() -> None:
+def test_skip_continues_at_the_earliest_record_and_counts() -> None:
     cluster = Cluster(SKIP, {A: (50, 100)})
     cluster.role.on_batch(0.0, "", batch_of(60, 70))
     assert [loss[:4] for loss in cluster.pass_time(SOON_S)] == [(TP, 0, 50, 50)]
@@ -192,7 +192,7 @@ def test_skip_goes_on_at_the_earliest_and_counts() -> None:
     assert cluster.role.skipped == {}
 
 
-def test_all_gaps_before_what_the_stores_have_are_found_at_once() -> None:
+def test_all_gaps_before_the_stores_records_are_found_at_once() -> None:
     gaps = [(TP, 0, 10, 10), (TP, 20, 30, 30), (TP, 40, 50, 50)]
     for policy, expected in ((SKIP, gaps), (FAIL, gaps[:1]), (WAIT, gaps[:1])):
         cluster = Cluster(policy, {A: (50, 100)})
@@ -202,7 +202,7 @@ def test_all_gaps_before_what_the_stores_have_are_found_at_once() -> None:
     assert cluster.role.positions() == {TP: (0, 100)}
 
 
-def test_skip_takes_what_is_here_already() -> None:
+def test_skip_delivers_kept_records() -> None:
     cluster = Cluster(SKIP, {A: (0, 0)})
     cluster.role.on_batch(0.0, "", batch_of(95, 100))
     assert cluster.pass_time(LATER_S)[0][:4] == (TP, 0, 95, 95)
@@ -237,20 +237,20 @@ def test_earliest_of_a_deleted_topic_is_its_end() -> None:
 
 
 @pytest.mark.parametrize("held", [{A: (0, 0)}, {}])
-def test_records_that_no_store_ever_had_are_no_beginning(held: Held) -> None:
+def test_a_beginning_needs_records_in_a_store(held: Held) -> None:
     cluster = Cluster(FAIL, held, start="earliest")
     cluster.role.on_batch(0.0, "", batch_of(95, 100))
     assert not cluster.pass_time(LATER_S)[0].is_beginning
     assert cluster.role.positions() == {TP: (0, 100)}
 
 
-def test_who_seeks_the_first_record_has_a_position() -> None:
+def test_seeking_offset_0_is_a_position() -> None:
     cluster = Cluster(FAIL, {A: (50, 100)}, start="earliest")
     cluster.role.seek(TP, 0)
     assert not cluster.pass_time(SOON_S)[0].is_beginning
 
 
-def test_skip_does_not_go_on_where_nobody_has_anything() -> None:
+def test_skip_never_continues_at_a_head_alone() -> None:
     # A head may be forged, or of records that were never stored.
     cluster = Cluster(SKIP, {A: (0, 0)})
     assert cluster.pass_time(LATER_S)[0][:4] == (TP, 0, 100, None)
@@ -259,7 +259,7 @@ def test_skip_does_not_go_on_where_nobody_has_anything() -> None:
     assert offsets_of(cluster.role.delivered) == [0, 1, 2, 3, 4]
 
 
-def test_wait_says_so_once_and_goes_on_when_they_come() -> None:
+def test_with_wait_a_loss_is_reported_once() -> None:
     cluster = Cluster(WAIT, {A: (50, 100)})
     assert len(cluster.pass_time(5 * LATER_S)) == 1
     asked = cluster.queries
@@ -271,7 +271,7 @@ def test_wait_says_so_once_and_goes_on_when_they_come() -> None:
     assert cluster.pass_time(LATER_S)[0][:4] == (TP, 20, 50, 50)
 
 
-def test_fail_says_so_again_until_something_is_done_about_it() -> None:
+def test_with_fail_a_loss_is_reported_until_the_consumer_seeks() -> None:
     cluster = Cluster(FAIL, {A: (50, 100)})
     found = cluster.pass_time(LATER_S)
     assert len(found) > 1

@@ -158,7 +158,7 @@ class StoreWalk:
         return None
 
 
-def test_a_stores_partition_changes_its_state_as_the_table_says() -> None:
+def test_a_stores_partition_follows_the_state_table() -> None:
     chance = random.Random(1)
     seen: Seen = defaultdict(set)
     for _ in range(WALKS):
@@ -215,7 +215,7 @@ class FetchWalk:
         return event
 
 
-def test_a_consumers_partition_changes_its_state_as_the_table_says(
+def test_a_consumers_partition_follows_the_state_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chance = random.Random(1)

@@ -102,7 +102,7 @@ def test_answers_are_right_after_any_acknowledgements(
         assert role.unacknowledged == role.next_offset - durable
 
 
-def test_acknowledged_batches_are_given_up_and_no_others() -> None:
+def test_only_acknowledged_batches_are_deleted() -> None:
     role = producer()
     for _ in range(3):
         publish(role, 10)
@@ -119,7 +119,7 @@ def test_acknowledged_batches_are_given_up_and_no_others() -> None:
     assert fetched(role, 29, 30) == []
 
 
-def test_acknowledgements_of_what_was_never_published_are_forged() -> None:
+def test_acknowledgements_of_unpublished_records_do_not_count() -> None:
     role = producer()
     acknowledge(role, 1)
     publish(role, 10)
@@ -132,12 +132,25 @@ def test_acknowledgements_of_what_was_never_published_are_forged() -> None:
     assert role.durable == 0
 
 
-def test_acknowledgements_that_arrive_late_change_nothing() -> None:
-    role = producer()
+@pytest.mark.parametrize(
+    ("acks", "acknowledged", "durable"),
+    [
+        (1, [(9, "", ""), (3, "", "")], 9),  # the second one is late
+        (2, [(10, "S1", ""), (10, "S1", "peer")], 0),  # two of one store are one
+        (2, [(10, "S1", ""), (10, "S1", "peer"), (7, "S2", "")], 7),
+        # C stores do not name themselves: their connections distinguish them.
+        (2, [(10, "", "S1"), (10, "", "S1")], 0),
+        (2, [(10, "", "S1"), (10, "", "S2")], 10),
+    ],
+)
+def test_each_store_counts_once(
+    acks: int, acknowledged: list[tuple[int, str, str]], durable: int
+) -> None:
+    role = producer(acks=acks)
     publish(role, 10)
-    acknowledge(role, 9)
-    acknowledge(role, 3)
-    assert role.durable == 9
+    for each in acknowledged:
+        acknowledge(role, *each)
+    assert role.durable == durable
 
 
 @pytest.mark.parametrize("ack", [Ack("P2", TOPIC, 4), Ack(PARTITION, "hell", 4)])
@@ -148,27 +161,7 @@ def test_acknowledgements_for_other_producers_change_nothing(ack: Ack) -> None:
     assert role.durable == 0
 
 
-def test_two_acknowledgements_of_one_store_are_one() -> None:
-    role = producer(acks=2)
-    publish(role, 10)
-    acknowledge(role, 10, store="S1")
-    acknowledge(role, 10, store="S1", peer="other")
-    assert role.durable == 0
-    acknowledge(role, 7, store="S2")
-    assert role.durable == 7
-
-
-def test_c_stores_are_told_apart_by_who_sent_it() -> None:
-    role = producer(acks=2)
-    publish(role, 10)
-    acknowledge(role, 10, peer="S1")
-    acknowledge(role, 10, peer="S1")
-    assert role.durable == 0
-    acknowledge(role, 10, peer="S2")
-    assert role.durable == 10
-
-
-def test_what_a_lost_store_has_acknowledged_stays_acknowledged() -> None:
+def test_acknowledgements_of_a_lost_store_remain_valid() -> None:
     role = producer(acks=2)
     publish(role, 10)
     acknowledge(role, 10, store="S1")
@@ -189,7 +182,7 @@ def test_names_of_stores_are_bounded() -> None:
     assert role.durable == 10
 
 
-def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
+def test_an_answer_is_limited_in_bytes_but_has_a_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producer_role, "MAX_ANSWER_BYTES", 80)
@@ -214,7 +207,7 @@ def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
         Fetch(PARTITION, "C", TOPIC, MAX_SEQUENCE, MAX_FETCH_COUNT),
     ],
 )
-def test_fetches_that_get_no_answer(fetch: Fetch) -> None:
+def test_fetches_without_an_answer(fetch: Fetch) -> None:
     role = producer()
     assert role.on_message(0.0, fetch, "") == []
     publish(role, 10)
@@ -255,7 +248,7 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     assert len(heads_at(role, range(20, 40))) <= 3
 
 
-def test_get_heads_is_answered() -> None:
+def test_get_heads_is_answered_with_durable_records() -> None:
     role = producer()
     assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
     publish(role, 5)
@@ -266,7 +259,7 @@ def test_get_heads_is_answered() -> None:
     assert role.on_message(0.0, GetHeads("hell", "C"), "") == []
 
 
-def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
+def test_a_new_subscriber_receives_the_head_at_once() -> None:
     role = producer()
     assert role.on_subscribed(0.0, RecordBatchMessage, TOPIC) == []
     publish(role, 3)
@@ -280,7 +273,7 @@ def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
     assert role.on_subscribed(0.0, StoreHello, TOPIC) == []
 
 
-def test_records_are_nothing_to_a_producer() -> None:
+def test_a_producer_ignores_records() -> None:
     role = producer()
     publish(role, 3)
     for requestor in ("", "C", PARTITION):
@@ -288,7 +281,7 @@ def test_records_are_nothing_to_a_producer() -> None:
         assert (role.next_offset, role.durable) == (3, 0)
 
 
-def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> None:
+def test_a_fetched_last_record_replaces_a_lost_acknowledgement() -> None:
     role = producer()
     publish(role, 3)
     role.hurry = True
@@ -307,7 +300,7 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
     assert not [m for i in range(20, 60) for m in role.on_tick(i / 5) if isinstance(m, Fetch)]
 
 
-def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
+def test_a_different_record_at_its_offset_is_no_acknowledgement() -> None:
     # A C store that was missed when the partition was resumed keeps what it has.
     role = producer()
     publish(role, 3)
@@ -316,7 +309,7 @@ def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
     assert role.durable == 0
 
 
-def test_a_record_in_a_store_does_not_stand_for_two_acknowledgements() -> None:
+def test_a_fetched_record_counts_as_one_acknowledgement() -> None:
     role = producer(acks=2)
     publish(role, 3)
     role.on_batch(0.0, PARTITION, batch_of(2, 3))

@@ -65,7 +65,7 @@ def answer(
     return role.on_tick(now)
 
 
-def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
+def test_resumes_at_the_greatest_end_of_any_store() -> None:
     role = greeted("S1", "S2")
     # Stores acknowledge what they have to a producer they hear of; that is no head yet.
     acknowledge(role, 7, store="S1")
@@ -90,7 +90,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     assert role.unacknowledged == 0
 
 
-def test_a_store_that_promised_nothing_is_asked_again() -> None:
+def test_a_store_without_a_promise_is_asked_again() -> None:
     role = greeted("S1", "S2")
     answer_heads(role, "S1", "S2")
     answer(role, 2, S1=7, S2=9)
@@ -107,7 +107,7 @@ def test_a_store_that_promised_nothing_is_asked_again() -> None:
     assert role.epoch == Epoch(*mine, 9, PRIOR.digest)
 
 
-def test_a_lost_store_is_not_waited_for_but_may_be_missing() -> None:
+def test_a_takeover_does_not_wait_for_a_lost_store_but_may_miss_it() -> None:
     role = greeted("S1", "S2")
     role.on_message(0.1, HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
     assert role.on_tick(timing.SETTLE_S) == []
@@ -130,7 +130,7 @@ def test_a_lost_store_is_not_waited_for_but_may_be_missing() -> None:
     assert role.epoch == Epoch(*asked.life, 8, PRIOR.digest)
 
 
-def test_stores_that_are_lost_for_ever_can_be_ignored() -> None:
+def test_missing_stores_can_be_ignored() -> None:
     role = ProducerRole(
         TP, acks=1, head_interval_s=1.0, life_id=LIFE.id, resume=True, ignore_missing=True
     )
@@ -197,7 +197,7 @@ def test_only_its_own_lifes_acknowledgements_count() -> None:
     assert role.durable == 8
 
 
-def test_other_partitions_lives_are_nothing_to_it() -> None:
+def test_lives_of_other_partitions_are_ignored() -> None:
     role = resumed()
     for partition, topic in ((PARTITION, "t2"), ("P2", TOPIC)):
         role.on_message(0.0, EpochAck(partition, topic, 9, "S1", NEWER), "")
@@ -206,7 +206,7 @@ def test_other_partitions_lives_are_nothing_to_it() -> None:
     assert role.fenced_by is None
 
 
-def test_while_it_takes_over_it_hears_of_other_lives_without_an_end() -> None:
+def test_other_lives_do_not_end_a_takeover() -> None:
     role = greeted("S1")
     told = HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 5, NEWER, (PRIOR,))
     role.on_message(0.0, told, "S1")
@@ -214,7 +214,7 @@ def test_while_it_takes_over_it_hears_of_other_lives_without_an_end() -> None:
     assert role.fenced_by is None
 
 
-def test_its_last_record_of_another_life_is_none_of_its_own() -> None:
+def test_a_last_record_of_an_older_life_does_not_count() -> None:
     role = resumed()
     publish(role, 3)
     other = replace(batch_of(7, 8), epoch=PRIOR)
@@ -228,7 +228,7 @@ def test_its_last_record_of_another_life_is_none_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("acks", [1, 2])
-def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same(acks: int) -> None:
+def test_the_producer_compares_its_last_record_with_a_store_that_has_more(acks: int) -> None:
     # It was away when the producer resumed, and acknowledges everything of an earlier life. Without
     # room, or other records to publish, it never reaches that again.
     role = producer(acks=acks, resume=True)
@@ -253,7 +253,7 @@ def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same
     assert role.durable == 5
 
 
-def test_a_store_that_has_more_counts_up_to_where_it_has_said() -> None:
+def test_a_store_with_more_records_counts_up_to_its_acknowledgement() -> None:
     role = producer(acks=2)
     publish(role, 3)
     for store in ("S1", "S2"):
@@ -270,7 +270,7 @@ def test_names_of_stores_that_have_more_are_bounded() -> None:
     assert len(role.beyond) == MAX_ACKING_STORES
 
 
-def test_a_store_with_another_history_is_told_what_goes_on_while_nothing_is_said() -> None:
+def test_a_store_with_another_history_receives_the_producers_until_records_follow() -> None:
     # It has promised that this life continues its records, and yields none of them to an older
     # life's history.
     other, role = Epoch(2, 0x22, 1, 0, 0), producer(resume=True)

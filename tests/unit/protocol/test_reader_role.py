@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dafka_core.protocol import partition_fetcher, timing
+from dafka_core.protocol import timing
 from dafka_core.protocol.messages import (
     UNSOLICITED,
     Ack,
@@ -23,7 +21,6 @@ from tests.unit.protocol.model import (
     PARTITION,
     TOPIC,
     TP,
-    Network,
     answer,
     batch_of,
     fetches_in,
@@ -80,7 +77,7 @@ def test_an_empty_range_is_complete() -> None:
     assert role.on_tick(0.0) == []
 
 
-def test_more_than_was_asked_for_is_cut_off() -> None:
+def test_records_beyond_the_range_are_cut_off() -> None:
     role = reader()
     read = role.read(TP, 10, 40)
     role.on_tick(0.0)
@@ -95,7 +92,7 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
     assert role.reorder_budget.records == 0
 
 
-def test_records_of_others_are_not_taken() -> None:
+def test_records_for_other_nodes_are_ignored() -> None:
     role = reader()
     read = role.read(TP, 0, 5)
     assert role.on_batch(0.0, "", batch_of(0, 5)) == []
@@ -105,7 +102,7 @@ def test_records_of_others_are_not_taken() -> None:
     assert read.delivered == []
 
 
-def test_asks_again_for_what_does_not_come() -> None:
+def test_requests_again_what_does_not_arrive() -> None:
     role = reader()
     role.read(TP, 0, 5)
     role.on_tick(0.0)
@@ -113,44 +110,7 @@ def test_asks_again_for_what_does_not_come() -> None:
     assert role.on_tick(timing.FETCH_RETRY_S) == [fetch(0, 5)]
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    st.integers(0, 2**32),
-    st.sampled_from([0.05, 0.3, 0.7, 1.0]),
-    st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 3_000)), min_size=1, max_size=4),
-    st.sampled_from([0, 100, 1 << 18]),
-)
-def test_ranges_become_complete_whatever_the_network_does(
-    seed: int, loss: float, ranges: list[tuple[int, int]], most_kept: int
-) -> None:
-    faults_end_s, log_end = 5.0, 6_000
-    network = Network(seed, loss, faults_end_s)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", most_kept)
-        role = reader()
-        reads = [role.read(TP, start, start + count) for start, count in ranges]
-        tenth = 0
-        while not all(map(is_complete, reads)):
-            now = tenth / 10
-            assert now < faults_end_s + timing.MAX_FETCH_RETRY_S + 5
-            sent = role.on_tick(now)
-            for item in network.arrived(now):
-                if isinstance(item, Fetch):
-                    for batch in answer(item, log_end, at_once=700):
-                        network.send(now, (ME, batch))
-                elif isinstance(item, tuple):
-                    sent.extend(role.on_batch(now, *item))
-            for request in fetches_in(sent):
-                network.send(now, request)
-            tenth += 1
-        for read, (start, count) in zip(reads, ranges, strict=True):
-            assert taken(read) == list(range(start, start + count))
-            role.forget(read)
-    assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
-    assert role.reads == {}
-
-
-def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
+def test_a_long_range_waits_for_nothing_but_answers() -> None:
     role = reader()
     total = 300_000
     read = role.read(TP, 0, total)
@@ -163,7 +123,7 @@ def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
     assert found == list(range(total))
 
 
-def test_without_room_nothing_more_is_asked_for() -> None:
+def test_without_room_nothing_more_is_requested() -> None:
     role = reader()
     read = role.read(TP, 0, 100_000)
     [first] = fetches_in(role.on_tick(0.0))
@@ -177,7 +137,7 @@ def test_without_room_nothing_more_is_asked_for() -> None:
     assert [request.sequence for request in fetches_in(role.on_tick(50.0))] == [first.end]
 
 
-def test_a_range_that_is_forgotten_gives_its_room_back() -> None:
+def test_a_forgotten_range_releases_its_memory() -> None:
     role = reader()
     read = role.read(TP, 0, 100)
     other = role.read(TP, 0, 50)
@@ -206,7 +166,9 @@ def test_two_reads_of_one_range_are_two() -> None:
 
 
 @pytest.mark.parametrize("kind", [Fetch, ConsumerHello])
-def test_a_store_that_comes_to_hear_it_is_asked_at_once(kind: type[Fetch | ConsumerHello]) -> None:
+def test_a_store_that_receives_us_from_now_on_is_asked_at_once(
+    kind: type[Fetch | ConsumerHello],
+) -> None:
     role = reader()
     role.read(TP, 0, 5)
     assert role.on_tick(0.0) == [fetch(0, 5)]
@@ -226,7 +188,7 @@ def test_a_store_that_greets_is_asked_at_once() -> None:
     assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_its_questions_are_the_directorys() -> None:
+def test_its_directory_asks_the_questions() -> None:
     role = reader()
     role.on_message(0.0, StoreHello(ME, STORE), STORE)
     role.on_message(0.0, HeadsReply(ME, UNSOLICITED, STORE, 0, 1, ()), STORE)
@@ -243,7 +205,7 @@ def test_its_questions_are_the_directorys() -> None:
     assert role.directory.stores == []
 
 
-def test_a_read_fails_at_a_record_that_is_larger_than_the_reader_takes() -> None:
+def test_a_read_fails_at_a_record_above_the_readers_limit() -> None:
     role = ReaderRole(ME, limit_bytes=10)
     read, later = role.read(TP, 0, 5), role.read(TP, 3, 5)
     role.on_tick(0.0)

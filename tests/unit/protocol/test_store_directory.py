@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
@@ -32,8 +30,7 @@ from dafka_core.protocol.store_directory import (
     StoreDirectory,
     StoreQuery,
 )
-from dafka_core.protocol.store_requests import replies
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, Network, bounds
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, bounds
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
 LONG_S = 60.0
@@ -114,7 +111,7 @@ def test_answered_when_every_store_has_answered() -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
-def test_an_answer_of_nothing_is_an_answer() -> None:
+def test_an_empty_answer_is_an_answer() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, TOPIC, now=1.0)
@@ -123,7 +120,7 @@ def test_an_answer_of_nothing_is_an_answer() -> None:
     assert question.heads == {}
 
 
-def test_the_furthest_head_and_the_longest_memory_count() -> None:
+def test_the_greatest_end_and_the_earliest_beginning_count() -> None:
     stores = directory()
     for store in ("S1", "S2", "S3"):
         greet(stores, store)
@@ -135,7 +132,7 @@ def test_the_furthest_head_and_the_longest_memory_count() -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (2, 12), (TOPIC, "P2"): (0, 4)}
 
 
-def test_a_question_is_not_answered_before_stores_had_time_to_greet() -> None:
+def test_no_answer_is_complete_before_the_settle_time() -> None:
     stores = directory(10.0)
     greet(stores, "S1", 10.0)
     question = ask(stores, now=10.0)
@@ -159,7 +156,7 @@ def test_without_a_store_a_question_is_never_answered() -> None:
     assert set(messages) == {question.query}
 
 
-def test_a_store_that_came_to_hear_us_is_asked_what_is_open() -> None:
+def test_a_store_that_receives_us_from_now_on_is_asked_the_open_questions() -> None:
     stores = directory()
     question = ask(stores, TOPIC)
     assert stores.on_subscribed(1.0, ConsumerHello, "S1") == [question.query]
@@ -188,7 +185,7 @@ def test_an_answer_in_parts_is_complete_with_all_of_them_in_any_order(
     assert {partition for _, partition in question.heads} == {"P0", "P1", "P2"}
 
 
-def test_parts_of_answers_of_different_lengths_are_not_taken_for_one() -> None:
+def test_parts_of_different_answers_are_not_mixed() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
@@ -202,7 +199,7 @@ def test_parts_of_answers_of_different_lengths_are_not_taken_for_one() -> None:
     assert bounds(question)[TopicPartition(TOPIC, "P0")] == (0, 8)
 
 
-def test_a_lost_part_is_asked_for_again() -> None:
+def test_a_lost_part_is_requested_again() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
@@ -214,7 +211,7 @@ def test_a_lost_part_is_asked_for_again() -> None:
     assert answered(stores, question, 2.0)
 
 
-def test_a_long_answer_is_not_asked_for_again_while_it_comes() -> None:
+def test_a_long_answer_is_not_requested_again_while_it_arrives() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
@@ -225,7 +222,7 @@ def test_a_long_answer_is_not_asked_for_again_while_it_comes() -> None:
     assert answered(stores, question, 31.0)
 
 
-def test_a_store_whose_greeting_was_lost_is_known_by_its_answer() -> None:
+def test_an_answer_replaces_a_lost_greeting() -> None:
     # Nobody greets twice on one connection, and PUB sockets drop.
     stores = directory()
     question = ask(stores, TOPIC)
@@ -237,7 +234,7 @@ def test_a_store_whose_greeting_was_lost_is_known_by_its_answer() -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 5)}
 
 
-def test_a_dead_store_is_not_waited_for() -> None:
+def test_an_answer_does_not_wait_for_a_dead_store() -> None:
     stores = directory()
     greet(stores, "S1")
     greet(stores, "S2")
@@ -255,38 +252,6 @@ def test_a_dead_store_is_not_waited_for() -> None:
     assert not answered(stores, question, 2 * LONG_S)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(1, 3))
-def test_lost_replies_are_asked_for_until_all_is_there(
-    seed: int, loss: float, store_count: int
-) -> None:
-    network = Network(seed, loss, faults_end_s=5.0, delay_s=0.3)
-    names = [f"S{i}" for i in range(store_count)]
-    stores = directory()
-    for name in names:
-        greet(stores, name)
-    infos = [PartitionInfo(TOPIC, f"P{i}", 0, i + 1) for i in range(5)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka_core.protocol.store_requests.MAX_REPLY_ENTRIES", 2)
-        question, sent = stores.ask_heads(0.0, [])
-        tenth = 0
-        while not question.answered:
-            now = tenth / 10
-            assert now < 5.0 + 3 * timing.QUERY_RETRY_S
-            for message in [*sent, *stores.on_tick(now)]:
-                network.send(now, message)
-            sent = []
-            for item in network.arrived(now):
-                if isinstance(item, HeadsQuery):
-                    for name in names:
-                        for part in replies(item, name, infos):
-                            network.send(now, part)
-                elif isinstance(item, HeadsReply):
-                    sent.extend(stores.on_message(now, item))
-            tenth += 1
-    assert bounds(question) == {(i.topic, i.partition): (0, i.end) for i in infos}
-
-
 def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
     stores = directory()
     greet(stores, "S1")
@@ -299,7 +264,7 @@ def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
-def test_several_questions_at_once_have_numbers_of_their_own() -> None:
+def test_open_questions_have_different_numbers() -> None:
     stores = directory()
     greet(stores, "S1")
     first, second = ask(stores, "a", now=1.0), ask(stores, "b", now=1.0)
@@ -313,7 +278,7 @@ def test_several_questions_at_once_have_numbers_of_their_own() -> None:
     assert stores.deadline(LONG_S) is None
 
 
-def test_deadline_is_soon_while_something_is_asked() -> None:
+def test_the_deadline_is_soon_while_a_question_is_open() -> None:
     stores = directory()
     assert stores.deadline(5.0) is None
     question = ask(stores, now=5.0)
@@ -329,7 +294,7 @@ def test_deadline_is_soon_while_something_is_asked() -> None:
 # -- times ----------------------------------------------------------------------------------------
 
 
-def test_times_are_those_of_the_store_that_knows_the_most() -> None:
+def test_the_store_with_most_timestamps_counts() -> None:
     stores = directory()
     greet(stores, "S1")
     greet(stores, "S2")
@@ -375,7 +340,7 @@ def test_subscriptions() -> None:
     assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
 
 
-def test_endpoints_are_known_of_stores_that_are_there() -> None:
+def test_endpoints_are_those_of_present_stores() -> None:
     of = directory()
     assert of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",))) == []
     assert of.endpoints == {}  # not heard of as a store yet
@@ -408,7 +373,7 @@ def tell(of: StoreDirectory, teller: str, *known: KnownStore) -> None:
     assert of.on_message(0.0, StoresKnown(ME, teller, known)) == []
 
 
-def test_what_is_known_and_does_not_greet_is_missing() -> None:
+def test_known_stores_without_a_greeting_are_missing() -> None:
     stores = directory()
     greet(stores, "S1")
     tell(stores, "S1", AWAY, KnownStore("S2", "tcp://h:2", 7, here=True), KnownStore(ME))
@@ -421,7 +386,7 @@ def test_what_is_known_and_does_not_greet_is_missing() -> None:
     assert stores.missing == [AWAY]
 
 
-def test_a_store_that_was_lost_is_not_waited_for_by_hearsay() -> None:
+def test_a_lost_store_named_by_another_is_not_awaited() -> None:
     stores = directory()
     for each in ("S1", "S2"):
         greet(stores, each)
@@ -430,7 +395,7 @@ def test_a_store_that_was_lost_is_not_waited_for_by_hearsay() -> None:
     assert not stores.discovery.waits(0.0)
 
 
-def test_the_newest_word_counts() -> None:
+def test_the_newest_entry_counts() -> None:
     stores = directory()
     for teller, heard_us in (("S1", 5), ("S2", 9), ("S4", 7)):
         greet(stores, teller)
@@ -438,7 +403,7 @@ def test_the_newest_word_counts() -> None:
     assert stores.missing == [AWAY._replace(heard_us=9)]
 
 
-def test_a_store_that_one_has_forgotten_is_known_as_long_as_another_knows_it() -> None:
+def test_a_store_is_missing_as_long_as_any_store_knows_it() -> None:
     stores = directory()
     for teller in ("S1", "S2"):
         greet(stores, teller)
@@ -452,7 +417,7 @@ def test_a_store_that_one_has_forgotten_is_known_as_long_as_another_knows_it() -
     assert stores.missing == []
 
 
-def test_stores_of_before_say_nothing_of_others() -> None:
+def test_without_lists_only_lost_stores_are_missing() -> None:
     stores = directory()
     greet(stores, "S1")
     greet(stores, "S2")
@@ -467,7 +432,7 @@ def test_stores_of_before_say_nothing_of_others() -> None:
     assert stores.missing == []
 
 
-def test_only_those_that_have_not_greeted_are_waited_for_beyond_a_time_out() -> None:
+def test_only_other_stores_are_awaited_after_the_greeted_ones_have_answered() -> None:
     stores = directory()
     stores.on_peer(0.0, PeerNews("N", "tcp://h:9"))
     question = ask(stores, now=1.0)
@@ -483,7 +448,7 @@ def test_only_those_that_have_not_greeted_are_waited_for_beyond_a_time_out() -> 
 # -- replies that are no answers ------------------------------------------------------------------
 
 
-def test_who_tells_a_history_that_was_not_asked_for_is_no_store() -> None:
+def test_an_unrequested_history_comes_from_no_store() -> None:
     """A producer may tell that of its partition, and has no heads to tell then."""
     stores = directory()
     greet(stores, "S1")

@@ -21,7 +21,7 @@ from tests.unit.protocol.test_store_directory import ME, answered, ask, director
 from tests.unit.protocol.test_store_directory import greet_c_store as greet
 
 
-def test_c_stores_are_asked_with_get_heads_and_answer_until_they_are_quiet() -> None:
+def test_answers_of_c_stores_to_get_heads_end_with_silence() -> None:
     stores = directory()
     greet(stores, "D1")
     question, messages = stores.ask_heads(1.0, ["b", "a"])
@@ -35,7 +35,7 @@ def test_c_stores_are_asked_with_get_heads_and_answer_until_they_are_quiet() -> 
     assert bounds(question) == {("a", PARTITION): (0, 9), ("b", "P2"): (0, 4)}
 
 
-def test_c_stores_are_asked_for_all_topics_with_an_empty_one() -> None:
+def test_an_empty_topic_asks_c_stores_for_all_topics() -> None:
     stores = directory()
     greet(stores, "D1")
     question, messages = stores.ask_heads(1.0, [])
@@ -46,7 +46,7 @@ def test_c_stores_are_asked_for_all_topics_with_an_empty_one() -> None:
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 0.05, 0.15, 0.3, 0.39])
-def test_a_slow_c_store_is_not_asked_again_and_again(latency_s: float) -> None:
+def test_a_slow_c_store_is_asked_once(latency_s: float) -> None:
     # Each time of asking ends the silence that ends the answer.
     stores = directory()
     greet(stores, "D1")
@@ -66,7 +66,7 @@ def test_a_slow_c_store_is_not_asked_again_and_again(latency_s: float) -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
-def test_a_c_store_that_does_not_hear_us_yet_is_waited_for() -> None:
+def test_an_answer_waits_for_a_c_store_that_does_not_receive_us_yet() -> None:
     stores = directory()
     stores.on_message(0.0, StoreHello(ME, "D1"))
     question = ask(stores, now=1.0)
@@ -92,7 +92,7 @@ def test_both_kinds_of_stores_together() -> None:
 
 
 @pytest.mark.parametrize("hello_first", [True, False])
-def test_a_new_c_store_is_asked_whichever_way_is_open_first(hello_first: bool) -> None:
+def test_a_new_c_store_is_asked_when_both_directions_are_open(hello_first: bool) -> None:
     stores = directory()
     question = ask(stores, "t", now=1.0)
 
@@ -110,7 +110,7 @@ def test_a_new_c_store_is_asked_whichever_way_is_open_first(hello_first: bool) -
     assert bounds(question) == {("t", PARTITION): (0, 9)}
 
 
-def test_a_c_store_that_was_lost_needs_only_to_greet_anew() -> None:
+def test_a_lost_c_store_returns_with_a_greeting() -> None:
     # Its connection to us has lasted, so it does not subscribe a second time.
     stores = directory()
     greet(stores, "D1")
@@ -123,7 +123,7 @@ def test_a_c_store_that_was_lost_needs_only_to_greet_anew() -> None:
     assert answered(stores, question, 3.2 + timing.C_STORE_SILENCE_S)
 
 
-def test_c_stores_are_asked_as_often_as_it_matters() -> None:
+def test_c_stores_are_asked_once_in_each_round() -> None:
     stores = directory()
     greet(stores, "D1")
     question, _ = stores.ask_heads(1.0, ["t"], rounds=3)
@@ -135,7 +135,7 @@ def test_c_stores_are_asked_as_often_as_it_matters() -> None:
     assert 1.0 + 3 * timing.C_STORE_SILENCE_S <= now < 1.1 + 3 * timing.C_STORE_SILENCE_S
 
 
-def test_an_answer_that_comes_in_a_later_round_counts() -> None:
+def test_an_answer_in_a_later_round_counts() -> None:
     stores = directory()
     greet(stores, "D1")
     question, _ = stores.ask_heads(1.0, ["t"], rounds=2)

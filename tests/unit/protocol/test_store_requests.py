@@ -36,8 +36,8 @@ from dafka_core.protocol.store_requests import (
     Request,
     RequestQueue,
     fetched_batches,
-    goes_on,
     heads,
+    next_heads,
     replies,
 )
 from dafka_core.protocol.store_role import StoreRole
@@ -83,7 +83,7 @@ def test_requestors_take_turns() -> None:
     assert taken(role)[:7] == [many[0], late[0], many[1], late[1], many[2], late[2], many[3]]
 
 
-def test_who_asks_for_much_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_requests_of_one_peer_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 100)
     role = store()
     queue(role, *(asked(0, partition=f"P{i}") for i in range(150)))
@@ -125,13 +125,13 @@ def test_each_partition_of_a_fetch_batch_counts(monkeypatch: pytest.MonkeyPatch)
     assert len(role.requests) == 0
 
 
-def test_of_a_fetch_batch_for_another_store_nothing_is_taken() -> None:
+def test_a_fetch_batch_for_another_store_is_ignored() -> None:
     role = store()
     queue(role, replace(fetch_batch("P"), store="S2"))
     assert not role.requests
 
 
-def test_the_rest_of_a_fetch_batch_and_what_continues_it_are_one() -> None:
+def test_a_continued_fetch_batch_is_joined_to_its_rest() -> None:
     role = store()
     queue(role, fetch_batch("P1", "P2", "P3"))
     work = role.requests.take()
@@ -228,7 +228,7 @@ def test_the_rest_of_a_request_is_served_after_others() -> None:
     assert taken(role) == [asked(0, requestor="C2"), asked(40, 60)]
 
 
-def test_a_newer_request_counts_more_than_the_rest_of_an_older_one() -> None:
+def test_a_newer_request_replaces_the_rest_of_an_older_one() -> None:
     role = store()
     queue(role, asked(0, 100))
     role.requests.take()
@@ -267,35 +267,27 @@ def test_waiting_requests_are_bounded() -> None:
 # -- answers --------------------------------------------------------------------------------------
 
 
-def test_heads_are_answered_with_one_message_for_each_partition() -> None:
-    infos = [PartitionInfo("a", "P1", 0, 9), PartitionInfo("b", "P2", 3, 3)]
-    infos.append(PartitionInfo("c", "P3", 0, 0))
-    assert heads(infos, "C") == [
-        DirectHead("C", "a", "P1", 8),
-        DirectHead("C", "b", "P2", 2),
-    ]
-
-
-def test_every_partition_with_records_is_announced() -> None:
+def test_heads_of_partitions_with_records_are_sent_to_all_or_to_one_requestor() -> None:
     infos = [PartitionInfo("a", "P1", 0, 9), PartitionInfo("b", "P2", 3, 3)]
     infos.append(PartitionInfo("c", "P3", 0, 0))
     assert heads(infos) == [Head("a", "P1", 8), Head("b", "P2", 2)]
+    assert heads(infos, "C") == [DirectHead("C", "a", "P1", 8), DirectHead("C", "b", "P2", 2)]
 
 
-def test_who_asked_for_less_than_there_is_hears_that_it_goes_on() -> None:
+def test_a_requestor_of_a_part_receives_the_next_heads() -> None:
     fetch = asked(0, 10)
     for end in (0, 9, 10):
-        assert goes_on(fetch, end) == []
+        assert next_heads(fetch, end) == []
     for end in (11, 99):
         heads = [DirectHead("C", TOPIC, PARTITION, end - 1), Head(TOPIC, PARTITION, end - 1)]
-        assert goes_on(fetch, end) == heads
+        assert next_heads(fetch, end) == heads
 
 
 def infos_of(count: int) -> list[PartitionInfo]:
     return [PartitionInfo(TOPIC, f"P{i}", i, i + 1) for i in range(count)]
 
 
-part_sizes = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("count", "sizes"),
     [
         (0, [0]),
@@ -305,40 +297,28 @@ part_sizes = pytest.mark.parametrize(
         (2 * MAX_REPLY_ENTRIES + 7, [MAX_REPLY_ENTRIES, MAX_REPLY_ENTRIES, 7]),
     ],
 )
-
-
-@part_sizes
-def test_heads_replies_come_in_parts(count: int, sizes: list[int]) -> None:
-    infos = infos_of(count)
-    empty = PartitionInfo(TOPIC, "empty", 0, 0)
-    messages = replies(HeadsQuery("C", 7, ()), ME, [empty, *infos])
-    entries: list[PartitionInfo] = []
-    for part, message in zip(range(len(sizes)), messages, strict=True):
-        assert isinstance(message, HeadsReply)
+@pytest.mark.parametrize("kind", [HeadsReply, TimesReply])
+def test_answers_are_sent_in_parts(
+    count: int, sizes: list[int], kind: type[HeadsReply | TimesReply]
+) -> None:
+    query: HeadsQuery | TimesQuery = HeadsQuery("C", 7, ())
+    expected: list[object] = [*infos_of(count)]
+    sent = [PartitionInfo(TOPIC, "empty", 0, 0), *expected]
+    if kind is TimesReply:
+        query = TimesQuery("C", 7, TOPIC, PARTITION, 0, count + 1)
+        sent = expected = [(i, 1_000_000 * i) for i in range(count)]
+    entries: list[object] = []
+    for part, message in zip(range(len(sizes)), replies(query, ME, sent), strict=True):
+        assert isinstance(message, kind)
         assert (message.requestor, message.query, message.store) == ("C", 7, ME)
         assert (message.part, message.parts) == (part, len(sizes))
-        entries.extend(message.entries)
+        assert len(message.entries) == sizes[part]
         assert decode(encode(message)) == message
-    assert [len(m.entries) for m in messages if isinstance(m, HeadsReply)] == sizes
-    assert entries == infos
-
-
-@part_sizes
-def test_times_replies_come_in_parts(count: int, sizes: list[int]) -> None:
-    times = [(i, 1_000_000 * i) for i in range(count)]
-    query = TimesQuery("C", 7, TOPIC, PARTITION, 0, count + 1)
-    messages = replies(query, ME, times)
-    entries: list[tuple[int, int]] = []
-    for part, message in zip(range(len(sizes)), messages, strict=True):
-        assert isinstance(message, TimesReply)
-        assert (message.requestor, message.query, message.store) == ("C", 7, ME)
-        assert (message.part, message.parts) == (part, len(sizes))
         entries.extend(message.entries)
-    assert [len(m.entries) for m in messages if isinstance(m, TimesReply)] == sizes
-    assert entries == times
+    assert entries == expected
 
 
-def test_heads_for_who_understands_it_are_a_few_messages() -> None:
+def test_heads_are_packed_for_requestors_that_support_it() -> None:
     infos = infos_of(MAX_REPLY_ENTRIES + 1)
     messages = replies(HeadsQuery("C", HEADS, ()), ME, infos)
     assert len(messages) == 2
@@ -354,7 +334,7 @@ def test_heads_for_who_understands_it_are_a_few_messages() -> None:
     )
 
 
-def test_a_peer_that_makes_up_names_has_one_turn_like_any_other() -> None:
+def test_a_peer_with_invented_names_has_one_turn() -> None:
     queue = RequestQueue()
     for number in range(1_000):
         queue.add(Fetch("P", f"name {number}", "t", 0, 10), "greedy")

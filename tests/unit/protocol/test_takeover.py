@@ -98,7 +98,7 @@ def test_how_many_stores_may_be_missing(
     assert missing({first: has_some}, others, acks) == lacks
 
 
-def test_a_life_that_may_have_written_elsewhere_counts_with_its_acks() -> None:
+def test_a_promised_life_counts_with_its_acks() -> None:
     known = ["S1", "S2", "S3"]
     history = (A._replace(acks=3),)
     mine = LIFE._replace(acks=3)
@@ -109,18 +109,18 @@ def test_a_life_that_may_have_written_elsewhere_counts_with_its_acks() -> None:
         assert missing({"S1": one}, [], 3, known) == Missing(needed, ("S2", "S3"))
 
 
-def test_without_an_answer_there_is_nothing_to_go_on_from() -> None:
+def test_a_takeover_needs_an_answer() -> None:
     assert missing({}, [], 1, ["S1"]) == Missing(1, ("S1",))
     assert newest_life({}) == NO_LIFE
 
 
-def test_the_newest_life_that_stores_know_of() -> None:
+def test_the_newest_life_known_to_stores() -> None:
     older = reply("S1", 7, (A, B), life=NO_LIFE)
     assert newest_life({"S1": older}) == B.life
     assert newest_life({"S1": older, "S2": reply("S2", 5, (A,))}) == LIFE
 
 
-def test_only_what_was_promised_to_this_life_counts() -> None:
+def test_only_promises_to_this_life_count() -> None:
     mine, other = reply("S1"), reply("S2", life=LIFE._replace(id=0xD))
     assert promised({"S1": mine, "S2": other, "S3": reply("S3", life=A.life)}, LIFE) == {"S1": mine}
     # A store keeps with it that a life before needed fewer acks.
@@ -144,7 +144,7 @@ def test_only_what_was_promised_to_this_life_counts() -> None:
         ([reply("S1", 5), reply("S2", 8)], 0, 8, 0),
     ],
 )
-def test_a_life_continued_history_from_the_newest_history(
+def test_a_life_continues_the_newest_history(
     replies: list[HistoryReply], least: int, start: int, parent: int
 ) -> None:
     answers = {each.store: each for each in replies}
@@ -153,7 +153,7 @@ def test_a_life_continued_history_from_the_newest_history(
     assert digest(history) == parent
 
 
-def test_a_life_has_room_for_so_many_acks() -> None:
+def test_acks_of_a_life_are_limited() -> None:
     assert new_life(2, 7, 3) == EpochId(2, 7, 3)
     assert new_life(2, 7, 1_000).acks == MAX_EPOCH_ACKS
     assert len(Epoch.first(new_life(2, 7, 1_000)).packed()) == len(A.packed())
@@ -175,7 +175,7 @@ def takeover(*, acks: int = 2) -> tuple[StoreDirectory, Takeover]:
     return directory, made
 
 
-def test_c_stores_say_how_far_the_partition_goes_and_count() -> None:
+def test_a_takeover_continues_at_the_end_reported_by_c_stores() -> None:
     directory, mine = takeover(acks=1)
     directory.on_message(0.0, StoreHello(PARTITION, "C1"))
     directory.on_subscribed(0.0, ConsumerHello, "C1")
@@ -188,7 +188,7 @@ def test_c_stores_say_how_far_the_partition_goes_and_count() -> None:
     assert mine.history == (Epoch(LEAST_NUMBER, LIFE.id, 1, 7, 0),)
 
 
-def test_nothing_is_asked_twice_at_once() -> None:
+def test_a_takeover_asks_one_question_at_a_time() -> None:
     directory, mine = takeover()
     assert mine.deadline(0.0) == 0.0
     first = mine.on_tick(0.0)

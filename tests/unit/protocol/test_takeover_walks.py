@@ -239,7 +239,7 @@ def any_step(chance: random.Random, count: int, lives: int) -> Step:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_whatever_was_acknowledged_is_in_what_the_next_life_goes_on_from(count: int) -> None:
+def test_the_next_life_continues_all_acknowledged_records(count: int) -> None:
     """``Cluster.check`` compares at each step."""
     begun_count = acknowledged_count = 0
     for seed in range(WALKS):
