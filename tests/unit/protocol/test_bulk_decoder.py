@@ -13,12 +13,9 @@ from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import TopicPartition, Transaction
 from dafka_core.model.values import Values
 from dafka_core.protocol import bulk_decoder
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    DirectRecord,
-    RecordMessage,
-)
 from tests.unit.protocol.record_frames import (
     EPOCH,
     MIXES,
@@ -189,7 +186,9 @@ def test_batches_of_transactions_are_joined_within_them() -> None:
 
 
 def test_recorded_records() -> None:
-    records = [v for v in RECORDED_VECTORS if isinstance(v.message, (RecordMessage, DirectRecord))]
+    records = [
+        v for v in RECORDED_VECTORS if isinstance(v.message, (m.RecordMessage, m.DirectRecord))
+    ]
     decoder = BulkDecoder()
     for vector in records:
         decoder.add(*vector.frames)

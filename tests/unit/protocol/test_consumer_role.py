@@ -6,19 +6,10 @@ from typing import Any
 
 import pytest
 
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_FETCH_COUNT
-from dafka_core.protocol.messages import (
-    UNSOLICITED,
-    ConsumerHello,
-    DirectHead,
-    Fetch,
-    GetHeads,
-    Head,
-    HeadsReply,
-    StoreHello,
-)
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import (
     PARTITION,
@@ -52,11 +43,11 @@ def direct(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[O
 
 
 def head(role: ConsumerRole, end: int, now: float = 0.0) -> list[Outgoing]:
-    return role.on_message(now, Head(TOPIC, PARTITION, end - 1), "")
+    return role.on_message(now, m.Head(TOPIC, PARTITION, end - 1), "")
 
 
-def fetch(start: int, end: int) -> Fetch:
-    return Fetch(PARTITION, ME, TOPIC, start, end - start)
+def fetch(start: int, end: int) -> m.Fetch:
+    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
 
 
 # -- the scenarios of the C project ---------------------------------------------------------------
@@ -65,43 +56,43 @@ def fetch(start: int, end: int) -> Fetch:
 def test_without_a_subscription_a_store_hello_is_not_answered() -> None:
     # RFC 46: "it MUST NOT send a CONSUMER-HELLO command"; the C project's sends an empty one.
     role = ConsumerRole(ME, "earliest")
-    assert role.on_message(0.0, StoreHello(ME, STORE), "") == []
-    assert role.on_subscribed(0.0, ConsumerHello, STORE) == []
+    assert role.on_message(0.0, m.StoreHello(ME, STORE), "") == []
+    assert role.on_subscribed(0.0, m.ConsumerHello, STORE) == []
 
 
 def test_a_store_hello_is_answered_with_the_topics() -> None:
     role = consumer("earliest", "b", "a")
-    hello = ConsumerHello(STORE, ME, ("b", "a"))
+    hello = m.ConsumerHello(STORE, ME, ("b", "a"))
     # Before messages go both ways, the hello or its answer would be lost.
-    assert role.on_message(0.0, StoreHello(ME, STORE), "") == []
-    assert role.on_subscribed(0.0, ConsumerHello, STORE) == [hello]
-    assert role.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
+    assert role.on_message(0.0, m.StoreHello(ME, STORE), "") == []
+    assert role.on_subscribed(0.0, m.ConsumerHello, STORE) == [hello]
+    assert role.on_message(0.0, m.StoreHello(ME, STORE), "") == [hello]
     role.unsubscribe("b")
-    assert role.on_message(0.0, StoreHello(ME, STORE), "") == [ConsumerHello(STORE, ME, ("a",))]
+    assert role.on_message(0.0, m.StoreHello(ME, STORE), "") == [m.ConsumerHello(STORE, ME, ("a",))]
     role.unsubscribe("a")
-    assert role.on_message(0.0, StoreHello(ME, STORE), "") == []
+    assert role.on_message(0.0, m.StoreHello(ME, STORE), "") == []
 
 
 def test_a_store_receives_the_topics_once_in_any_order_of_introduction() -> None:
-    hello = ConsumerHello(STORE, ME, (TOPIC,))
-    greeting = HeadsReply(ME, UNSOLICITED, STORE, 0, 1, ())
+    hello = m.ConsumerHello(STORE, ME, (TOPIC,))
+    greeting = m.HeadsReply(ME, m.UNSOLICITED, STORE, 0, 1, ())
     met = consumer("earliest", TOPIC)
-    assert met.on_subscribed(0.0, ConsumerHello, STORE) == []
-    assert met.on_message(0.0, StoreHello(ME, STORE), "") == [hello]
+    assert met.on_subscribed(0.0, m.ConsumerHello, STORE) == []
+    assert met.on_message(0.0, m.StoreHello(ME, STORE), "") == [hello]
     assert met.on_message(0.0, greeting, "") == []
     heard = consumer("earliest", TOPIC)
-    assert heard.on_message(0.0, StoreHello(ME, STORE), "") == []
+    assert heard.on_message(0.0, m.StoreHello(ME, STORE), "") == []
     assert heard.on_message(0.0, greeting, "") == []
-    assert heard.on_subscribed(0.0, ConsumerHello, STORE) == [hello]
+    assert heard.on_subscribed(0.0, m.ConsumerHello, STORE) == [hello]
     # Its hello is lost, and the reply that ends its greeting is not.
     deaf = consumer("earliest", TOPIC)
-    assert deaf.on_subscribed(0.0, ConsumerHello, STORE) == []
+    assert deaf.on_subscribed(0.0, m.ConsumerHello, STORE) == []
     assert deaf.on_message(0.0, greeting, "") == [hello]
 
 
 def test_asks_for_the_heads_when_it_subscribes() -> None:
     role = ConsumerRole(ME, "earliest")
-    assert role.subscribe(TOPIC) == [GetHeads(TOPIC, ME)]
+    assert role.subscribe(TOPIC) == [m.GetHeads(TOPIC, ME)]
     assert role.topics == [TOPIC]
 
 
@@ -114,7 +105,7 @@ def test_earliest_triggered_by_a_head() -> None:
 
 def test_earliest_triggered_by_a_direct_head() -> None:
     role = consumer("earliest")
-    message = DirectHead(ME, TOPIC, PARTITION, 1)
+    message = m.DirectHead(ME, TOPIC, PARTITION, 1)
     assert role.on_message(0.0, message, STORE) == [fetch(0, 2)]
 
 
@@ -159,8 +150,8 @@ def test_begins_at_given_offsets() -> None:
     role = consumer({TOPIC: {PARTITION: 5}})
     assert head(role, 9) == [fetch(5, 9)]
     # Partitions and topics that are not named are read from their beginning.
-    other = Head(TOPIC, "P2", 1)
-    assert role.on_message(0.0, other, "") == [Fetch("P2", ME, TOPIC, 0, 2)]
+    other = m.Head(TOPIC, "P2", 1)
+    assert role.on_message(0.0, other, "") == [m.Fetch("P2", ME, TOPIC, 0, 2)]
 
 
 # -- replay and topics ----------------------------------------------------------------------------
@@ -171,7 +162,9 @@ def test_replays_a_long_partition_whose_producer_is_gone(extra: int) -> None:
     # C consumers stop after one block; C stores answer with one record too many.
     role = consumer("earliest")
     total = 350_000
-    requests = fetches_in(role.on_message(0.0, DirectHead(ME, TOPIC, PARTITION, total - 1), STORE))
+    requests = fetches_in(
+        role.on_message(0.0, m.DirectHead(ME, TOPIC, PARTITION, total - 1), STORE)
+    )
     delivered: list[int] = []
     while requests:  # no time passes: nothing waits for a retry
         request = requests.pop(0)
@@ -203,7 +196,7 @@ def test_topics_match_exactly() -> None:
     # A SUB socket that subscribed to "a" is sent all of these.
     for topic in ("ab", "a/b", "a ", "A"):
         assert role.on_batch(0.0, "", batch_of(5, 9, topic)) == []
-        assert role.on_message(0.0, Head(topic, PARTITION, 9), "") == []
+        assert role.on_message(0.0, m.Head(topic, PARTITION, 9), "") == []
         assert role.on_batch(0.0, ME, batch_of(5, 9, topic)) == []
     assert role.delivered == []
     assert role.positions() == {}
@@ -227,7 +220,7 @@ def test_heads_are_requested_at_an_interval() -> None:
         role.subscribe(topic)
     assert role.on_tick(1.0) == []
     assert role.deadline(1.0) == 1.0 + timing.HEADS_INTERVAL_S
-    asked = [GetHeads("a", ME), GetHeads("b", ME)]
+    asked = [m.GetHeads("a", ME), m.GetHeads("b", ME)]
     assert role.on_tick(1.0 + timing.HEADS_INTERVAL_S) == asked
     assert role.on_tick(2.0 + timing.HEADS_INTERVAL_S) == []
     role.unsubscribe("a")
@@ -235,7 +228,7 @@ def test_heads_are_requested_at_an_interval() -> None:
     assert role.on_tick(1.0 + 3 * timing.HEADS_INTERVAL_S) == []
     assert role.deadline(1.0 + 3 * timing.HEADS_INTERVAL_S) is None
     role.room = True
-    assert role.on_tick(1.0 + 3 * timing.HEADS_INTERVAL_S) == [GetHeads("b", ME)]
+    assert role.on_tick(1.0 + 3 * timing.HEADS_INTERVAL_S) == [m.GetHeads("b", ME)]
 
 
 def test_without_topics_nothing_is_due() -> None:
@@ -254,10 +247,10 @@ def test_heads_of_many_partitions_are_requested_less_often(
     role = consumer("latest")
     role.on_tick(0.0)
     for i in range(20):
-        role.on_message(0.0, Head(TOPIC, f"P{i}", 4), "")
+        role.on_message(0.0, m.Head(TOPIC, f"P{i}", 4), "")
     assert role.deadline(0.0) == 3 * timing.HEADS_INTERVAL_S
     assert role.on_tick(3 * timing.HEADS_INTERVAL_S - 1) == []
-    assert role.on_tick(3 * timing.HEADS_INTERVAL_S) == [GetHeads(TOPIC, ME)]
+    assert role.on_tick(3 * timing.HEADS_INTERVAL_S) == [m.GetHeads(TOPIC, ME)]
 
 
 def test_deadline_is_when_to_ask_again() -> None:
@@ -274,11 +267,11 @@ def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
     role = consumer("earliest")
     head(role, 5)
     assert role.on_tick(0.0) == []
-    role.on_subscribed(0.0, Fetch, "P2")
+    role.on_subscribed(0.0, m.Fetch, "P2")
     assert role.on_tick(0.0) == []
     # A store hears FETCHes of all partitions, a producer those of its own.
     for topic in ("", PARTITION):
-        role.on_subscribed(0.0, Fetch, topic)
+        role.on_subscribed(0.0, m.Fetch, topic)
         assert role.on_tick(0.0) == [fetch(0, 5)]
 
 

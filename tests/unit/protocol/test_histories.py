@@ -23,19 +23,9 @@ from dafka_core.model.records import (
     StagedTransaction,
     TopicPartition,
 )
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.messages import (
-    UNSOLICITED,
-    Ack,
-    DirectHead,
-    EpochAck,
-    Head,
-    HeadsReply,
-    HistoryQuery,
-    HistoryReply,
-    StoreHello,
-)
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
@@ -94,29 +84,29 @@ class Store:
         return self.role.on_batch(now, "", replace(batch_of(start, end), epoch=epoch))
 
     def ask(self, life: EpochId = NO_LIFE, query: int = 1) -> list[Outgoing]:
-        return self.role.on_message(0.0, HistoryQuery(PARTITION, query, *TP, life), "")
+        return self.role.on_message(0.0, m.HistoryQuery(PARTITION, query, *TP, life), "")
 
     def hear(self, end: int, *history: Epoch, store: str = OTHER) -> None:
         """Deliver another store's answer."""
-        reply = HistoryReply(ME, UNSOLICITED, store, *TP, end, NO_LIFE, history)
+        reply = m.HistoryReply(ME, m.UNSOLICITED, store, *TP, end, NO_LIFE, history)
         assert self.role.on_message(0.0, reply, "") == []
 
 
-def ack(life: EpochId, end: int) -> EpochAck:
-    return EpochAck(PARTITION, TOPIC, end - 1, ME, life)
+def ack(life: EpochId, end: int) -> m.EpochAck:
+    return m.EpochAck(PARTITION, TOPIC, end - 1, ME, life)
 
 
 def told(
     end: int,
     *history: Epoch,
     promised: EpochId = NO_LIFE,
-    query: int = UNSOLICITED,
+    query: int = m.UNSOLICITED,
     to: str = PARTITION,
-) -> HistoryReply:
-    return HistoryReply(to, query, ME, *TP, end, promised, history)
+) -> m.HistoryReply:
+    return m.HistoryReply(to, query, ME, *TP, end, promised, history)
 
 
-ASKED = HistoryQuery(ME, UNSOLICITED, *TP)
+ASKED = m.HistoryQuery(ME, m.UNSOLICITED, *TP)
 
 
 def others(messages: Iterable[Outgoing]) -> list[Outgoing]:
@@ -150,7 +140,7 @@ def test_after_a_restart_it_continues_the_stored_history() -> None:
     store = Store((A, B), 7)
     store.receive(B, 7, 9)
     assert store.write() == [ack(B.life, 9)]
-    store.role.on_subscribed(1.0, Ack, PARTITION)
+    store.role.on_subscribed(1.0, m.Ack, PARTITION)
     assert store.role.on_tick(1.0) == [ack(B.life, 9)]
 
 
@@ -275,7 +265,7 @@ def test_an_unknown_history_is_requested() -> None:
 )
 def test_histories_that_do_not_win_change_nothing(end: int, history: History) -> None:
     store = Store((A, B), 9)
-    store.role.on_message(0.0, Head(TOPIC, PARTITION, 8), "")
+    store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 8), "")
     store.hear(end, *history)
     assert store.role.take_pending() == []
     assert store.role.partitions[TP].history == (A, B)
@@ -283,7 +273,7 @@ def test_histories_that_do_not_win_change_nothing(end: int, history: History) ->
 
 def test_a_winning_history_with_fewer_records_sets_the_rest_aside() -> None:
     store = Store((A, ZOMBIE), 9)
-    store.role.on_message(0.0, Head(TOPIC, PARTITION, 8), "")
+    store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 8), "")
     store.hear(6, A, B)
     assert store.write() == [ack(A.life, 5)]  # what the head asked for, as far as it is left
     assert store.names == [A] * 5
@@ -293,7 +283,7 @@ def test_a_winning_history_with_fewer_records_sets_the_rest_aside() -> None:
 def test_a_store_accepts_no_replaced_records_from_another_store() -> None:
     """Two losers would fetch each other's records for ever; seed 20 of ``TAKEOVERS`` did."""
     store = Store((A, LOSER), 7)
-    store.role.on_message(0.0, Head(TOPIC, PARTITION, 6), "")
+    store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 6), "")
     store.hear(10, A, B, C)
     store.write()
     assert store.aside == [[LOSER] * 2]
@@ -312,7 +302,7 @@ def test_a_store_accepts_no_replaced_records_from_another_store() -> None:
 @pytest.mark.parametrize("why", ["it is lost", "its disk is an older one"])
 def test_a_winner_without_its_records_does_not_count(why: str) -> None:
     store = Store((A, LOSER), 7)
-    store.role.on_message(0.0, Head(TOPIC, PARTITION, 6), "")
+    store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 6), "")
     store.hear(10, A, B, C)
     store.write()
     assert store.aside == [[LOSER] * 2]
@@ -335,15 +325,15 @@ def test_heads_of_other_stores_carry_their_life() -> None:
     store = Store((A,), 8)
     for life, asks in ((A.life, False), (NO_LIFE, False), (B.life, True)):
         info = PartitionInfo(TOPIC, PARTITION, 0, 8, life)
-        store.role.on_message(0.0, HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
+        store.role.on_message(0.0, m.HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
         assert (ASKED in store.role.on_tick(0.0)) == asks
     # They are heads, too.
     info = info._replace(end=12)
-    messages = store.role.on_message(9.0, HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
+    messages = store.role.on_message(9.0, m.HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
     (fetch,) = fetches_in(messages)
     assert (fetch.sequence, fetch.end) == (8, 12)
     # Messages to other nodes are ignored.
-    reply = HeadsReply("C", 1, OTHER, 0, 1, (info._replace(end=99),))
+    reply = m.HeadsReply("C", 1, OTHER, 0, 1, (info._replace(end=99),))
     assert store.role.on_message(9.0, reply, "") == []
 
 
@@ -354,25 +344,25 @@ def test_a_history_names_all_known_stores() -> None:
     role = StoreRole(
         ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, met=[Met("S1")]
     )
-    role.on_message(0.0, StoreHello(ME, OTHER), "")
-    (reply,) = role.on_message(0.0, HistoryQuery(PARTITION, 1, *TP), "")
-    assert isinstance(reply, HistoryReply)
+    role.on_message(0.0, m.StoreHello(ME, OTHER), "")
+    (reply,) = role.on_message(0.0, m.HistoryQuery(PARTITION, 1, *TP), "")
+    assert isinstance(reply, m.HistoryReply)
     assert reply.stores == ("S1", OTHER)
 
 
 def test_known_stores_are_bounded() -> None:
     role = StoreRole(ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9)
     for number in range(MAX_STORES + 5):
-        role.on_message(0.0, StoreHello(ME, f"S{number}"), "")
+        role.on_message(0.0, m.StoreHello(ME, f"S{number}"), "")
     assert len(role.take_pending()) == MAX_STORES
-    (reply,) = role.on_message(0.0, HistoryQuery(PARTITION, 1, *TP), "")
-    assert isinstance(reply, HistoryReply)
+    (reply,) = role.on_message(0.0, m.HistoryQuery(PARTITION, 1, *TP), "")
+    assert isinstance(reply, m.HistoryReply)
     assert len(reply.stores) == MAX_STORES
 
 
 def test_a_head_beyond_the_end_is_no_other_history() -> None:
     store = Store((A,), 5)
-    store.role.on_message(0.0, DirectHead(ME, *TP, 8), "")
+    store.role.on_message(0.0, m.DirectHead(ME, *TP, 8), "")
     assert others(store.role.on_tick(9.0)) == []
 
 
@@ -388,7 +378,7 @@ def test_a_refused_commits_epoch_does_not_begin_with_a_later_one() -> None:
     assert refused.start == 0
     assert taken == Epoch(2, 0x57, 1, 5, A.digest)
     (reply,) = store.ask()
-    assert isinstance(reply, HistoryReply)
+    assert isinstance(reply, m.HistoryReply)
     assert reply.history == (A, taken)
 
 
@@ -412,7 +402,7 @@ def test_a_promised_producer_reports_where_it_continues() -> None:
     store.hear(7, A, B)
     assert store.role.pending == []
     mine = Epoch(*PRODUCER, 7, B.digest)
-    reply = HistoryReply(ME, UNSOLICITED, PARTITION, *TP, 7, PRODUCER, (A, B, mine))
+    reply = m.HistoryReply(ME, m.UNSOLICITED, PARTITION, *TP, 7, PRODUCER, (A, B, mine))
     assert store.role.on_message(0.0, reply, "") == []
     assert store.role.pending == [SetAside(TP, 5)]
 

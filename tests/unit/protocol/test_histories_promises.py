@@ -11,13 +11,7 @@ from dafka_core.model.epochs import (
 from dafka_core.model.log_entries import Commit, Promise, SetAside
 from dafka_core.model.records import StagedTransaction
 from dafka_core.protocol import histories
-from dafka_core.protocol.messages import (
-    Ack,
-    EpochAck,
-    Head,
-    HistoryQuery,
-    HistoryReply,
-)
+from dafka_core.protocol import messages as m
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
 from tests.unit.protocol.test_histories import PRODUCER, A, B, Store, ack, told
 from tests.unit.protocol.test_store_role import ME
@@ -41,7 +35,7 @@ def test_a_promise_is_on_disk_before_it_is_answered() -> None:
 def test_a_question_without_a_life_is_answered_at_once() -> None:
     store = Store((A, B), 9, promised=PRODUCER)
     assert store.ask() == [told(9, A, B, promised=PRODUCER, query=1)]
-    assert store.role.on_message(0.0, HistoryQuery(ME, 1, *TP), "") == []  # its own
+    assert store.role.on_message(0.0, m.HistoryQuery(ME, 1, *TP), "") == []  # its own
     assert store.role.take_pending() == []
 
 
@@ -66,10 +60,10 @@ def test_records_of_an_older_life_after_a_promise_are_not_acknowledged() -> None
     # It may or may not be in the answer: it is not acknowledged.
     assert store.write() == [told(5, A, promised=PRODUCER, query=1)]
     assert store.role.on_tick(1.0) == [told(8, A, promised=PRODUCER)]
-    for what in (Ack, EpochAck):
+    for what in (m.Ack, m.EpochAck):
         store.role.on_subscribed(2.0, what, PARTITION)
-    store.role.on_message(2.0, Head(TOPIC, PARTITION, 7), "")
-    assert [m for m in store.role.on_tick(2.0) if isinstance(m, EpochAck)] == []
+    store.role.on_message(2.0, m.Head(TOPIC, PARTITION, 7), "")
+    assert [each for each in store.role.on_tick(2.0) if isinstance(each, m.EpochAck)] == []
     # Nor after a restart.
     again = Store(store.history, len(store.names), store.promised)
     again.receive(A, 8, 9)
@@ -103,7 +97,7 @@ def test_promises_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyP
         store.ask(EpochId(number, 0, 1), query=number)
     assert len(store.role.pending) == 3
     # A requestor without a promise gets this answer, and asks again.
-    answers = [m for m in store.write() if isinstance(m, HistoryReply)]
+    answers = [each for each in store.write() if isinstance(each, m.HistoryReply)]
     assert [answer.query for answer in answers] == [2, 3, 4]
     store.ask(EpochId(9, 0, 1))
     assert store.role.pending == [Promise(TP, EpochId(9, 0, 1))]

@@ -9,19 +9,10 @@ import pytest
 from dafka_core.config.node_options import FAIL, SKIP, WAIT
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole, Start
 from dafka_core.protocol.loss_detector import Loss
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    DirectHead,
-    Fetch,
-    GetHeads,
-    Head,
-    HeadsQuery,
-    HeadsReply,
-    StoreHello,
-)
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 
 ME, A, B = "21962C91115348329557DE71C90C3718", "A" * 32, "B" * 32
@@ -45,13 +36,13 @@ class Cluster:
         self.held = dict(held)
         self.c_store_end = 0
         self.queries = 0
-        self.asked: list[Fetch] = []
+        self.asked: list[m.Fetch] = []
         self.role = ConsumerRole(ME, {} if start is None else start, on_data_loss)
         self.role.subscribe(TOPIC)
         self.role.on_tick(0.0)
         for store in held:
-            self.role.on_message(0.0, HeadsReply(ME, 0, store, 0, 1, ()), store)
-        self.role.on_message(0.0, Head(TOPIC, PARTITION, head - 1), "")
+            self.role.on_message(0.0, m.HeadsReply(ME, 0, store, 0, 1, ()), store)
+        self.role.on_message(0.0, m.Head(TOPIC, PARTITION, head - 1), "")
 
     def pass_time(self, seconds: float) -> list[Loss]:
         """Return the losses detected meanwhile."""
@@ -59,23 +50,23 @@ class Cluster:
         while self.now < until:
             self.now += STEP_S
             for message in self.role.on_tick(self.now):
-                if isinstance(message, HeadsQuery):
+                if isinstance(message, m.HeadsQuery):
                     self.queries += 1
                     self._answer(message)
-                elif isinstance(message, Fetch):
+                elif isinstance(message, m.Fetch):
                     self.asked.append(message)
-                elif isinstance(message, GetHeads) and self.c_store_end:
-                    head = DirectHead(ME, TOPIC, PARTITION, self.c_store_end - 1)
+                elif isinstance(message, m.GetHeads) and self.c_store_end:
+                    head = m.DirectHead(ME, TOPIC, PARTITION, self.c_store_end - 1)
                     self.role.on_message(self.now, head, A)
             self.role.on_tick(self.now)
         losses, self.role.losses = self.role.losses, []
         return losses
 
-    def _answer(self, query: HeadsQuery) -> None:
+    def _answer(self, query: m.HeadsQuery) -> None:
         for store, held in self.held.items():
             if held is not None:
                 infos = (PartitionInfo(TOPIC, PARTITION, *held),) if held[1] else ()
-                reply = HeadsReply(ME, query.query, store, 0, 1, infos)
+                reply = m.HeadsReply(ME, query.query, store, 0, 1, infos)
                 self.role.on_message(self.now, reply, store)
 
 
@@ -138,7 +129,7 @@ def test_the_only_store_has_time_to_return_after_its_loss() -> None:
     cluster.role.on_peer_lost(A)
     assert cluster.pass_time(20) == []
     cluster.held[A] = (0, 100)
-    cluster.role.on_message(cluster.now, HeadsReply(ME, 0, A, 0, 1, ()), A)
+    cluster.role.on_message(cluster.now, m.HeadsReply(ME, 0, A, 0, 1, ()), A)
     assert cluster.pass_time(LATER_S) == []
 
 
@@ -147,7 +138,7 @@ def test_nothing_is_lost_if_a_store_returns_in_time() -> None:
     cluster.role.on_peer_lost(B)
     assert cluster.pass_time(timing.ABSENT_STORE_S - 10) == []
     cluster.held[B] = (0, 100)
-    cluster.role.on_message(cluster.now, HeadsReply(ME, 0, B, 0, 1, ()), B)
+    cluster.role.on_message(cluster.now, m.HeadsReply(ME, 0, B, 0, 1, ()), B)
     assert cluster.pass_time(LATER_S) == []
     # It is as if it had never been away.
     cluster.held[B] = (60, 100)
@@ -172,8 +163,8 @@ def test_c_stores_have_all_records_up_to_their_heads(end: int, *, is_lost: bool)
     # They know no queries, and never trim: what they have begins at 0.
     cluster = Cluster(FAIL, {})
     cluster.c_store_end = end
-    cluster.role.on_subscribed(0.0, ConsumerHello, A)
-    cluster.role.on_message(0.0, StoreHello(ME, A), A)
+    cluster.role.on_subscribed(0.0, m.ConsumerHello, A)
+    cluster.role.on_message(0.0, m.StoreHello(ME, A), A)
     losses = cluster.pass_time(LATER_S)
     assert [loss[:4] for loss in losses] == ([(TP, 0, 100, None)] if is_lost else [])
 

@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Values
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import producer_role, timing
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectHead,
-    Fetch,
-    GetHeads,
-    Head,
-    RecordBatchMessage,
-    RecordMessage,
-    StoreHello,
-)
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.role import OutgoingBatch
 from tests.unit.protocol.model import (
@@ -53,11 +44,11 @@ def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
 
 
 def acknowledge(role: ProducerRole, end: int, store: str = "", peer: str = "") -> None:
-    assert role.on_message(0.0, Ack(PARTITION, TOPIC, end - 1, store), peer) == []
+    assert role.on_message(0.0, m.Ack(PARTITION, TOPIC, end - 1, store), peer) == []
 
 
 def fetched(role: ProducerRole, start: int, count: int) -> list[RecordBatch]:
-    messages = role.on_message(0.0, Fetch(PARTITION, "C", TOPIC, start, count), "")
+    messages = role.on_message(0.0, m.Fetch(PARTITION, "C", TOPIC, start, count), "")
     answers = batches_in(messages)
     assert len(answers) == len(messages)
     assert {message.requestor for message in answers} <= {"C"}
@@ -153,8 +144,8 @@ def test_each_store_counts_once(
     assert role.durable == durable
 
 
-@pytest.mark.parametrize("ack", [Ack("P2", TOPIC, 4), Ack(PARTITION, "hell", 4)])
-def test_acknowledgements_for_other_producers_change_nothing(ack: Ack) -> None:
+@pytest.mark.parametrize("ack", [m.Ack("P2", TOPIC, 4), m.Ack(PARTITION, "hell", 4)])
+def test_acknowledgements_for_other_producers_change_nothing(ack: m.Ack) -> None:
     role = producer()
     publish(role, 10)
     role.on_message(0.0, ack, "")
@@ -200,14 +191,14 @@ def test_an_answer_is_limited_in_bytes_but_has_a_record(
 @pytest.mark.parametrize(
     "fetch",
     [
-        Fetch(PARTITION, "C", "hell", 0, 10),
-        Fetch("P2", "C", TOPIC, 0, 10),
-        Fetch(PARTITION, "C", TOPIC, 10, 10),
-        Fetch(PARTITION, "C", TOPIC, 0, 0),
-        Fetch(PARTITION, "C", TOPIC, MAX_SEQUENCE, MAX_FETCH_COUNT),
+        m.Fetch(PARTITION, "C", "hell", 0, 10),
+        m.Fetch("P2", "C", TOPIC, 0, 10),
+        m.Fetch(PARTITION, "C", TOPIC, 10, 10),
+        m.Fetch(PARTITION, "C", TOPIC, 0, 0),
+        m.Fetch(PARTITION, "C", TOPIC, MAX_SEQUENCE, MAX_FETCH_COUNT),
     ],
 )
-def test_fetches_without_an_answer(fetch: Fetch) -> None:
+def test_fetches_without_an_answer(fetch: m.Fetch) -> None:
     role = producer()
     assert role.on_message(0.0, fetch, "") == []
     publish(role, 10)
@@ -218,7 +209,7 @@ def heads_at(role: ProducerRole, tenths: range) -> list[float]:
     times = []
     for tenth in tenths:
         for message in role.on_tick(tenth / 10):
-            assert message == Head(TOPIC, PARTITION, role.next_offset - 1)
+            assert message == m.Head(TOPIC, PARTITION, role.next_offset - 1)
             times.append(tenth / 10)
     return times
 
@@ -243,34 +234,36 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     for i in range(1, 10):
         due = role.deadline(0.0) or 0.0
         assert due == pytest.approx(i * timing.FLUSH_HEAD_INTERVAL_S)
-        assert role.on_tick(due)[0] == Head(TOPIC, PARTITION, 2)
+        assert role.on_tick(due)[0] == m.Head(TOPIC, PARTITION, 2)
     acknowledge(role, 3)
     assert len(heads_at(role, range(20, 40))) <= 3
 
 
 def test_get_heads_is_answered_with_durable_records() -> None:
     role = producer()
-    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
+    assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == []
     publish(role, 5)
     # It may be gone before a store has its records: only those that can be had are an answer.
-    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
+    assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == []
     acknowledge(role, 3)
-    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == [DirectHead("C", TOPIC, PARTITION, 2)]
-    assert role.on_message(0.0, GetHeads("hell", "C"), "") == []
+    assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == [
+        m.DirectHead("C", TOPIC, PARTITION, 2)
+    ]
+    assert role.on_message(0.0, m.GetHeads("hell", "C"), "") == []
 
 
 def test_a_new_subscriber_receives_the_head_at_once() -> None:
     role = producer()
-    assert role.on_subscribed(0.0, RecordBatchMessage, TOPIC) == []
+    assert role.on_subscribed(0.0, m.RecordBatchMessage, TOPIC) == []
     publish(role, 3)
     # Stores subscribe to all topics, by the empty prefix.
     for topic in (TOPIC, "hel", ""):
-        assert role.on_subscribed(0.0, RecordBatchMessage, topic) == [Head(TOPIC, PARTITION, 2)]
+        assert role.on_subscribed(0.0, m.RecordBatchMessage, topic) == [m.Head(TOPIC, PARTITION, 2)]
         # C nodes, which subscribe to nothing else, are to ask only when they are heard.
-        for kind in (RecordMessage, Head):
+        for kind in (m.RecordMessage, m.Head):
             assert role.on_subscribed(0.0, kind, topic) == []
-    assert role.on_subscribed(0.0, RecordBatchMessage, "hello, too") == []
-    assert role.on_subscribed(0.0, StoreHello, TOPIC) == []
+    assert role.on_subscribed(0.0, m.RecordBatchMessage, "hello, too") == []
+    assert role.on_subscribed(0.0, m.StoreHello, TOPIC) == []
 
 
 def test_a_producer_ignores_records() -> None:
@@ -289,15 +282,17 @@ def test_a_fetched_last_record_replaces_a_lost_acknowledgement() -> None:
     sent = [
         message for i in range(1, 20) for message in role.on_tick(i * timing.FLUSH_HEAD_INTERVAL_S)
     ]
-    fetches = [message for message in sent if isinstance(message, Fetch)]
-    assert set(fetches) == {Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
+    fetches = [message for message in sent if isinstance(message, m.Fetch)]
+    assert set(fetches) == {m.Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
     assert len(fetches) in (3, 4)
     for requestor in ("", "C"):
         role.on_batch(0.0, requestor, batch_of(2, 3))
         assert role.durable == 0
     role.on_batch(0.0, PARTITION, batch_of(2, 3))
     assert role.durable == 3
-    assert not [m for i in range(20, 60) for m in role.on_tick(i / 5) if isinstance(m, Fetch)]
+    assert not [
+        each for i in range(20, 60) for each in role.on_tick(i / 5) if isinstance(each, m.Fetch)
+    ]
 
 
 def test_a_different_record_at_its_offset_is_no_acknowledgement() -> None:

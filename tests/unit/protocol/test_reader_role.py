@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import (
-    UNSOLICITED,
-    Ack,
-    ConsumerHello,
-    Fetch,
-    HeadsQuery,
-    HeadsReply,
-    RecordTooLarge,
-    StoreHello,
-)
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import (
@@ -37,8 +28,8 @@ def reader() -> ReaderRole:
     return role
 
 
-def fetch(start: int, end: int) -> Fetch:
-    return Fetch(PARTITION, ME, TOPIC, start, end - start)
+def fetch(start: int, end: int) -> m.Fetch:
+    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
 
 
 def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -165,14 +156,14 @@ def test_two_reads_of_one_range_are_two() -> None:
     assert [id(r) for r in role.reads[TP]] == [id(reads[0])]
 
 
-@pytest.mark.parametrize("kind", [Fetch, ConsumerHello])
+@pytest.mark.parametrize("kind", [m.Fetch, m.ConsumerHello])
 def test_a_store_that_receives_us_from_now_on_is_asked_at_once(
-    kind: type[Fetch | ConsumerHello],
+    kind: type[m.Fetch | m.ConsumerHello],
 ) -> None:
     role = reader()
     role.read(TP, 0, 5)
     assert role.on_tick(0.0) == [fetch(0, 5)]
-    role.on_subscribed(0.0, Ack, "")
+    role.on_subscribed(0.0, m.Ack, "")
     assert role.on_tick(0.0) == []
     role.on_subscribed(0.0, kind, "")
     assert role.on_tick(0.0) == [fetch(0, 5)]
@@ -181,7 +172,7 @@ def test_a_store_that_receives_us_from_now_on_is_asked_at_once(
 def test_a_store_that_greets_is_asked_at_once() -> None:
     role = reader()
     role.read(TP, 0, 5)
-    for greeting in (StoreHello(ME, STORE), HeadsReply(ME, UNSOLICITED, STORE, 0, 1, ())):
+    for greeting in (m.StoreHello(ME, STORE), m.HeadsReply(ME, m.UNSOLICITED, STORE, 0, 1, ())):
         assert role.on_tick(0.0) == [fetch(0, 5)]
         assert role.on_tick(0.0) == []
         role.on_message(0.0, greeting, STORE)
@@ -190,15 +181,15 @@ def test_a_store_that_greets_is_asked_at_once() -> None:
 
 def test_its_directory_asks_the_questions() -> None:
     role = reader()
-    role.on_message(0.0, StoreHello(ME, STORE), STORE)
-    role.on_message(0.0, HeadsReply(ME, UNSOLICITED, STORE, 0, 1, ()), STORE)
+    role.on_message(0.0, m.StoreHello(ME, STORE), STORE)
+    role.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, STORE, 0, 1, ()), STORE)
     question, messages = role.directory.ask_heads(0.0, [TOPIC])
-    assert messages == [HeadsQuery(ME, 1, (TOPIC,))]
+    assert messages == [m.HeadsQuery(ME, 1, (TOPIC,))]
     due = role.deadline(0.0)
     assert due is not None
     assert due < timing.SETTLE_S
-    assert role.on_subscribed(0.0, ConsumerHello, STORE) == messages
-    role.on_message(0.1, HeadsReply(ME, 1, STORE, 0, 1, ()), STORE)
+    assert role.on_subscribed(0.0, m.ConsumerHello, STORE) == messages
+    role.on_message(0.1, m.HeadsReply(ME, 1, STORE, 0, 1, ()), STORE)
     assert role.on_tick(timing.SETTLE_S) == []
     assert question.answered
     role.on_peer_lost(STORE)
@@ -210,10 +201,10 @@ def test_a_read_fails_at_a_record_above_the_readers_limit() -> None:
     read, later = role.read(TP, 0, 5), role.read(TP, 3, 5)
     role.on_tick(0.0)
     for offset, size_bytes, to in ((0, 10, ME), (1, 100, ME), (0, 100, STORE)):
-        role.on_message(0.0, RecordTooLarge(to, *TP, offset, size_bytes), STORE)
+        role.on_message(0.0, m.RecordTooLarge(to, *TP, offset, size_bytes), STORE)
     assert (read.failure, later.failure) == (None, None)
     direct(role, 0, 2)
-    role.on_message(0.0, RecordTooLarge(ME, *TP, 2, 100), STORE)
+    role.on_message(0.0, m.RecordTooLarge(ME, *TP, 2, 100), STORE)
     assert taken(read) == [0, 1]
     assert later.failure is None
     assert "offset 2 has 100 bytes, and this reader takes at most 10" in str(read.failure)

@@ -8,23 +8,10 @@ import pytest
 
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.messages import (
-    UNSOLICITED,
-    Ack,
-    ConsumerHello,
-    DirectHead,
-    HeadsQuery,
-    HeadsReply,
-    HistoryReply,
-    StoreEndpoints,
-    StoreHello,
-    StoresKnown,
-    TimesQuery,
-    TimesReply,
-)
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import (
     StoreDirectory,
@@ -44,15 +31,15 @@ def directory(now: float = 0.0) -> StoreDirectory:
 
 def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
     """One of our stores and the directory have come to hear each other."""
-    messages = of.on_message(now, StoreHello(ME, store))
-    messages += of.on_subscribed(now, ConsumerHello, store)
-    return messages + of.on_message(now, HeadsReply(ME, UNSOLICITED, store, 0, 1, ()))
+    messages = of.on_message(now, m.StoreHello(ME, store))
+    messages += of.on_subscribed(now, m.ConsumerHello, store)
+    return messages + of.on_message(now, m.HeadsReply(ME, m.UNSOLICITED, store, 0, 1, ()))
 
 
 def greet_c_store(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
     """Greet as a C store, which knows no queries."""
-    messages = of.on_message(now, StoreHello(ME, store))
-    return messages + of.on_subscribed(now, ConsumerHello, store)
+    messages = of.on_message(now, m.StoreHello(ME, store))
+    return messages + of.on_subscribed(now, m.ConsumerHello, store)
 
 
 def reply(
@@ -64,7 +51,7 @@ def reply(
     part: int = 0,
     parts: int = 1,
 ) -> None:
-    message = HeadsReply(ME, question.query.query, store, part, parts, entries)
+    message = m.HeadsReply(ME, question.query.query, store, part, parts, entries)
     assert of.on_message(now, message) == []
 
 
@@ -91,10 +78,10 @@ def test_our_stores_greeting() -> None:
     assert stores.stores == []
     greet(stores, "S1")
     # A greeting alone is enough, whatever was lost before it.
-    stores.on_message(0.0, HeadsReply(ME, UNSOLICITED, "S2", 0, 1, ()))
+    stores.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, "S2", 0, 1, ()))
     assert stores.stores == ["S1", "S2"]
     # A store that subscribed to our hello may not reach us yet.
-    stores.on_subscribed(0.0, ConsumerHello, "S3")
+    stores.on_subscribed(0.0, m.ConsumerHello, "S3")
     assert stores.stores == ["S1", "S2"]
 
 
@@ -103,7 +90,7 @@ def test_answered_when_every_store_has_answered() -> None:
     greet(stores, "S1")
     greet(stores, "S2")
     question, messages = stores.ask_heads(1.0, ["b", "a"])
-    assert messages == [HeadsQuery(ME, 1, ("a", "b"))]
+    assert messages == [m.HeadsQuery(ME, 1, ("a", "b"))]
     reply(stores, question, "S1", entry(9), now=1.0)
     assert not answered(stores, question, 1.0)
     reply(stores, question, "S2", now=1.1)
@@ -159,9 +146,9 @@ def test_without_a_store_a_question_is_never_answered() -> None:
 def test_a_store_that_receives_us_from_now_on_is_asked_the_open_questions() -> None:
     stores = directory()
     question = ask(stores, TOPIC)
-    assert stores.on_subscribed(1.0, ConsumerHello, "S1") == [question.query]
-    assert stores.on_subscribed(1.0, ConsumerHello, "") == []
-    assert stores.on_subscribed(1.0, Ack, "S1") == []
+    assert stores.on_subscribed(1.0, m.ConsumerHello, "S1") == [question.query]
+    assert stores.on_subscribed(1.0, m.ConsumerHello, "") == []
+    assert stores.on_subscribed(1.0, m.Ack, "S1") == []
     greet(stores, "S1", 1.0)
     reply(stores, question, "S1", now=1.0)
     assert answered(stores, question, 1.0)
@@ -256,7 +243,7 @@ def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
-    stores.on_message(1.0, HeadsReply(ME, 99, "S1", 0, 1, (entry(5),)))
+    stores.on_message(1.0, m.HeadsReply(ME, 99, "S1", 0, 1, (entry(5),)))
     assert not answered(stores, question, 1.0)
     reply(stores, question, "S1", entry(9), now=1.0)
     assert answered(stores, question, 1.0)
@@ -273,7 +260,7 @@ def test_open_questions_have_different_numbers() -> None:
     assert answered(stores, second, 1.0)
     assert not first.answered
     stores.forget(first)
-    assert not any(m == first.query for m in stores.on_tick(LONG_S))
+    assert not any(each == first.query for each in stores.on_tick(LONG_S))
     stores.forget(first)
     assert stores.deadline(LONG_S) is None
 
@@ -299,11 +286,11 @@ def test_the_store_with_most_timestamps_counts() -> None:
     greet(stores, "S1")
     greet(stores, "S2")
     question, messages = stores.ask_times(1.0, TP, 3, 9)
-    assert messages == [TimesQuery(ME, 1, TOPIC, PARTITION, 3, 9)]
-    stores.on_message(1.0, TimesReply(ME, 1, "S1", 0, 1, ((3, 100),)))
+    assert messages == [m.TimesQuery(ME, 1, TOPIC, PARTITION, 3, 9)]
+    stores.on_message(1.0, m.TimesReply(ME, 1, "S1", 0, 1, ((3, 100),)))
     assert not answered(stores, question, 1.0)
-    stores.on_message(1.0, TimesReply(ME, 1, "S2", 1, 2, ((6, 90),)))
-    stores.on_message(1.0, TimesReply(ME, 1, "S2", 0, 2, ((3, 80),)))
+    stores.on_message(1.0, m.TimesReply(ME, 1, "S2", 1, 2, ((6, 90),)))
+    stores.on_message(1.0, m.TimesReply(ME, 1, "S2", 0, 2, ((3, 80),)))
     assert answered(stores, question, 1.0)
     assert question.best_times() == [(3, 80), (6, 90)]
 
@@ -333,23 +320,23 @@ def test_stores_are_bounded() -> None:
 
 
 def test_subscriptions() -> None:
-    hellos = (StoreHello, DirectHead, StoreEndpoints, StoresKnown)
-    kinds = (*hellos, HeadsReply, TimesReply, HistoryReply)
+    hellos = (m.StoreHello, m.DirectHead, m.StoreEndpoints, m.StoresKnown)
+    kinds = (*hellos, m.HeadsReply, m.TimesReply, m.HistoryReply)
     assert set(StoreDirectory(ME).subscriptions()) == {subscription(kind, ME) for kind in kinds}
     # Stores greet a node that subscribes to the last of them, after the others.
-    assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
+    assert max(StoreDirectory(ME).subscriptions()) == subscription(m.TimesReply, ME)
 
 
 def test_endpoints_are_those_of_present_stores() -> None:
     of = directory()
-    assert of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",))) == []
+    assert of.on_message(0.0, m.StoreEndpoints(ME, "S1", ("grpc://h:1",))) == []
     assert of.endpoints == {}  # not heard of as a store yet
     greet(of, "S1")
     greet(of, "S2")
     greet_c_store(of, "C1")
     assert of.endpoints == {"S1": ("grpc://h:1",)}
     assert of.c_stores == ["C1"]
-    of.on_message(1.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)))
+    of.on_message(1.0, m.StoreEndpoints(ME, "S1", ("grpc://h:2",)))
     assert of.endpoints == {"S1": ("grpc://h:2",)}  # started again
     of.on_peer_lost("S1")
     assert of.endpoints == {}
@@ -358,9 +345,9 @@ def test_endpoints_are_those_of_present_stores() -> None:
 def test_endpoints_of_forged_stores_are_bounded() -> None:
     of = directory()
     for index in range(2 * MAX_STORES):
-        of.on_message(0.0, StoreEndpoints(ME, f"F{index}", ("grpc://h:1",)))
+        of.on_message(0.0, m.StoreEndpoints(ME, f"F{index}", ("grpc://h:1",)))
     greet(of, "S1")
-    of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",)))
+    of.on_message(0.0, m.StoreEndpoints(ME, "S1", ("grpc://h:1",)))
     assert of.endpoints == {"S1": ("grpc://h:1",)}
 
 
@@ -370,7 +357,7 @@ AWAY = KnownStore("S3", "tcp://h:3", 5)
 
 
 def tell(of: StoreDirectory, teller: str, *known: KnownStore) -> None:
-    assert of.on_message(0.0, StoresKnown(ME, teller, known)) == []
+    assert of.on_message(0.0, m.StoresKnown(ME, teller, known)) == []
 
 
 def test_known_stores_without_a_greeting_are_missing() -> None:
@@ -456,10 +443,10 @@ def test_an_unrequested_history_comes_from_no_store() -> None:
     history = stores.ask_history(1.0, TP)[0]
     other = TP._replace(partition="B" * 32)
     for question, tp in ((heads, TP), (history, other)):
-        told = HistoryReply(ME, question.query.query, "P1", *tp, 5, NO_LIFE, ())
+        told = m.HistoryReply(ME, question.query.query, "P1", *tp, 5, NO_LIFE, ())
         assert stores.on_message(1.0, told) == []
     assert stores.stores == ["S1"]
     reply(stores, heads, "S1", entry(9), now=1.0)
     assert answered(stores, heads, 1.0)
-    stores.on_message(1.0, HistoryReply(ME, history.query.query, "S1", *TP, 9, NO_LIFE, ()))
+    stores.on_message(1.0, m.HistoryReply(ME, history.query.query, "S1", *TP, 9, NO_LIFE, ()))
     assert answered(stores, history, 1.0)

@@ -7,21 +7,9 @@ import pytest
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.log_entries import Met
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    UNSOLICITED,
-    Ack,
-    DirectHead,
-    EpochAck,
-    Fetch,
-    GetHeads,
-    Head,
-    HeadsReply,
-    RecordMessage,
-    StoreHello,
-    TimesReply,
-)
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
@@ -71,22 +59,22 @@ class Disk:
 
 def store(disk: Disk | None = None) -> StoreRole:
     role = StoreRole(ME, (disk or Disk()).lives, sync_interval_s=SYNC_S)
-    assert role.on_tick(0.0) == [GetHeads("", ME)]
+    assert role.on_tick(0.0) == [m.GetHeads("", ME)]
     return role
 
 
 def ack(
     end: int, partition: str = PARTITION, topic: str = TOPIC, life: EpochId = NO_LIFE
-) -> EpochAck:
-    return EpochAck(partition, topic, end - 1, ME, life)
+) -> m.EpochAck:
+    return m.EpochAck(partition, topic, end - 1, ME, life)
 
 
-def fetch(start: int, end: int) -> Fetch:
-    return Fetch(PARTITION, ME, TOPIC, start, end - start)
+def fetch(start: int, end: int) -> m.Fetch:
+    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
 
 
 def head(role: StoreRole, end: int, now: float = 0.0) -> list[Outgoing]:
-    return role.on_message(now, Head(TOPIC, PARTITION, end - 1), "")
+    return role.on_message(now, m.Head(TOPIC, PARTITION, end - 1), "")
 
 
 # -- acknowledgements -----------------------------------------------------------------------------
@@ -160,16 +148,16 @@ def test_acknowledges_again_when_a_producer_subscribes() -> None:
     role.on_batch(0.0, "", batch_of(0, 5, "t2"))
     role.on_batch(0.0, "", batch_of(0, 5, "t2", "P2"))
     disk.store(role)
-    assert role.on_subscribed(1.0, Ack, PARTITION) == []
+    assert role.on_subscribed(1.0, m.Ack, PARTITION) == []
     assert role.on_tick(1.0) == [ack(10), ack(5, topic="t2")]
-    assert role.on_subscribed(1.0, Ack, "P3") == []
+    assert role.on_subscribed(1.0, m.Ack, "P3") == []
     assert role.on_tick(1.0) == []
 
 
 def test_a_partition_without_stored_records_is_not_acknowledged() -> None:
     role = store()
     head(role, 5)
-    role.on_subscribed(0.0, Ack, PARTITION)
+    role.on_subscribed(0.0, m.Ack, PARTITION)
     assert role.on_tick(0.0) == []
 
 
@@ -206,9 +194,9 @@ def test_requests_again_what_does_not_arrive() -> None:
 def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
     role = store()
     head(role, 5)
-    role.on_subscribed(0.0, Fetch, "P2")
+    role.on_subscribed(0.0, m.Fetch, "P2")
     assert role.on_tick(0.0) == []
-    role.on_subscribed(0.0, Fetch, PARTITION)
+    role.on_subscribed(0.0, m.Fetch, PARTITION)
     assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
@@ -221,14 +209,14 @@ def test_records_for_other_nodes_are_ignored() -> None:
 def test_catches_up_with_another_store() -> None:
     disk = Disk(hello=3)
     role = store(disk)
-    assert role.on_message(0.0, StoreHello(ME, OTHER), "") == [GetHeads("", ME)]
-    messages = role.on_message(0.0, DirectHead(ME, TOPIC, PARTITION, 8), "")
+    assert role.on_message(0.0, m.StoreHello(ME, OTHER), "") == [m.GetHeads("", ME)]
+    messages = role.on_message(0.0, m.DirectHead(ME, TOPIC, PARTITION, 8), "")
     assert messages == [fetch(3, 9)]
     role.on_batch(0.0, ME, batch_of(3, 9))
     assert disk.store(role) == [ack(9)]
     # The other store is noted on disk: a resuming producer relies on it.
     assert disk.met == [OTHER]
-    role.on_message(0.0, StoreHello(ME, OTHER), "")
+    role.on_message(0.0, m.StoreHello(ME, OTHER), "")
     assert role.take_pending() == []
 
 
@@ -236,7 +224,7 @@ def test_a_store_that_announces_a_head_is_asked_at_once() -> None:
     role = store()
     assert head(role, 9) == [fetch(0, 9)]
     assert head(role, 9) == []
-    message = DirectHead(ME, TOPIC, PARTITION, 8)
+    message = m.DirectHead(ME, TOPIC, PARTITION, 8)
     assert role.on_message(0.0, message, "") == [fetch(0, 9)]
     # Not once more when an answer is coming.
     role.on_batch(0.1, ME, batch_of(0, 5))
@@ -247,7 +235,7 @@ def test_partitions_are_bounded() -> None:
     limits = StoreLimits({"max_partitions": 10})
     role = StoreRole(ME, Disk().lives, sync_interval_s=SYNC_S, limits=limits)
     for i in range(30):
-        role.on_message(0.0, Head(TOPIC, f"P{i}", 5), "")
+        role.on_message(0.0, m.Head(TOPIC, f"P{i}", 5), "")
         role.on_batch(0.0, "", batch_of(0, 1, partition=f"P{i}"))
     assert len(role.take_pending()) == 10
     assert len(role.partitions) == 10
@@ -268,28 +256,30 @@ def test_a_forged_head_costs_little() -> None:
 
 def test_other_stores_are_asked_for_their_heads_at_an_interval() -> None:
     role = StoreRole(ME, Disk().lives, sync_interval_s=SYNC_S)
-    times = [t for t in range(100) if role.on_tick(float(t)) == [GetHeads("", ME)]]
+    times = [t for t in range(100) if role.on_tick(float(t)) == [m.GetHeads("", ME)]]
     assert times == [0, 30, 60, 90]
     assert role.deadline(99.0) == 120.0
 
 
 def test_a_subscriber_to_hellos_is_greeted() -> None:
     role = store()
-    assert role.on_subscribed(0.0, StoreHello, "C") == [StoreHello("C", ME)]
-    assert role.on_subscribed(0.0, StoreHello, ME) == []
-    assert role.on_subscribed(0.0, StoreHello, "") == []
-    assert role.on_subscribed(0.0, TimesReply, "C") == [HeadsReply("C", UNSOLICITED, ME, 0, 1, ())]
+    assert role.on_subscribed(0.0, m.StoreHello, "C") == [m.StoreHello("C", ME)]
+    assert role.on_subscribed(0.0, m.StoreHello, ME) == []
+    assert role.on_subscribed(0.0, m.StoreHello, "") == []
+    assert role.on_subscribed(0.0, m.TimesReply, "C") == [
+        m.HeadsReply("C", m.UNSOLICITED, ME, 0, 1, ())
+    ]
     assert "C" in role.packing
     role.on_peer_lost("C")
     assert "C" in role.packing  # it may be late, and does not subscribe anew
-    assert role.on_subscribed(0.0, RecordMessage, "") == []
+    assert role.on_subscribed(0.0, m.RecordMessage, "") == []
 
 
 def test_a_store_that_subscribes_is_asked_for_its_heads() -> None:
     role = store()
-    assert role.on_subscribed(0.0, GetHeads, "") == [GetHeads("", ME)]
-    assert role.on_subscribed(0.0, GetHeads, TOPIC) == []
+    assert role.on_subscribed(0.0, m.GetHeads, "") == [m.GetHeads("", ME)]
+    assert role.on_subscribed(0.0, m.GetHeads, TOPIC) == []
 
 
 def test_its_own_hello_is_not_answered() -> None:
-    assert store().on_message(0.0, StoreHello(ME, ME), "") == []
+    assert store().on_message(0.0, m.StoreHello(ME, ME), "") == []

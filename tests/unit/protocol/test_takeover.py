@@ -17,13 +17,8 @@ from dafka_core.model.epochs import (
     History,
     digest,
 )
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    DirectHead,
-    HistoryReply,
-    StoreHello,
-)
 from dafka_core.protocol.producer_role import (
     LEAST_NUMBER,
     MAX_EPOCH_ACKS,
@@ -50,8 +45,8 @@ def reply(
     history: History = (),
     life: EpochId = LIFE,
     stores: Sequence[str] = (),
-) -> HistoryReply:
-    return HistoryReply(PARTITION, 1, store, TOPIC, PARTITION, end, life, history, tuple(stores))
+) -> m.HistoryReply:
+    return m.HistoryReply(PARTITION, 1, store, TOPIC, PARTITION, end, life, history, tuple(stores))
 
 
 # -- what answers say -----------------------------------------------------------------------------
@@ -145,7 +140,7 @@ def test_only_promises_to_this_life_count() -> None:
     ],
 )
 def test_a_life_continues_the_newest_history(
-    replies: list[HistoryReply], least: int, start: int, parent: int
+    replies: list[m.HistoryReply], least: int, start: int, parent: int
 ) -> None:
     answers = {each.store: each for each in replies}
     *history, epoch = continued_history(answers, LIFE, least)
@@ -177,10 +172,10 @@ def takeover(*, acks: int = 2) -> tuple[StoreDirectory, Takeover]:
 
 def test_a_takeover_continues_at_the_end_reported_by_c_stores() -> None:
     directory, mine = takeover(acks=1)
-    directory.on_message(0.0, StoreHello(PARTITION, "C1"))
-    directory.on_subscribed(0.0, ConsumerHello, "C1")
+    directory.on_message(0.0, m.StoreHello(PARTITION, "C1"))
+    directory.on_subscribed(0.0, m.ConsumerHello, "C1")
     mine.on_tick(0.0)
-    directory.on_message(0.1, DirectHead(PARTITION, TOPIC, PARTITION, 6))
+    directory.on_message(0.1, m.DirectHead(PARTITION, TOPIC, PARTITION, 6))
     now = timing.SETTLE_S
     for _ in range(2 * ROUNDS):
         now += timing.C_STORE_SILENCE_S

@@ -20,13 +20,8 @@ from dafka_core.model.epochs import (
     parting,
     with_epoch,
 )
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import (
-    UNSOLICITED,
-    HeadsReply,
-    HistoryQuery,
-    HistoryReply,
-)
 from dafka_core.protocol.producer_role import LEAST_NUMBER, Takeover
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
@@ -46,13 +41,13 @@ class Acceptor:
     end: int = 0
     promised: EpochId = NO_LIFE
 
-    def answer(self, query: HistoryQuery) -> HistoryReply:
+    def answer(self, query: m.HistoryQuery) -> m.HistoryReply:
         last, life = last_life(self.history), query.life
         if life[:2] > max(last, self.promised)[:2]:
             acks = min(life.acks, self.promised.acks) if self.promised > last else life.acks
             self.promised = life._replace(acks=acks)
         held = self.end, self.promised, self.history, self.met
-        return HistoryReply(query.requestor, query.query, self.name, TOPIC, PARTITION, *held)
+        return m.HistoryReply(query.requestor, query.query, self.name, TOPIC, PARTITION, *held)
 
     def take(self, epoch: Epoch, offset: int) -> EpochId | None:
         """Takes a record if it may; the life that it acknowledges what it has to."""
@@ -148,16 +143,16 @@ class Cluster:
         reached = self.reached(mask)
         for store in self.stores:
             if store in reached:
-                hello = HeadsReply(PARTITION, UNSOLICITED, store.name, 0, 1, ())
+                hello = m.HeadsReply(PARTITION, m.UNSOLICITED, store.name, 0, 1, ())
                 life.asked += life.directory.on_message(self.now, hello)
             else:
                 life.directory.on_peer_lost(store.name)
         for query in life.asked:
             for store in reached:
-                if isinstance(query, HistoryQuery):
+                if isinstance(query, m.HistoryQuery):
                     life.directory.on_message(self.now, store.answer(query))
                 else:
-                    answer = HeadsReply(PARTITION, query.query, store.name, 0, 1, ())  # type: ignore[union-attr]
+                    answer = m.HeadsReply(PARTITION, query.query, store.name, 0, 1, ())  # type: ignore[union-attr]
                     life.directory.on_message(self.now, answer)
         life.asked = life.takeover.on_tick(self.now)
         self.go_on(life, life.takeover)
