@@ -27,6 +27,7 @@ from dafka_core.protocol.role import PeerNews
 # Stores named by other stores, in total; a false list costs no more.
 MAX_KNOWN: Final = 10 * MAX_STORES
 MAX_OUTCOMES: Final = 100  # unread outcomes; the oldest are dropped
+
 ANNOUNCEMENT: Final = "a tower announces it"
 CONNECTION: Final = "it accepts our connection"
 NAMED: Final = "a store names it as present"
@@ -84,11 +85,7 @@ DISCOVERY_TABLE: Final[Mapping[NodeState, Mapping[str, NodeState]]] = {
         HELLO: NodeState.RETURNING,
         GREETS: NodeState.GREETED,
     },
-    NodeState.RETURNING: {
-        GREETS: NodeState.GREETED,
-        LOSS: NodeState.LOST,
-        TIMEOUT: NodeState.LOST,
-    },
+    NodeState.RETURNING: {GREETS: NodeState.GREETED, LOSS: NodeState.LOST, TIMEOUT: NodeState.LOST},
     NodeState.DISMISSED: {GREETS: NodeState.GREETED, LOSS: NodeState.UNKNOWN},
 }  # the next state, by state and event; without an entry the state stays
 

@@ -14,6 +14,7 @@ history.  It is the argument of Paxos and Raft, without a leader.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -189,18 +190,16 @@ class Histories:
         return self._due if self._unclear or self._outlived else None
 
 
+@dataclass(slots=True)
 class FollowedHistory:
     """The epochs of the records that a reader has received of one partition.
 
     Records without an epoch, from C nodes, are compatible with any.
     """
 
-    __slots__ = ("_unknown_from", "asked_s", "epochs")
-
-    def __init__(self) -> None:
-        self.epochs: History = ()
-        self.asked_s = -inf  # time of the last question for the partition's history
-        self._unknown_from: int | None = None
+    epochs: History = ()
+    asked_s: float = -inf  # time of the last question for the partition's history
+    _unknown_from: int | None = None
 
     def is_stale(self, batch: RecordBatch) -> bool:
         """Return True if a newer life has replaced the one that wrote these records."""

@@ -13,10 +13,12 @@ MAX_REPLY_ENTRIES: Final = 10_000
 # numbers.  Packed messages of several records are smaller.  Every node accepts a frame of this
 # size, even if it accepts only smaller records.
 MAX_REPLY_BYTES: Final = MAX_REPLY_ENTRIES * 543
+
 MAX_LOCATIONS: Final = 8  # endpoints of one store: one per kind of transport, and some to spare
 # An endpoint's URI: a host name has at most 253 bytes, a Unix socket's path about 100.
 MAX_LOCATION_BYTES: Final = 400
 MAX_STORES: Final = 1_000  # stores that a node remembers; peers choose the names
+
 # Sequences are unsigned on the wire, but offsets are signed 64-bit numbers in Spark and Arrow, and
 # the one after the last must fit, too.
 MAX_SEQUENCE: Final = 2**63 - 2
@@ -25,6 +27,7 @@ MAX_SEQUENCE: Final = 2**63 - 2
 MAX_FETCH_COUNT: Final = 100_000
 MAX_FETCH_PARTITIONS: Final = 1_000  # in one FETCH-BATCH, and in one answer to it: both stay small
 MAX_ANSWER_BYTES: Final = 64 << 20  # in answer to one FETCH; the requestor asks again for more
+
 MAX_BATCH_COUNT: Final = 65_536  # records in one packed message
 LENGTH_BYTES: Final = 4  # of a record's length in a packed message
 RUN_BYTES: Final = 12  # of a run of timestamps in it: a timestamp, and the count of its records

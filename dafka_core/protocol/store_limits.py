@@ -149,10 +149,13 @@ class StoreLimits:
             self._is_news(owner)
         return before ^ self.over
 
-    def refuse(self, error: StoreLimitError) -> None:
-        """Count a refusal, and keep its reason for the next log message."""
-        self.refused[error.option] += 1
-        self._last[error.option] = error
+    def check(self, tp: TopicPartition, *, is_new: bool) -> StoreLimitError | None:
+        """Return the error that refuses records, if any, and count it for the next log message."""
+        error = self.why_not_new(tp) if is_new else self.why_no_records(tp)
+        if error is not None:
+            self.refused[error.option] += 1
+            self._last[error.option] = error
+        return error
 
     def report(self, now: float) -> None:
         """Log the refusals since the last message, by limit."""
@@ -216,8 +219,7 @@ class AdmittedPartitions:
         if partition is None:
             end, history, promised, _ = self._lives_of(tp)
             if not end:
-                if (error := self.limits.why_not_new(tp)) is not None:
-                    self.limits.refuse(error)
+                if (error := self.limits.check(tp, is_new=True)) is not None:
                     return error
                 self.limits.add(tp)
             fetcher = self._scheduler.fetcher(tp, end)
@@ -226,20 +228,14 @@ class AdmittedPartitions:
 
     def refusal(self, tp: TopicPartition) -> StoreLimitError | None:
         """Return and count the error that refuses a client's records, if any."""
-        is_there = tp in self.by_name or self._lives_of(tp).end > 0
-        limits = self.limits
-        error = limits.why_no_records(tp) if is_there else limits.why_not_new(tp)
-        if error is not None:
-            limits.refuse(error)
-        return error
+        is_known = tp in self.by_name or self._lives_of(tp).end > 0
+        return self.limits.check(tp, is_new=not is_known)
 
     def refuses(self, partition: StorePartition, end: int) -> bool:
         """Return True if records up to ``end`` are neither accepted nor fetched at present."""
         fetcher = partition.fetcher
-        error = self.limits.why_no_records(fetcher.tp) if end > fetcher.next_offset else None
-        if error is None:
+        if end <= fetcher.next_offset or self.limits.check(fetcher.tp, is_new=False) is None:
             return False
-        self.limits.refuse(error)
         fetcher.raise_head(end)
         self._scheduler.forget(fetcher.tp)
         return True

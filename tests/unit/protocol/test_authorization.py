@@ -7,12 +7,7 @@ import pytest
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.authorization import (
-    granted,
-    records_refusal,
-    refusal,
-    shown,
-)
+from dafka_core.protocol.authorization import granted, records_refusal, refusal, shown
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.record_limits import announcement
 from dafka_core.security.permissions import (

@@ -11,15 +11,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_FETCH_COUNT
 from dafka_core.protocol.role import Outgoing
-from tests.unit.protocol.model import (
-    PARTITION,
-    TOPIC,
-    TP,
-    answer,
-    batch_of,
-    fetches_in,
-    offsets_of,
-)
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
 
 ME = "21962C91115348329557DE71C90C3718"
 STORE = "C907107406D149E897A2DEA4F157F211"
@@ -240,9 +232,7 @@ def test_without_topics_nothing_is_due() -> None:
     assert role.deadline(late_s) is None  # otherwise the node's loop would never wait
 
 
-def test_heads_of_many_partitions_are_requested_less_often(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_heads_of_many_partitions_are_requested_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dafka_core.protocol.consumer_role.HEADS_PER_INTERVAL", 10)
     role = consumer("latest")
     role.on_tick(0.0)

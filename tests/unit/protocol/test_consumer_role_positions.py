@@ -15,15 +15,7 @@ from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import UNSOLICITED, Fetch, Head, HistoryReply, RecordTooLarge
 from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS
 from dafka_core.protocol.role import Outgoing
-from tests.unit.protocol.model import (
-    PARTITION,
-    TOPIC,
-    TP,
-    answer,
-    batch_of,
-    fetches_in,
-    offsets_of,
-)
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
 from tests.unit.protocol.test_consumer_role import ME, consumer, direct, fetch, head, record
 
 # -- room, seek, unsubscribe ----------------------------------------------------------------------

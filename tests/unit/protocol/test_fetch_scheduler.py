@@ -114,9 +114,7 @@ def test_a_partition_announced_again_and_again_delays_no_other(
     assert asked == {"dead", "P"}
 
 
-def test_waiting_partitions_count_as_unanswered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_waiting_partitions_count_as_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
     role = told_of(20)
     for now in range(10):

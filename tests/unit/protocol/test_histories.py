@@ -9,13 +9,7 @@ import pytest
 
 from dafka_core.errors import DafkaError, FencedError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, epoch_at, with_epoch
-from dafka_core.model.log_entries import (
-    Commit,
-    LogEntry,
-    Met,
-    Promise,
-    SetAside,
-)
+from dafka_core.model.log_entries import Commit, LogEntry, Met, Promise, SetAside
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,

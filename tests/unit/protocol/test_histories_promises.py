@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.model.epochs import (
-    Epoch,
-    EpochId,
-)
+from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import Commit, Promise, SetAside
 from dafka_core.model.records import StagedTransaction
 from dafka_core.protocol import histories

@@ -90,9 +90,7 @@ def test_a_gap_between_the_records_of_two_stores_is_lost() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_an_older_history_extends_no_stores_records(
-    order: int,
-) -> None:
+def test_an_older_history_extends_no_stores_records(order: int) -> None:
     held = [(50, 100, EpochId(2, 8, 1)), (0, 10, EpochId(1, 7, 1))]
     cluster = Cluster(FAIL, dict(zip((A, B), held[::order], strict=True)))
     cluster.role.seek(TP, 10)

@@ -215,9 +215,7 @@ class FetchWalk:
         return event
 
 
-def test_a_consumers_partition_follows_the_state_table(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_consumers_partition_follows_the_state_table(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(1)
     seen: Seen = defaultdict(set)
     for _ in range(WALKS):

@@ -173,9 +173,7 @@ def test_names_of_stores_are_bounded() -> None:
     assert role.durable == 10
 
 
-def test_an_answer_is_limited_in_bytes_but_has_a_record(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_answer_is_limited_in_bytes_but_has_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_role, "MAX_ANSWER_BYTES", 80)
     role = producer()
     publish(role, 8)

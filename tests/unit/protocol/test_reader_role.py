@@ -8,15 +8,7 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from tests.unit.protocol.model import (
-    PARTITION,
-    TOPIC,
-    TP,
-    answer,
-    batch_of,
-    fetches_in,
-    offsets_of,
-)
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
 
 ME = "21962C91115348329557DE71C90C3718"
 STORE = "C907107406D149E897A2DEA4F157F211"

@@ -74,7 +74,7 @@ def test_an_announcement_comes_before_every_other_subscription() -> None:
 def test_an_announcement_has_kind_node_and_limit(node: str, is_store: bool) -> None:
     made = announcement("store" if is_store else "consumer", node, LEAST_BYTES)
     letter = "S" if is_store else "C"
-    assert parse_announcement(made) == Announcement(is_store, node, LEAST_BYTES, letter)
+    assert parse_announcement(made) == Announcement(letter, node, LEAST_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_a_record_of_exactly_the_limit_is_sent() -> None:
 def test_a_limit_lasts_as_long_as_any_connection_announces_it() -> None:
     own = announcement("store", "S", LIMIT)
     made = limits(own, own, announcement("store", "T", 50), announcement("consumer", "C", 1))
-    for expected in (Announcement(True, "S", LIMIT, "S"), Announcement(True, "T", 50, "S")):
+    for expected in (Announcement("S", "S", LIMIT), Announcement("S", "T", 50)):
         made.apply(b"\0" + own)
         made.refresh()
         smallest = made.smallest_store
         assert smallest is not None
         if expected.node == "S":
             assert smallest == expected
-    assert smallest == Announcement(True, "T", 50, "S")
+    assert smallest == Announcement("S", "T", 50)
     for prefix in (announcement("store", "T", 50), own, own):  # more often than it came
         made.apply(b"\0" + prefix)
     made.refresh()

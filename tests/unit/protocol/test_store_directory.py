@@ -13,10 +13,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.role import Outgoing, PeerNews
-from dafka_core.protocol.store_directory import (
-    StoreDirectory,
-    StoreQuery,
-)
+from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, bounds
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"

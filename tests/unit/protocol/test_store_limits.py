@@ -143,16 +143,13 @@ def test_without_a_limit_nothing_is_refused() -> None:
     assert not limits.counts_bytes
 
 
-def test_refusals_are_counted_and_logged_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_refusals_are_counted_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     limits = StoreLimits({"max_topics": 1})
     limits.add(tp())
     error = limits.why_not_new(tp("u"))
-    assert error is not None
     with caplog.at_level(logging.ERROR, "dafka.store"):
         for step in range(100):
-            limits.refuse(error)
+            assert str(limits.check(tp("u"), is_new=True)) == str(error)
             limits.report(step / 10)
         limits.report(LOG_INTERVAL_S)
         limits.report(3 * LOG_INTERVAL_S)

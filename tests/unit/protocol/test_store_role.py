@@ -13,13 +13,7 @@ from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_limits import StoreLimits
 from dafka_core.protocol.store_role import StoreRole
-from tests.unit.protocol.model import (
-    PARTITION,
-    TOPIC,
-    batch_of,
-    fetches_in,
-    offsets_of,
-)
+from tests.unit.protocol.model import PARTITION, TOPIC, batch_of, fetches_in, offsets_of
 
 ME = "3B6B7CF3E064452E83D012EC823A4DD9"
 OTHER = "C907107406D149E897A2DEA4F157F211"

@@ -10,13 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.model.epochs import (
-    NO_LIFE,
-    Epoch,
-    EpochId,
-    History,
-    digest,
-)
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, digest
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.producer_role import (
@@ -160,12 +154,7 @@ def test_acks_of_a_life_are_limited() -> None:
 def takeover(*, acks: int = 2) -> tuple[StoreDirectory, Takeover]:
     directory = StoreDirectory(PARTITION)
     made = Takeover(
-        directory=directory,
-        tp=TP,
-        life_id=LIFE.id,
-        acks=acks,
-        least_number=1,
-        ignore_missing=False,
+        directory=directory, tp=TP, life_id=LIFE.id, acks=acks, least_number=1, ignore_missing=False
     )
     return directory, made
 

@@ -284,9 +284,7 @@ def test_a_stage_beyond_the_end_does_not_replace_a_partial_transaction() -> None
 
 
 @pytest.mark.parametrize("transaction", [None, Transaction(4, 10, 40)])
-def test_a_record_outside_of_a_transaction_completes_it(
-    transaction: Transaction | None,
-) -> None:
+def test_a_record_outside_of_a_transaction_completes_it(transaction: Transaction | None) -> None:
     role = role_at(5)
     role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
     role.on_batch(0.0, "", in_transaction(10, 12, transaction))

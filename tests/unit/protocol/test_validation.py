@@ -22,11 +22,7 @@ from dafka_core.model.name_limits import text_size_bytes
 from dafka_core.model.records import NO_VERSION, KnownStore, PartitionInfo, Transaction
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import decode, encode
-from dafka_core.protocol.limits import (
-    MAX_BATCH_COUNT,
-    MAX_SEQUENCE,
-    MAX_STORES,
-)
+from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE, MAX_STORES
 from tests.unit.protocol.costs import quickly_and_without_memory
 
 
