@@ -139,13 +139,13 @@ class ConsumerRole:
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
         """Process RECORDs of the topics, and DIRECT-RECORDs to this consumer."""
-        if requestor not in ("", self.address) or batch.topic not in self._topics:
-            return []
         # Only a live record marks "latest": a direct one may answer a FETCH from before an
         # ``unsubscribe``.
-        fetcher = (
-            self.fetchers.get(batch.tp) if requestor else self._fetcher(batch.tp, batch.offset)
-        )
+        fetcher = None
+        if not requestor:
+            fetcher = self._fetcher(batch.tp, batch.offset)
+        elif requestor == self.address and batch.topic in self._topics:
+            fetcher = self.fetchers.get(batch.tp)
         if fetcher is None:
             return []
         history, position = self._histories[batch.tp], fetcher.next_offset
