@@ -39,7 +39,7 @@ def batch_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITIO
 def offsets_of(
     batches: Iterable[RecordBatch | RecordTooLargeError | HistoryChangedError],
 ) -> list[int]:
-    """Which records the batches are, by their values; their offsets must say the same."""
+    """Return the offsets in the values of records, which must equal those of their batches."""
     found: list[int] = []
     for batch in batches:
         assert isinstance(batch, RecordBatch)

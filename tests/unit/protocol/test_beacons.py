@@ -386,7 +386,7 @@ def test_peers_are_bounded() -> None:
         assert peers.hear(0.0, beacon(f"N{port}", port))
     assert not peers.hear(1.0, beacon("late", 70_000))
     assert len(peers) == MAX_PEERS
-    # Known peers are heard nevertheless, and an expired one makes room.
+    # Beacons of known peers still count, and an expired peer makes room.
     for second in range(2, 6):
         peers.hear(float(second), beacon("N0", 0))
     assert len(peers.expire(5.0)) == MAX_PEERS - 1

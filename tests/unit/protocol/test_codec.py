@@ -110,7 +110,7 @@ def test_truncated_frames(vector: Vector) -> None:
         for size_bytes in range(len(frame)):
             frames = [*vector.frames]
             frames[i] = frame[:size_bytes]
-            # A topic frame and a content say nothing of their length, so less of them is another
+            # A topic frame and a content do not contain their length, so less of them is another
             # topic or content; a frame with fields cannot be shorter and remain valid.
             if i == header_count(vector) - 1:
                 with pytest.raises(ProtocolError):

@@ -259,7 +259,7 @@ def test_a_new_subscriber_to_fetches_is_asked_at_once() -> None:
     assert role.on_tick(0.0) == []
     role.on_subscribed(0.0, m.Fetch, "P2")
     assert role.on_tick(0.0) == []
-    # A store hears FETCHes of all partitions, a producer those of its own.
+    # A store receives FETCHes of all partitions, a producer those of its own.
     for topic in ("", PARTITION):
         role.on_subscribed(0.0, m.Fetch, topic)
         assert role.on_tick(0.0) == [fetch(0, 5)]

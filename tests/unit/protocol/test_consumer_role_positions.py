@@ -1,4 +1,4 @@
-"""The consumer's positions: room, seek, unsubscribe; lies of peers; and records above its limit."""
+"""The consumer's positions: room, seek, unsubscribe; forged heads; and records above its limit."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.unit.protocol.model import batch_of
 A = Epoch(1, 0xA, 1, 0, 0)
 B = Epoch(2, 0xB, 1, 5, A.digest)
 OTHER = Epoch(3, 0xF, 1, 3, A.digest)
-"""It has gone on from A, without A's records from 3 on, and knows nothing of B."""
+"""It continues A without A's records from 3 on, and does not know B."""
 
 
 def of(epoch: Epoch | None, start: int, end: int) -> RecordBatch:

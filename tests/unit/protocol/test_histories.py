@@ -235,7 +235,7 @@ def test_pending_records_are_set_aside_too() -> None:
 
 def test_an_unknown_history_is_requested() -> None:
     store = Store((A,), 8)
-    # It does not say from where on the store's records are another history's.
+    # It does not reveal from which offset on the store has another history.
     assert store.receive(C._replace(start=6, parent=77), 6, 7) == []
     assert store.role.take_pending() == []
     assert ASKED in store.role.on_tick(0.0)
@@ -409,7 +409,7 @@ ORPHAN = Epoch(2, 0x22, 2, 5, 0)
 def test_a_life_that_began_at_c_stores_continues_any_history(end: int) -> None:
     store = Store((A,), end)
     store.receive(ORPHAN, 5, 8)
-    if end > 5:  # some came from the C store, as anybody's, and were taken for the older life's
+    if end > 5:  # records from the C store, without a life, which counted as the older one's
         store.write()
         assert store.aside == [[A] * (end - 5)]
         store.receive(ORPHAN, 5, 8)

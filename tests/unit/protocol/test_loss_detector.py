@@ -1,4 +1,4 @@
-"""Lost records: detected, told from late ones, and the consumer's reaction."""
+"""Lost records: their detection, their difference from late ones, the consumer's reaction."""
 
 from __future__ import annotations
 

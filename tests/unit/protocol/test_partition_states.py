@@ -1,4 +1,4 @@
-"""The tables of states say what the roles do, and docs/states.md shows them."""
+"""The roles follow the tables of states, and docs/states.md shows the tables."""
 
 from __future__ import annotations
 

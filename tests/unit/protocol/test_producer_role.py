@@ -257,7 +257,7 @@ def test_a_new_subscriber_receives_the_head_at_once() -> None:
     # Stores subscribe to all topics, by the empty prefix.
     for topic in (TOPIC, "hel", ""):
         assert role.on_subscribed(0.0, m.RecordBatchMessage, topic) == [m.Head(TOPIC, PARTITION, 2)]
-        # C nodes, which subscribe to nothing else, are to ask only when they are heard.
+        # C nodes, which subscribe to nothing else, must not FETCH before we receive it.
         for kind in (m.RecordMessage, m.Head):
             assert role.on_subscribed(0.0, kind, topic) == []
     assert role.on_subscribed(0.0, m.RecordBatchMessage, "hello, too") == []

@@ -55,7 +55,7 @@ def answer(
 
 def test_resumes_at_the_greatest_end_of_any_store() -> None:
     role = greeted("S1", "S2")
-    # Stores acknowledge what they have to a producer they hear of; that is no head yet.
+    # Stores acknowledge their records to every new producer; that is no head yet.
     acknowledge(role, 7, store="S1")
     asked = answer_heads(role, "S1", "S2")
     assert asked == [m.HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
@@ -67,7 +67,7 @@ def test_resumes_at_the_greatest_end_of_any_store() -> None:
     assert role.takeover is None
     assert role.epoch == Epoch(*MINE, 11, PRIOR.digest)
     assert (role.next_offset, role.durable, role.unacknowledged) == (11, 11, 0)
-    # Stores and consumers that lag behind hear at once how far it has come.
+    # Stores and consumers that lag behind receive the head at once.
     assert role.on_tick(timing.SETTLE_S) == [m.Head(TOPIC, PARTITION, 10)]
     batch = publish(role, 2, now=1.0)
     assert batch == batch_of(11, 13)
@@ -276,6 +276,6 @@ def test_a_store_with_another_history_receives_the_producers_until_records_follo
     assert told(6, other) == [expected]
     # Not stores with an equal prefix, or without a promise.
     assert told(5, other) == told(7, *mine) == told(6, other, promised=NO_LIFE) == []
-    # Its records say it themselves.
+    # From now on its records reveal it.
     batch = publish(role, 1)
     assert told(6, other) == [OutgoingBatch(batch, "S2")]

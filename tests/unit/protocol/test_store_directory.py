@@ -27,7 +27,7 @@ def directory(now: float = 0.0) -> StoreDirectory:
 
 
 def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
-    """One of our stores and the directory have come to hear each other."""
+    """Introduce one of our stores, with both directions open."""
     messages = of.on_message(now, m.StoreHello(ME, store))
     messages += of.on_subscribed(now, m.ConsumerHello, store)
     return messages + of.on_message(now, m.HeadsReply(ME, m.UNSOLICITED, store, 0, 1, ()))
@@ -174,7 +174,7 @@ def test_parts_of_different_answers_are_not_mixed() -> None:
     greet(stores, "S1")
     question = ask(stores, now=1.0)
     reply(stores, question, "S1", entry(7, partition="P0"), part=0, parts=2)
-    # Asked again, the store has more to tell: what was its second part is elsewhere now.
+    # Asked again, the store has more entries, in other parts.
     reply(stores, question, "S1", entry(7, partition="P1"), part=1, parts=3)
     reply(stores, question, "S1", entry(7, partition="P2"), part=2, parts=3)
     assert not answered(stores, question, 1.0)
@@ -327,7 +327,7 @@ def test_subscriptions() -> None:
 def test_endpoints_are_those_of_present_stores() -> None:
     of = directory()
     assert of.on_message(0.0, m.StoreEndpoints(ME, "S1", ("grpc://h:1",))) == []
-    assert of.endpoints == {}  # not heard of as a store yet
+    assert of.endpoints == {}  # it has not greeted yet
     greet(of, "S1")
     greet(of, "S2")
     greet_c_store(of, "C1")
@@ -433,7 +433,7 @@ def test_only_other_stores_are_awaited_after_the_greeted_ones_have_answered() ->
 
 
 def test_an_unrequested_history_comes_from_no_store() -> None:
-    """A producer may tell that of its partition, and has no heads to tell then."""
+    """A producer may send the history of its partition, but never answers for heads."""
     stores = directory()
     greet(stores, "S1")
     heads = ask(stores, now=1.0)

@@ -19,7 +19,7 @@ def test_answers_of_c_stores_to_get_heads_end_with_silence() -> None:
     question, messages = stores.ask_heads(1.0, ["b", "a"])
     assert messages == [m.HeadsQuery(ME, 1, ("a", "b")), m.GetHeads("a", ME), m.GetHeads("b", ME)]
     stores.on_message(1.1, m.DirectHead(ME, "a", PARTITION, 8))
-    # C stores compare by prefix, so they tell of "ab", too.
+    # C stores compare by prefix, so they also send "ab".
     stores.on_message(1.2, m.DirectHead(ME, "ab", PARTITION, 8))
     stores.on_message(1.2, m.DirectHead(ME, "b", "P2", 3))
     assert not answered(stores, question, 1.2 + timing.C_STORE_SILENCE_S - 0.01)

@@ -1,4 +1,4 @@
-"""A partition as a store keeps it: its state is what its facts say, and it can be given up."""
+"""A partition in a store: its state, replacement by a newer life, and clients' records."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_acknowledges_again_when_a_record_arrives_again() -> None:
     role.on_batch(0.0, "", batch_of(0, 10))
     disk.store(role)
     for batch in (batch_of(0, 10), batch_of(3, 4), batch_of(9, 10)):
-        # The sender has not heard it; C stores keep silent, and it waits for ever.
+        # The sender has not received the ACK; C stores send none, so it would wait for ever.
         assert role.on_batch(1.0, "", batch) == []
         assert role.on_tick(1.0) == [ack(10)]
         assert role.take_pending() == []

@@ -43,7 +43,7 @@ def reply(
     return m.HistoryReply(PARTITION, 1, store, TOPIC, PARTITION, end, life, history, tuple(stores))
 
 
-# -- what answers say -----------------------------------------------------------------------------
+# -- conclusions from answers ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_how_many_stores_may_be_missing(
     has_some = reply(first, 5, history, mine, names)
     replies = {first: has_some, **{store: reply(store, life=mine) for store in others}}
     assert missing(replies, [], acks) == lacks
-    # However one hears of the stores.
+    # In whatever way the stores are known.
     replies[first] = replace(has_some, stores=())
     assert missing(replies, [], acks, names) == lacks
     # C stores count, too.

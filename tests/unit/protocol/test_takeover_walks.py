@@ -78,7 +78,7 @@ class Acceptor:
 
 @dataclass
 class Life:
-    """A producer that begins, writes, and may not hear that it is over."""
+    """A producer that begins, writes, and may not learn of its end."""
 
     directory: StoreDirectory
     takeover: Takeover
@@ -137,7 +137,7 @@ class Cluster:
         self.lives.append(Life(directory, made, acks))
 
     def ask(self, life: Life, mask: int) -> None:
-        """The stores that it reaches hear its question and answer; the others are lost to it."""
+        """The reached stores receive its question and answer; the others are lost to it."""
         if life.takeover.history:
             return
         reached = self.reached(mask)
@@ -172,7 +172,7 @@ class Cluster:
         raise AssertionError("it goes on from what no store has")
 
     def write(self, life: Life, mask: int) -> None:
-        """Writes one record more, and sends all it has to some stores; hears what they say."""
+        """Write a record, send all records to some stores, and process the acknowledgements."""
         if not life.takeover.history:
             return
         epoch = life.takeover.history[-1]
