@@ -80,9 +80,8 @@ class LossDetector:
         found: list[Loss] = []
         for tp, start in question.wanted.items():
             fetcher, first = fetchers.get(tp), question.available.get(tp)
-            # The partition may have advanced meanwhile, and a store's records will arrive.
-            if fetcher is None or fetcher.next_offset != start or first == start:
-                continue
+            if fetcher is None or fetcher.next_offset != start:
+                continue  # the partition has advanced meanwhile
             is_sure = first is not None and question.answered and not self._directory.away
             wait_s = timing.LOSS_CHECK_S if is_sure else timing.ABSENT_STORE_S
             if fetcher.unanswered_s(now) >= wait_s:
@@ -92,7 +91,8 @@ class LossDetector:
     def _gaps(self, fetcher: PartitionFetcher, first: int | None) -> Iterator[Loss]:
         """Yield the gaps before the kept records, and before a store's first record, ``first``.
 
-        Without either, the gap lasts up to the head.
+        None if a store has the next record, which will arrive.  Without any of these, the gap
+        lasts up to the head.
         """
         there = [(batch.offset, batch.end) for batch in fetcher.kept]
         why = "no store has them, and the node that had them is gone"

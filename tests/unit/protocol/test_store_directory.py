@@ -82,38 +82,31 @@ def test_our_stores_greeting() -> None:
     assert stores.stores == ["S1", "S2"]
 
 
-def test_answered_when_every_store_has_answered() -> None:
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"S1": []}, {}),
+        ({"S1": [entry(9)], "S2": []}, {TP: (0, 9)}),
+        # The greatest end and the earliest beginning count.
+        (
+            {"S1": [entry(9, 3), entry(4, 0, "P2")], "S2": [entry(12, 5)], "S3": [entry(7, 2)]},
+            {TP: (2, 12), (TOPIC, "P2"): (0, 4)},
+        ),
+    ],
+)
+def test_an_answer_is_complete_when_every_store_has_answered(
+    answers: dict[str, list[PartitionInfo]], expected: dict[tuple[str, str], tuple[int, int]]
+) -> None:
     stores = directory()
-    greet(stores, "S1")
-    greet(stores, "S2")
+    for store in answers:
+        greet(stores, store)
     question, messages = stores.ask_heads(1.0, ["b", "a"])
     assert messages == [m.HeadsQuery(ME, 1, ("a", "b"))]
-    reply(stores, question, "S1", entry(9), now=1.0)
-    assert not answered(stores, question, 1.0)
-    reply(stores, question, "S2", now=1.1)
-    assert answered(stores, question, 1.1)
-    assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
-
-
-def test_an_empty_answer_is_an_answer() -> None:
-    stores = directory()
-    greet(stores, "S1")
-    question = ask(stores, TOPIC, now=1.0)
-    reply(stores, question, "S1", now=1.0)
+    for store, entries in answers.items():
+        assert not answered(stores, question, 1.0)
+        reply(stores, question, store, *entries, now=1.0)
     assert answered(stores, question, 1.0)
-    assert question.heads == {}
-
-
-def test_the_greatest_end_and_the_earliest_beginning_count() -> None:
-    stores = directory()
-    for store in ("S1", "S2", "S3"):
-        greet(stores, store)
-    question = ask(stores, now=1.0)
-    reply(stores, question, "S1", entry(9, earliest=3), entry(4, partition="P2"))
-    reply(stores, question, "S2", entry(12, earliest=5))
-    reply(stores, question, "S3", entry(7, earliest=2))
-    assert answered(stores, question, 1.0)
-    assert bounds(question) == {(TOPIC, PARTITION): (2, 12), (TOPIC, "P2"): (0, 4)}
+    assert bounds(question) == expected
 
 
 def test_no_answer_is_complete_before_the_settle_time() -> None:
