@@ -12,7 +12,14 @@ from dafka_core.model.records import RecordBatch
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import UNSOLICITED, Fetch, Head, HistoryReply, RecordTooLarge
+from dafka_core.protocol.messages import (
+    UNSOLICITED,
+    Fetch,
+    Head,
+    HistoryQuery,
+    HistoryReply,
+    RecordTooLarge,
+)
 from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
@@ -170,6 +177,18 @@ def test_histories_of_other_partitions_are_not_kept() -> None:
         assert role.on_message(0.0, reply, "") == []
     assert set(role._histories) == {TP}
     assert len(role.delivered) == 1
+
+
+def test_records_of_a_replaced_life_are_ignored_and_the_history_is_requested() -> None:
+    role, old = consumer("earliest"), Epoch(1, 7, 1, 0, 0)
+    new, replaced = Epoch(2, 8, 1, 2, old.digest), Epoch(1, 9, 1, 0, 0)
+    for start, epoch in ((0, old), (2, new)):
+        role.on_batch(0.0, "", dataclasses.replace(batch_of(start, start + 2), epoch=epoch))
+    stale = dataclasses.replace(batch_of(4, 6), epoch=replaced)
+    assert role.on_batch(1.0, "", stale) == []
+    assert role.on_batch(1.0, ME, stale) == [HistoryQuery(ME, UNSOLICITED, *TP)]
+    assert role.on_batch(1.1, ME, stale) == []  # asked a moment ago
+    assert offsets_of(role.delivered) == [0, 1, 2, 3]
 
 
 # -- records above its limit ----------------------------------------------------------------------
