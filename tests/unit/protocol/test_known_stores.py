@@ -6,7 +6,7 @@ from dafka_core.model.log_entries import LogEntry, Met
 from dafka_core.model.records import KnownStore
 from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
-from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.messages import StoresKnown
 
 ME, OTHER, READER = "S1", "S2", "R"
@@ -103,3 +103,10 @@ def test_an_absent_store_is_forgotten_until_it_returns() -> None:
     assert kept.told() is None
     kept.known.meet(OTHER)
     assert kept.told() == (KnownStore(OTHER, "", 1_000, here=True),)
+
+
+def test_the_oldest_name_is_dropped() -> None:
+    names = RecentNames[int](2)
+    for number, name in enumerate("abac"):
+        names.keep(name, number)
+    assert names == {"a": 2, "c": 3}
