@@ -129,11 +129,6 @@ class StoreDirectory:
         return {name: store.locations for name, store in greeted.items() if store.locations}
 
     @property
-    def away(self) -> bool:
-        """Return True if a store is gone, perhaps only for a while."""
-        return bool(self.discovery.lost)
-
-    @property
     def missing(self) -> list[KnownStore]:
         """Return known stores that do not answer here.
 

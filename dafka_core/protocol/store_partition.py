@@ -114,21 +114,20 @@ class HostedPartitions:
     """
 
     def __init__(self) -> None:
-        self._until: dict[TopicPartition, float] = {}
-        self._heads: dict[TopicPartition, Head] = {}
+        # Until when each is announced, and its head; the oldest write is first.
+        self._hosted: dict[TopicPartition, tuple[float, Head | None]] = {}
         self._due = 0.0
 
     def begin(self, now: float, tp: TopicPartition) -> None:
         """Start to host a partition that a client writes to."""
-        self._until.pop(tp, None)
-        self._until[tp] = now + timing.HOSTED_HEADS_S
-        if len(self._until) > MAX_HOSTED:
-            self.end(next(iter(self._until)))
+        _, head = self._hosted.pop(tp, (0.0, None))
+        self._hosted[tp] = now + timing.HOSTED_HEADS_S, head
+        if len(self._hosted) > MAX_HOSTED:
+            self.end(next(iter(self._hosted)))
 
     def end(self, tp: TopicPartition) -> None:
         """Stop: another node hosts the partition, or a producer writes it."""
-        if self._until.pop(tp, None) is not None:
-            self._heads.pop(tp, None)
+        self._hosted.pop(tp, None)
 
     def stored(self, batch: RecordBatch) -> list[Outgoing]:
         """Return the records to publish after they are on disk; empty unless hosted."""
@@ -137,20 +136,20 @@ class HostedPartitions:
 
     def published(self, tp: TopicPartition, end: int) -> list[Outgoing]:
         """Return the head to publish after the records up to ``end``; empty unless hosted."""
-        if tp not in self._until:
+        if tp not in self._hosted:
             return []
-        head = self._heads[tp] = Head(*tp, end - 1)
+        head = Head(*tp, end - 1)
+        self._hosted[tp] = self._hosted[tp][0], head
         return [head]
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Return the heads that are due."""
-        if not self._until or now < self._due:
+        if not self._hosted or now < self._due:
             return []
         self._due = now + timing.HOSTED_HEAD_INTERVAL_S
-        for tp in [tp for tp, until in self._until.items() if until < now]:
-            self.end(tp)
-        return [*self._heads.values()]
+        self._hosted = {tp: each for tp, each in self._hosted.items() if each[0] >= now}
+        return [head for _, head in self._hosted.values() if head is not None]
 
     def deadline(self) -> float | None:
         """Return when heads are due next."""
-        return self._due if self._until else None
+        return self._due if self._hosted else None
