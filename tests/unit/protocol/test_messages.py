@@ -195,9 +195,10 @@ def test_messages_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
 def test_each_field_of_a_message_is_checked(kind: type[m.Message]) -> None:
-    made, make = MESSAGES[kind], kind
+    made: Any = MESSAGES[kind]
+    make: Any = kind
     for name in kind.kinds.keys() - {"life", "promised"}:  # any numbers are a life
-        fields: dict[str, Any] = {each: getattr(made, each) for each in made.__slots__}
+        fields = {each: getattr(made, each) for each in make.__slots__}
         with pytest.raises((ProtocolError, TypeError, AttributeError)):
             make(**fields | {name: object()})
 
