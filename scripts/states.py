@@ -20,7 +20,10 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {
     "store states": STORE_TABLE,
     "consumer states": FETCH_TABLE,
-    "discovery states": DISCOVERY_TABLE,
+    "discovery states": {
+        state: {event: (then.label, "") for event, then in reactions.items()}
+        for state, reactions in DISCOVERY_TABLE.items()
+    },
     "group states": GROUP_TABLE,
 }
 

@@ -42,7 +42,7 @@ from dafka_core.nodes.sockets import (
 )
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.protocol import timing
-from dafka_core.protocol.authorization import may_write, records_refusal, refusal
+from dafka_core.protocol.authorization import records_refusal, refusal
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import decode, encode, parse_subscription, subscription
@@ -184,8 +184,8 @@ class MeshTraffic:
 
     def admits_records(self, sender: Permissions, batch: RecordBatch) -> bool:
         """Count received records; return True if their sender may write them."""
-        if not may_write(sender, batch.tp):
-            self._forbid(records_refusal(sender, batch.tp))
+        if why := records_refusal(sender, batch.tp):
+            self._forbid(why)
             return False
         self.add_received(batch)
         return True

@@ -19,6 +19,7 @@ from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import store_requests
 from dafka_core.protocol.messages import (
+    HEADS,
     ConsumerHello,
     Fetch,
     GetHeads,
@@ -185,12 +186,12 @@ class StoreLoop:
                 return self._heads(store_requests.HeadsAfter.of(request))
             case HeadsQuery():
                 infos = self._held(request.topics) if request.topics else self._log.partitions()
-                return store_requests.heads_reply(request, self._role.address, infos)
+                return store_requests.replies(request, self._role.address, infos)
             case TimesQuery():
                 times = self._log.times(request.tp, request.sequence, request.end)
-                return store_requests.times_reply(request, self._role.address, times)
+                return store_requests.replies(request, self._role.address, times)
             case store_requests.AnnounceHeads():
-                return store_requests.announcement(self._log.partitions())
+                return store_requests.heads(self._log.partitions())
             case PublishCommitted():
                 return self._published(request)
 
@@ -203,8 +204,9 @@ class StoreLoop:
         if rest is not None:
             self._role.requests.put_back(rest)
         if heads.requestor in self._role.packing:
-            return store_requests.packed_heads(heads.requestor, self._role.address, infos)
-        return store_requests.head_messages(heads.requestor, infos)
+            query = HeadsQuery(heads.requestor, HEADS, ())
+            return store_requests.replies(query, self._role.address, infos)
+        return store_requests.heads(infos, heads.requestor)
 
     def _held(self, topics: Iterable[str]) -> list[PartitionInfo]:
         return [info for topic in topics for info in self._log.partitions(topic)]
@@ -221,10 +223,9 @@ class StoreLoop:
         last = state.transaction
         records = _outgoing(batches, (last,) if last else (), fetch.requestor)
         if end < fetch.end:
-            rest = Fetch(fetch.partition, fetch.requestor, fetch.topic, end, fetch.end - end)
-            self._role.requests.put_back(rest)
+            self._role.requests.put_back(Fetch.of(fetch.requestor, fetch.tp, end, fetch.end))
             return records
-        return [*records, *store_requests.goes_on(fetch, state.end)]
+        return [*records, *store_requests.next_heads(fetch, state.end)]
 
     def _fetched_batches(self, fetch: store_requests.FetchMany) -> list[Outgoing]:
         """Return the first records of some partitions; the rest is queued again."""

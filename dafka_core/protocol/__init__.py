@@ -1,11 +1,23 @@
 """The Dafka protocol without I/O: messages in, messages out.  No sockets, no clock, no threads.
 
-- ``limits``, ``fields``, ``messages``, ``codec``: the messages, and their frames in both layouts;
-  ``bulk_decoder``: many record messages at once, as record batches
-- ``partition_fetcher``, ``partition_states``: missing records, and when to request them
-- ``role``: the interface of all roles; ``producer_role``, ``consumer_role``, ``store_role``,
-  ``reader_role``: one each
-- ``store_partition``, ``histories``, ``store_limits``: a store's partitions, and what it accepts
-- ``store_directory``, ``store_requests``: questions to stores, and their answers
-- ``beacons``: discovery of peers
+``messages`` are objects that cannot be invalid; ``codec`` turns them into frames and back, in both
+layouts, by the kinds of ``fields``, and ``bulk_decoder`` many records at once.  ``limits`` and
+``timing`` have all constants with their reasons.  A role (``role``) decides for one node:
+``producer_role``, ``store_role``, ``consumer_role`` and ``reader_role``.
+
+A consumer learns that it missed a record when a later record or a head (HEAD, DIRECT-HEAD,
+HEADS-REPLY) raises the known end of a partition above the next record (``partition_fetcher``).  It
+requests the missing records from the producer and the stores, some partitions at a time and each
+again until it arrives (``fetch_scheduler``, with the states of ``partition_states``).  If nothing
+arrives, it asks all stores for what they have, and reports a loss (``loss_detector``).
+
+A producer knows that all stores it needs have a record when ``acks`` of them have acknowledged its
+offset or a later one: ``ProducerRole.durable``.  A store acknowledges what its log has synced, and
+again with every HEAD (``store_role``).  Which of two producers' records count after a takeover is
+decided by ``histories``, and asked by ``producer_role.Takeover``.
+
+``discovery`` finds the stores, ``store_directory`` asks all of them a question and knows when the
+answer is complete, ``store_requests`` answers.  ``known_stores`` is a store's list of the others,
+``store_partition`` a partition in it, ``store_limits`` what it accepts.  ``beacons`` announce nodes
+to each other, ``record_limits`` what each accepts, ``authorization`` what a key allows.
 """

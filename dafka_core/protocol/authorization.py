@@ -6,9 +6,8 @@ producer itself, or a store, which is trusted with the records of others that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import TopicPartition
@@ -17,108 +16,77 @@ from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.record_limits import parse_announcement
 from dafka_core.security.permissions import Permissions
 
-_Check = Callable[[Permissions, Any], bool]
-
-_ASKED: Final = "ask for it, or have the answer sent to that address"
-_TOLD: Final = "speak for a store, or for one at that address"
-_WRITTEN: Final = "write to that topic, or to that partition"
+_REQUEST: Final = "ask for it, or have the answer sent to that address"
+_OF_STORE: Final = "speak for a store, or for one at that address"
+_WRITE: Final = "write to that topic, or to that partition"
 
 
-def may_write(who: Permissions, tp: TopicPartition) -> bool:
-    """Return True if records of a partition may come from this sender.
+def refusal(key: Permissions, message: m.Message) -> str:
+    """Return the reason why a sender may not send a message; empty if it may."""
+    needed = _missing_right(key, message)
+    return needed and f"a {type(message).__name__}: key {key.name} may not {needed}"
+
+
+def records_refusal(key: Permissions, tp: TopicPartition) -> str:
+    """Return the reason why a sender may not send records of a partition; empty if it may.
 
     RFC 46: "only one producer SHALL ever publish to the same partition"; stores forward them.
     """
-    return who.may_write(*tp)
+    if key.may_write(*tp):
+        return ""
+    return f"records of topic {tp.topic}, partition {tp.partition}: key {key.name} may not {_WRITE}"
 
 
-def _writes(who: Permissions, message: Any) -> bool:
-    return may_write(who, message.tp)
+def _missing_right(key: Permissions, message: m.Message) -> str:
+    """Return the right that a message needs and its sender lacks; empty if it has it."""
+    match message:
+        case m.ConsumerHello():
+            may, right = key.is_own(message.consumer), _REQUEST
+        case (
+            m.Fetch()
+            | m.FetchBatch()
+            | m.GetHeads()
+            | m.HeadsQuery()
+            | m.TimesQuery()
+            | m.HistoryQuery()
+        ):
+            may, right = key.is_own(message.requestor) and _may_request(key, message), _REQUEST
+        case m.Ack(store=""):  # a C store's ACK names no store
+            may, right = key.is_store, _OF_STORE
+        case m.HistoryReply():
+            may, right = key.is_own(message.store) and key.may_write(*message.tp), _OF_STORE
+        case (
+            m.Ack()
+            | m.EpochAck()
+            | m.StoreHello()
+            | m.StoreEndpoints()
+            | m.StoresKnown()
+            | m.Reply()
+        ):
+            may, right = key.is_store and key.is_own(message.store), _OF_STORE
+        case m.DirectRecordBatches():
+            may, right = all(key.may_write(*each[:2]) for each in message.entries), _WRITE
+        case m.OfPartition():  # records, heads, and reports of records that are too large
+            may, right = key.may_write(*message.tp), _WRITE
+        case _:
+            may, right = False, "send it"
+    return "" if may else right
 
 
-def _writes_all(who: Permissions, message: m.DirectRecordBatches) -> bool:
-    return all(
-        may_write(who, TopicPartition(each.topic, each.partition)) for each in message.entries
-    )
+def _may_request(key: Permissions, message: m.Message) -> bool:
+    match message:
+        case m.Fetch():
+            return key.may_consume(message.topic) or key.may_write(*message.tp)
+        case m.FetchBatch():
+            return all(key.may_consume(each.topic) for each in message.entries)
+        case m.HistoryQuery() if message.life != NO_LIFE:  # it takes the partition over
+            return key.may_write(*message.tp)
+        case m.TimesQuery() | m.HistoryQuery():
+            return key.may_know(message.topic)
+    return True
 
 
-def _is_of_store(who: Permissions, message: Any) -> bool:
-    return who.is_store and who.is_own(message.store)
-
-
-def _fetches(who: Permissions, message: m.Fetch) -> bool:
-    may = who.may_consume(message.topic) or may_write(who, message.tp)
-    return may and who.is_own(message.requestor)
-
-
-def _fetches_all(who: Permissions, message: m.FetchBatch) -> bool:
-    may = all(who.may_consume(each.topic) for each in message.entries)
-    return may and who.is_own(message.requestor)
-
-
-def _asks(who: Permissions, message: Any) -> bool:
-    return who.is_own(message.requestor)
-
-
-def _asks_of_topic(who: Permissions, message: m.TimesQuery) -> bool:
-    return who.may_know(message.topic) and who.is_own(message.requestor)
-
-
-def _asks_history(who: Permissions, message: m.HistoryQuery) -> bool:
-    # A request with a life takes the partition over.
-    may = may_write(who, message.tp) if message.life != NO_LIFE else who.may_know(message.topic)
-    return may and who.is_own(message.requestor)
-
-
-def _tells_history(who: Permissions, message: m.HistoryReply) -> bool:
-    return who.is_own(message.store) and may_write(who, message.tp)
-
-
-_RULES: Final[Mapping[type[m.Message], tuple[_Check, str]]] = {
-    **dict.fromkeys(
-        (
-            *(m.RecordMessage, m.DirectRecord, m.RecordBatchMessage, m.DirectRecordBatch),
-            *(m.Head, m.DirectHead, m.RecordTooLarge),
-        ),
-        (_writes, _WRITTEN),
-    ),
-    m.DirectRecordBatches: (_writes_all, _WRITTEN),
-    **dict.fromkeys(
-        (m.EpochAck, m.StoreHello, m.HeadsReply, m.TimesReply, m.StoreEndpoints, m.StoresKnown),
-        (_is_of_store, _TOLD),
-    ),
-    # A C store's ACK names no store; ours do.
-    m.Ack: (lambda who, ack: who.is_store and (not ack.store or who.is_own(ack.store)), _TOLD),
-    m.HistoryReply: (_tells_history, _TOLD),
-    m.Fetch: (_fetches, _ASKED),
-    m.FetchBatch: (_fetches_all, _ASKED),
-    m.GetHeads: (_asks, _ASKED),
-    m.HeadsQuery: (_asks, _ASKED),
-    m.TimesQuery: (_asks_of_topic, _ASKED),
-    m.HistoryQuery: (_asks_history, _ASKED),
-    m.ConsumerHello: (lambda who, hello: who.is_own(hello.consumer), _ASKED),
-}
-"""The required permission of each message's sender.  A message without a rule is always refused."""
-
-_LIVE: Final = frozenset({m.RecordMessage, m.RecordBatchMessage, m.Head})
-
-
-def refusal(who: Permissions, message: m.Message) -> str:
-    """Return the reason why a sender may not send a message; empty if it may."""
-    check, what = _RULES[type(message)]
-    return (
-        "" if check(who, message) else f"a {type(message).__name__}: key {who.name} may not {what}"
-    )
-
-
-def records_refusal(who: Permissions, tp: TopicPartition) -> str:
-    """Return the reason why records of a partition are refused."""
-    return (
-        f"records of topic {tp.topic}, partition {tp.partition}: key {who.name} may not {_WRITTEN}"
-    )
-
-
-def granted(who: Permissions, frame: bytes) -> bytes | None:
+def granted(key: Permissions, frame: bytes) -> bytes | None:
     """Return the permitted part of a subscription for an XPUB socket; None if it is refused.
 
     ZeroMQ compares prefixes: a subscriber to topic ``ab`` would receive ``abc``, too.  The
@@ -127,26 +95,26 @@ def granted(who: Permissions, frame: bytes) -> bytes | None:
     prefix = frame[1:].rstrip(b"\0")
     introduced = parse_announcement(frame[1:])
     if introduced is not None:
-        may = who.is_own(introduced.node) and (who.is_store or not introduced.is_store)
+        may = key.is_own(introduced.node) and (key.is_store or not introduced.is_store)
         return frame if may else None
     _, kind, topic = parse_subscription(frame)
-    if kind is None or not (who.is_store if not topic else _may_follow(who, kind, topic)):
+    if kind is None or not (key.is_store if not topic else _may_follow(key, kind, topic)):
         return None
     return frame[:1] + prefix + (b"\0" if topic else b"")
 
 
-def _may_follow(who: Permissions, kind: type[m.Message], topic: str) -> bool:
-    if kind in _LIVE:
-        return who.may_consume(topic)
+def _may_follow(key: Permissions, kind: type[m.Message], topic: str) -> bool:
+    if kind in (m.RecordMessage, m.RecordBatchMessage, m.Head):
+        return key.may_consume(topic)
     if kind is m.GetHeads:
-        return who.may_produce(topic)
-    return who.is_own(topic)  # messages to one node, or about a producer's own partition
+        return key.may_produce(topic)
+    return key.is_own(topic)  # messages to one node, or about a producer's own partition
 
 
-def shown(who: Permissions, message: m.Message) -> m.Message | None:
+def shown(key: Permissions, message: m.Message) -> m.Message | None:
     """Return the part of an answer that a permitted requestor may receive; None if nothing."""
-    if isinstance(message, m.DirectHead) and not who.may_know(message.topic):
+    if isinstance(message, m.DirectHead) and not key.may_know(message.topic):
         return None
-    if isinstance(message, m.HeadsReply) and not who.knows_all:
-        return replace(message, entries=tuple(e for e in message.entries if who.may_know(e.topic)))
+    if isinstance(message, m.HeadsReply) and not key.knows_all:
+        return replace(message, entries=tuple(e for e in message.entries if key.may_know(e.topic)))
     return message

@@ -20,41 +20,32 @@ from dafka_core.model.name_limits import check_node_address
 from dafka_core.system.hosts import ANY, HostPort, is_host, parse_endpoint
 
 BEACON: Final = b"B"
+# Node to tower.  It sorts before ``BEACON``, so that it is the first subscription of a tower.
 BEACON_WITH_KIND: Final = b"A"
-"""Node to tower.  It sorts before ``BEACON``, so that it is the first subscription of a tower."""
+# Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions.
 KIND: Final = b"K"
-"""Tower to nodes: a beacon whose first frame has the kind and address, for subscriptions."""
-WELCOME: Final = b"W"
-"""A tower's message to each new subscriber."""
-TOWER: Final = b"T"
-"""The address of another tower; C towers and C nodes ignore it."""
-
+WELCOME: Final = b"W"  # a tower's message to each new subscriber
+TOWER: Final = b"T"  # the address of another tower; C towers and C nodes ignore it
+# Kinds of nodes by their letter on the wire.
 KINDS: Final = {"C": "consumer", "P": "producer", "R": "reader", "S": "store"}
-"""Kinds of nodes by their letter on the wire."""
-
+# The letter of nodes that do not announce their kind, such as C nodes: all connect to them.
 UNKNOWN_KIND: Final = "?"
-"""The letter of nodes that do not announce their kind, such as C nodes: all connect to them."""
-
+# In the place of a kind: a beacon for one new node.  If its peers announced themselves to all nodes
+# again, the number of messages would grow with the square of the nodes.
 ANSWER: Final = "@"
-"""In the place of a kind: a beacon for one new node.  If its peers announced themselves to all
-nodes again, the number of messages would grow with the square of the nodes."""
 
+# The kinds of peers that each kind of node connects to.  Records go from producers and stores to
+# consumers, readers and stores, requests and acknowledgements back.  Producers have no messages for
+# each other, nor have consumers and readers.  Every program is a node of one of these kinds: the
+# console, the commands that list or check and Spark's source are readers, Spark's sink is a
+# producer, a gateway runs in a store.
 NEEDED_KINDS: Final = {"C": "PS", "P": "CRS", "R": "PS", "S": "CPRS"}
-"""The kinds of peers that each kind of node connects to.
 
-Records go from producers and stores to consumers, readers and stores, requests and acknowledgements
-back.  Producers have no messages for each other, nor have consumers and readers.  Every program is
-a node of one of these kinds: the console, the commands that list or check and Spark's source are
-readers, Spark's sink is a producer, a gateway runs in a store."""
-
+# Limit of peers at once: each is a TCP connection, and any node may announce some.
 MAX_PEERS: Final = 10_000
-"""Limit of peers at once: each is a TCP connection, and any node may announce some."""
-
-MAX_HOST_BYTES: Final = 255
-"""The longest name DNS allows."""
-
+MAX_HOST_BYTES: Final = 255  # the longest name DNS allows
+# A restarted node may still receive beacons of its earlier life, but only for a shorter time.
 TWIN_CONFIRMED_S: Final = 0.5
-"""A restarted node may still receive beacons of its earlier life, but only for a shorter time."""
 
 _KIND: Final = re.compile(rb"[A-Z]")
 _FIRST_FRAME: Final = re.compile(rb"K([A-Z?@])([^\0]+)\0")
@@ -66,8 +57,7 @@ class NodeBeacon(NamedTuple):
     node: str
     host: str  # empty: the tower uses the address of the connection
     port: int
-    kind: str = ""
-    """Its letter; empty in the form of C nodes."""
+    kind: str = ""  # its letter; empty in the form of C nodes
     to: str = ""
     """The only node to receive it, a new one; empty for all.  Needs a kind."""
 
@@ -77,10 +67,8 @@ class TowerBeacon(NamedTuple):
 
     node: str
     endpoint: str
-    kind: str = ""
-    """Its letter, ``UNKNOWN_KIND`` or ``ANSWER``; empty in the form of C towers."""
-    to: str = ""
-    """The only node to receive it, if the kind is ``ANSWER``."""
+    kind: str = ""  # its letter, ``UNKNOWN_KIND`` or ``ANSWER``; empty in the form of C towers
+    to: str = ""  # the only node to receive it, if the kind is ``ANSWER``
 
 
 class TowerPorts(NamedTuple):
@@ -97,13 +85,9 @@ def encode_tower_address(tower: TowerPorts) -> list[bytes]:
 
 
 def decode_tower_address(frames: Sequence[bytes]) -> TowerPorts:
-    """Decode a tower's address.
-
-    Raises:
-        ProtocolError: the frames are no tower's address.
-    """
+    """Decode a tower's address; raise ProtocolError if it is invalid."""
     if len(frames) != 4 or frames[0] != TOWER:
-        raise ProtocolError("what tells of a tower has four frames, the first one T")
+        raise ProtocolError("a tower's address has four frames, the first one T")
     return TowerPorts(_host(frames[1]), _port(frames[2]), _port(frames[3]))
 
 
@@ -115,11 +99,7 @@ def encode_node_beacon(beacon: NodeBeacon) -> list[bytes]:
 
 
 def decode_node_beacon(frames: Sequence[bytes]) -> NodeBeacon:
-    """Decode any form of a node's beacon.
-
-    Raises:
-        ProtocolError: the frames are no node beacon.
-    """
+    """Decode any form of a node's beacon; raise ProtocolError if it is invalid."""
     has_kind = len(frames) in (5, 6) and frames[0] == BEACON_WITH_KIND
     if not has_kind and (len(frames) != 4 or frames[0] != BEACON):
         raise ProtocolError(
@@ -142,11 +122,7 @@ def encode_tower_beacon(beacon: TowerBeacon) -> list[bytes]:
 
 
 def decode_tower_beacon(frames: Sequence[bytes]) -> TowerBeacon:
-    """Decode any form of a tower's beacon.
-
-    Raises:
-        ProtocolError: the frames are no tower beacon.
-    """
+    """Decode any form of a tower's beacon; raise ProtocolError if it is invalid."""
     if len(frames) != 3:
         raise ProtocolError("a tower beacon has three frames")
     endpoint = _ascii(frames[2])
@@ -209,8 +185,7 @@ class Twin(NamedTuple):
     """Another node that announces itself under our address again and again."""
 
     endpoint: str
-    older: bool
-    """It existed when this node was announced."""
+    older: bool  # it existed when this node was announced
 
 
 @dataclass(slots=True)
@@ -218,9 +193,9 @@ class _Peer:
     """The known facts of the peer at an endpoint."""
 
     node: str
-    heard_at: float
+    beacon_at: float
     towers: set[str]
-    """The towers that have announced it; if all of them are away, it is not considered silent."""
+    """The towers that have announced it; while these are away, it does not count as silent."""
 
 
 class PeerTable:
@@ -231,21 +206,21 @@ class PeerTable:
         self._port = f":{port}"
         self._expiry_s = expiry_s
         self._peers: dict[str, _Peer] = {}  # by endpoint
-        self._towers_heard_at: dict[str, float] = {}
+        self._tower_beacon_at: dict[str, float] = {}
         self.replaced: list[str] = []
-        """Nodes whose place another one has taken, as a restarted one with a fixed port does.  The
-        caller clears it."""
+        """Nodes replaced at their endpoints, as by a restart with a fixed port; the caller clears
+        it."""
         self.announced = False
         """A tower has published our own beacon, which it sends to us as to all others."""
         self.twin: Twin | None = None
         self._announced_at: float | None = None  # for the first time
-        self._twin_first_heard = ("", 0.0)  # at which endpoint, and when
+        self._twin_since = ("", 0.0)  # at which endpoint, and when
 
     def __len__(self) -> int:
         return len(self._peers)
 
     def __contains__(self, endpoint: str) -> bool:
-        """Return True if there is a peer at an endpoint."""
+        """Return True if a peer has this endpoint."""
         return endpoint in self._peers
 
     def addresses(self) -> list[tuple[str, str]]:
@@ -266,7 +241,7 @@ class PeerTable:
 
     def is_heard(self, now: float, endpoint: str) -> bool:
         """Return True if a peer's beacons arrive; without a tower none do."""
-        return now <= self._peers[endpoint].heard_at + self._expiry_s
+        return now <= self._peers[endpoint].beacon_at + self._expiry_s
 
     def forget(self, endpoint: str) -> None:
         """Note that no node is at an endpoint."""
@@ -274,19 +249,19 @@ class PeerTable:
 
     def hear(self, now: float, beacon: TowerBeacon, tower: str = "") -> bool:
         """Process a tower's beacon; return True if its node is new and must be connected to."""
-        if now - self._towers_heard_at.get(tower, 0.0) > self._expiry_s:
+        if now - self._tower_beacon_at.get(tower, 0.0) > self._expiry_s:
             # The tower was away: no beacon could arrive, so no peer has been silent.
             for peer in self._peers.values():
                 if tower in peer.towers:
-                    peer.heard_at = now
-        self._towers_heard_at[tower] = now
+                    peer.beacon_at = now
+        self._tower_beacon_at[tower] = now
         if beacon.node == self._node:
             # Not the whole endpoint: towers may write our host differently.
             if beacon.endpoint.endswith(self._port):
                 self.announced = True
                 self._announced_at = now if self._announced_at is None else self._announced_at
             else:
-                self._hear_twin(now, beacon.endpoint)
+                self._note_twin(now, beacon.endpoint)
             return False
         known = self._peers.get(beacon.endpoint)
         if known is None:
@@ -297,28 +272,28 @@ class PeerTable:
         if known.node != beacon.node:
             self.replaced.append(known.node)
             known.node = beacon.node
-        known.heard_at = now
+        known.beacon_at = now
         known.towers.add(tower)
         return False
 
-    def _hear_twin(self, now: float, endpoint: str) -> None:
-        known, first_heard = self._twin_first_heard
+    def _note_twin(self, now: float, endpoint: str) -> None:
+        known, since = self._twin_since
         if known != endpoint:
-            self._twin_first_heard = (endpoint, now)
-        elif now >= first_heard + TWIN_CONFIRMED_S:
+            self._twin_since = (endpoint, now)
+        elif now >= since + TWIN_CONFIRMED_S:
             # Beacons of present nodes arrive within the time after which silent ones are lost.
             announced = now if self._announced_at is None else self._announced_at
-            self.twin = Twin(endpoint, first_heard <= announced + self._expiry_s)
+            self.twin = Twin(endpoint, since <= announced + self._expiry_s)
 
     def expire(self, now: float) -> list[tuple[str, str]]:
         """Return the peers (node, endpoint) that are lost now, and forget them."""
         # A live tower at least sends our own beacon back.
-        heard_at = self._towers_heard_at
+        beacon_at = self._tower_beacon_at
         lost = [
             (peer.node, endpoint)
             for endpoint, peer in self._peers.items()
-            if peer.heard_at + self._expiry_s
-            < min(now, max(map(heard_at.__getitem__, peer.towers)))
+            if peer.beacon_at + self._expiry_s
+            < min(now, max(map(beacon_at.__getitem__, peer.towers)))
         ]
         for _, endpoint in lost:
             del self._peers[endpoint]
@@ -334,14 +309,14 @@ def _ascii(frame: bytes) -> str:
 def _host(frame: bytes) -> str:
     host = _ascii(frame)
     if len(host) > MAX_HOST_BYTES or not is_host(host):
-        raise ProtocolError("what tells of a node has the name or the address of its host")
+        raise ProtocolError("a beacon contains the name or the address of a host")
     return host
 
 
 def _port(frame: bytes) -> int:
     port = _ascii(frame)
     if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65_536:
-        raise ProtocolError("the port of a beacon must lie in 1 to 65535")
+        raise ProtocolError("the port of a beacon must be between 1 and 65535")
     return int(port)
 
 

@@ -22,13 +22,10 @@ from dafka_core.protocol.fields import check_batch
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import AnyRecord, PackedRecords, unpack_batch
 
+# Cached prefixes, one for each partition.  Peers choose them, so the number is limited; at the
+# limit the decoder clears the cache.
 MAX_KNOWN_PREFIXES: Final = 16_384
-"""Cached prefixes, one for each partition.  Peers choose them, so the number is limited; at the
-limit the decoder clears the cache."""
-
-PACKED_IDS: Final = b"rp"
-"""Ids of the commands with many records."""
-
+PACKED_IDS: Final = b"rp"  # ids of the commands with many records
 _ANY_NUMBERS: Final = codec.pack_batch_numbers(codec.BatchNumbers(0, 1, None, None, 0))
 
 
@@ -36,8 +33,7 @@ _ANY_NUMBERS: Final = codec.pack_batch_numbers(codec.BatchNumbers(0, 1, None, No
 class PartitionRecords:
     """The records of one partition in the order of their arrival."""
 
-    requestor: str
-    """The node that the records were sent to; empty for RECORD, which goes to all."""
+    requestor: str  # the node that the records were sent to; empty for RECORD, which goes to all
     tp: TopicPartition
     packed: bool
     sequences: list[bytes] = field(default_factory=list)  # the header's bytes after the names
@@ -50,8 +46,7 @@ class BulkDecoder:
     def __init__(self) -> None:
         self.buckets: dict[bytes, PartitionRecords] = {}
         """By header up to the names.  The receive loop looks RECORDs up here first."""
-        self.invalid_count = 0
-        """Dropped messages that were no valid records."""
+        self.invalid_count = 0  # dropped messages that were no valid records
 
     def add(self, header: bytes, value: bytes | memoryview) -> None:
         """Add one message whose header is not in ``buckets`` yet."""

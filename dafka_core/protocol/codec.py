@@ -36,12 +36,8 @@ from dafka_core.protocol.limits import (
     MAX_REPLY_BYTES,
 )
 
-SIGNATURE: Final = b"\xaa\xa5"
-"""As in RFC 46's grammar; its text has AA A0, which is refused."""
-
-VERSION: Final = b"\x01"
-"""RFC 46 has %x01 in one place and %x30 in another; C nodes send 1."""
-
+SIGNATURE: Final = b"\xaa\xa5"  # as in RFC 46's grammar; its text has AA A0, which is refused
+VERSION: Final = b"\x01"  # RFC 46 has %x01 in one place and %x30 in another; C nodes send 1
 _BATCH_NUMBERS: Final = Struct(f">QIqQQ{EPOCH_BYTES}sI")
 BATCH_NUMBERS_BYTES: Final = _BATCH_NUMBERS.size
 
@@ -53,8 +49,7 @@ class _Command(NamedTuple):
     message: type[m.Message]
     topic: str
     fields: str
-    rfc46: str = ""
-    """The fields in the RFC 46 layout, if they differ from C nodes'."""
+    rfc46: str = ""  # the fields in the RFC 46 layout, if they differ from C nodes'
     content: bool = False
     max_bytes: int = MAX_HEADER_BYTES
 
@@ -178,11 +173,7 @@ def pack_batch_numbers(numbers: BatchNumbers) -> bytes:
 
 
 def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
-    """Decode the inverse of ``pack_batch_numbers``, without validation.
-
-    Raises:
-        ProtocolError: the length is wrong.
-    """
+    """Decode ``pack_batch_numbers``; only the length is checked."""
     if len(octets) != BATCH_NUMBERS_BYTES:
         raise ProtocolError("a batch's header ends within a field")
     sequence, records, *of, epoch, runs = _BATCH_NUMBERS.unpack_from(octets)
@@ -190,16 +181,12 @@ def unpack_batch_numbers(octets: bytes) -> BatchNumbers:
 
 
 def decode(frames: Sequence[bytes]) -> m.Message:
-    """Decode frames in either layout.
-
-    Raises:
-        ProtocolError: they are no valid message.  No bytes raise any other exception.
-    """
+    """Decode frames in either layout; raise ProtocolError, and nothing else, if invalid."""
     if not frames or not frames[0]:
         raise ProtocolError("a message begins with a frame that is not empty")
     command = _BY_ID.get(frames[0][0])
     if command is None:
-        raise ProtocolError(f"there is no command with identifier {frames[0][:1]!r}")
+        raise ProtocolError(f"unknown command identifier {frames[0][:1]!r}")
     headers = frames[: len(frames) - command.content]
     if len(headers) not in (1, 2):
         raise ProtocolError("the message has too few or too many frames for its command")

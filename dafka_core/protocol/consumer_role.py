@@ -15,7 +15,7 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
-from dafka_core.protocol.histories import TOLD, FollowedHistory
+from dafka_core.protocol.histories import FollowedHistory
 from dafka_core.protocol.loss_detector import TRIMMED, Loss, LossDetector
 from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.partition_states import RECORDS, TAKE
@@ -25,18 +25,24 @@ from dafka_core.protocol.store_directory import StoreDirectory
 
 Start = Literal["earliest", "latest"] | Mapping[str, Mapping[str, int]]
 
+# With more partitions the interval grows, so that heads never dominate the load: this many keep a
+# store and a consumer busy for about half a second.
 HEADS_PER_INTERVAL: Final = 50_000
-"""With more partitions the interval grows, so that heads never dominate the load: this many keep a
-store and a consumer busy for about half a second."""
 
 
 class ConsumerRole:
     """Follows the topics it is subscribed to.
 
-    ``delivered`` fills with batches, with an error in the place of each record above the consumer's
-    limit, and with one where delivered records were replaced by another history; ``losses`` with
-    records that no node has.  The node drains both.  While ``room`` is false, the consumer neither
-    delivers nor requests records: it fetches them later.
+    A consumer learns that it has missed a record from a later record, a HEAD or a HEADS-REPLY:
+    each raises the known end of the partition in its ``PartitionFetcher``, and ``FetchScheduler``
+    requests what is missing.  ``LossDetector`` reports records that no node has.
+
+    Attributes:
+        delivered: batches, with an error in the place of each record above the consumer's limit,
+            and one where another history has replaced delivered records; drained by the node.
+        losses: records that no node has; drained by the node.
+        skipped: the number of these that were skipped.
+        room: while False, the consumer neither delivers nor requests records.
     """
 
     def __init__(
@@ -51,7 +57,6 @@ class ConsumerRole:
         self.delivered: list[RecordBatch | RecordTooLargeError | HistoryChangedError] = []
         self.losses: list[Loss] = []
         self.skipped: dict[TopicPartition, int] = {}
-        """The number of skipped records that no node has."""
         self._limit_bytes = limit_bytes
         self.room = True
         self.fetchers: dict[TopicPartition, PartitionFetcher] = {}
@@ -61,7 +66,7 @@ class ConsumerRole:
         self._detector = LossDetector(self.directory, self.scheduler)
         self._on_data_loss = on_data_loss
         self._start = start
-        self._beginning: set[TopicPartition] = set()  # at the earliest available record
+        self._beginning: set[TopicPartition] = set()  # wait for their earliest record
         self._topics: dict[str, None] = {}
         self._heads_asked_at: float | None = None
 
@@ -110,7 +115,7 @@ class ConsumerRole:
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process HEAD, DIRECT-HEAD, STORE-HELLO, RECORD-TOO-LARGE and answers to queries."""
-        is_new = isinstance(message, m.HeadsReply) and not self.directory.greeted(message.store)
+        known = self.directory.stores if isinstance(message, m.HeadsReply) else []
         messages = [] if isinstance(message, m.Head) else self.directory.on_message(now, message)
         match message:
             case m.Head() | m.DirectHead():
@@ -122,12 +127,12 @@ class ConsumerRole:
                     )
             case m.HeadsReply():
                 messages += self._on_heads(now, message)
-                if is_new:  # its STORE-HELLO was lost
+                if message.store not in known:  # its STORE-HELLO was lost
                     messages += self._hello(message.store)
             case m.StoreHello():
                 messages += self._hello(message.store)
             case m.RecordTooLarge(requestor=self.address):
-                messages += self._pass_over(now, message)
+                messages += self._skip_too_large(now, message)
             case m.HistoryReply(requestor=self.address):
                 self._on_history(message)
         return messages
@@ -136,22 +141,20 @@ class ConsumerRole:
         """Process RECORDs of the topics, and DIRECT-RECORDs to this consumer."""
         # Only a live record marks "latest": a direct one may answer a FETCH from before an
         # ``unsubscribe``.
+        fetcher = None
         if not requestor:
             fetcher = self._fetcher(batch.tp, batch.offset)
         elif requestor == self.address and batch.topic in self._topics:
             fetcher = self.fetchers.get(batch.tp)
-        else:
-            fetcher = None
         if fetcher is None:
             return []
-        history = self._histories[batch.tp]
+        history, position = self._histories[batch.tp], fetcher.next_offset
         if history.is_stale(batch):
             # They belong to a replaced life; or the delivered ones do, and others have followed.
             return self._ask_history(now, batch.tp) if requestor else []
-        position = fetcher.next_offset
         start = history.parted_by(batch.epoch, position)
         if start is not None:
-            self._go_back(fetcher, start, position, batch.end)
+            self._rewind(fetcher, start, position, batch.end)
         elif fetcher.action(RECORDS, now, self.room) == TAKE:
             self._deliver(fetcher, fetcher.take(now, batch), position)
         else:
@@ -181,8 +184,8 @@ class ConsumerRole:
         due = self._heads_due()
         if due is not None and now >= due:
             messages.extend(m.GetHeads(topic, self.address) for topic in self._topics)
-        if self._topics and (due is None or messages):
-            self._heads_asked_at = now
+        if due is None or messages:
+            self._heads_asked_at = now if self._topics else None
         messages += self.directory.on_tick(now)
         for loss in self._detector.losses(now, self.fetchers):
             self._lose(now, loss)
@@ -195,7 +198,7 @@ class ConsumerRole:
         deadlines = (self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
         return min((due for due in deadlines if due is not None), default=None)
 
-    def _pass_over(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
+    def _skip_too_large(self, now: float, record: m.RecordTooLarge) -> list[Outgoing]:
         fetcher, limit_bytes = self.fetchers.get(record.tp), self._limit_bytes
         # For a smaller record the report is wrong: another node may still send it.
         if fetcher is None or record.size_bytes <= limit_bytes:
@@ -204,12 +207,12 @@ class ConsumerRole:
         if is_next and fetcher.action(RECORDS, now, self.room) == TAKE:
             fetcher.raise_head(record.sequence + 1)
             self.delivered.append(error_of(record, limit_bytes, "this consumer"))
-            self._histories[record.tp].pass_over(record.sequence)
-            self._deliver(fetcher, fetcher.skip(now), record.sequence + 1)
+            self._histories[record.tp].skip_from(record.sequence)
+            self._deliver(fetcher, fetcher.advance(record.sequence + 1, now), record.sequence + 1)
         return self.scheduler.ask(now, fetcher, self.room)
 
     def _heads_due(self) -> float | None:
-        if self._heads_asked_at is None:
+        if self._heads_asked_at is None or not self._topics:
             return None
         intervals = 1 + len(self.fetchers) // HEADS_PER_INTERVAL
         return self._heads_asked_at + timing.HEADS_INTERVAL_S * intervals
@@ -234,7 +237,7 @@ class ConsumerRole:
         if now < history.asked_s + timing.HISTORY_INTERVAL_S:
             return []
         history.asked_s = now
-        return [m.HistoryQuery(self.address, TOLD, *tp)]
+        return [m.HistoryQuery(self.address, m.UNSOLICITED, *tp)]
 
     def _on_history(self, reply: m.HistoryReply) -> None:
         """Apply a store's history if it is newer than that of the delivered records."""
@@ -246,23 +249,23 @@ class ConsumerRole:
             return
         start = parting(followed.epochs, reply.history)
         if start is not None and start < followed.read_to(position):
-            self._go_back(fetcher, start, position, reply.end)
+            self._rewind(fetcher, start, position, reply.end)
 
     def _deliver(
         self, fetcher: PartitionFetcher, taken: Sequence[RecordBatch], position: int
     ) -> None:
-        """Delivers what comes next, from ``position`` on, if it is of the history of the rest."""
+        """Deliver the next records, from ``position`` on, unless their history differs."""
         followed, start = self._histories[fetcher.tp].take(taken)
         self.delivered.extend(followed)
         if start is not None:
             position = followed[-1].end if followed else position
-            self._go_back(fetcher, start, position, taken[-1].end)
+            self._rewind(fetcher, start, position, taken[-1].end)
 
-    def _go_back(self, fetcher: PartitionFetcher, start: int, position: int, end: int) -> None:
+    def _rewind(self, fetcher: PartitionFetcher, start: int, position: int, end: int) -> None:
         """Another history of the partition has won, which is known to reach ``end``."""
         error = HistoryChangedError(*fetcher.tp, start, start, CHANGED, position)
         self.delivered.append(error)
-        self._histories[fetcher.tp].go_back(start)
+        self._histories[fetcher.tp].rewind(start)
         self._beginning.discard(fetcher.tp)
         fetcher.head = start
         fetcher.begin(start)
@@ -270,7 +273,7 @@ class ConsumerRole:
         self.scheduler.postpone(fetcher)
 
     def _lose(self, now: float, loss: Loss) -> None:
-        """Skip lost records, or keep waiting, as option ``on_data_loss`` says."""
+        """Skip lost records, or keep waiting, by option ``on_data_loss``."""
         fetcher = self.fetchers[loss.tp]
         if loss.start != fetcher.next_offset:
             return  # it waits at an earlier gap
@@ -281,7 +284,7 @@ class ConsumerRole:
             if not begins:
                 self.skipped[loss.tp] = self.skipped.get(loss.tp, 0) + loss.end - loss.start
             self._beginning.discard(loss.tp)
-            self._histories[loss.tp].pass_over(loss.start)
+            self._histories[loss.tp].skip_from(loss.start)
             self._deliver(fetcher, fetcher.advance(loss.end), loss.end)
             self.scheduler.postpone(fetcher)
         else:
@@ -291,7 +294,7 @@ class ConsumerRole:
     def _hello(self, store: str) -> list[Outgoing]:
         # RFC 46: without a subscription "it MUST NOT send a CONSUMER-HELLO command".  Before
         # messages go both ways it, or the heads that answer it, would be lost.
-        if not self._topics or not self.directory.meets(store):
+        if not self._topics or not self.directory.is_connected(store):
             return []
         return [m.ConsumerHello(store, self.address, tuple(self._topics))]
 

@@ -21,14 +21,12 @@ from dafka_core.model.records import KnownStore
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
-from dafka_core.protocol.partition_states import LabelledState, Reaction
+from dafka_core.protocol.partition_states import LabelledState
 from dafka_core.protocol.role import PeerNews
 
+# Stores named by other stores, in total; a false list costs no more.
 MAX_KNOWN: Final = 10 * MAX_STORES
-"""Stores named by other stores, in total; a store that lies costs no more."""
-
-MAX_OUTCOMES: Final = 100
-"""Unread outcomes; the oldest are dropped."""
+MAX_OUTCOMES: Final = 100  # unread outcomes; the oldest are dropped
 
 ANNOUNCEMENT: Final = "a tower announces it"
 CONNECTION: Final = "it accepts our connection"
@@ -56,50 +54,44 @@ class NodeState(LabelledState):
 
 
 _BEFORE_GREETING: Final = {
-    NAMED: Reaction("store"),
-    STORE_KIND: Reaction("store"),
-    OTHER_KIND: Reaction("dismissed"),
-    HELLO: Reaction("store"),
-    GREETS: Reaction("greeted"),
-    LOSS: Reaction("unknown"),
-    TIMEOUT: Reaction("dismissed"),
+    NAMED: NodeState.STORE,
+    STORE_KIND: NodeState.STORE,
+    OTHER_KIND: NodeState.DISMISSED,
+    HELLO: NodeState.STORE,
+    GREETS: NodeState.GREETED,
+    LOSS: NodeState.UNKNOWN,
+    TIMEOUT: NodeState.DISMISSED,
 }
 
-DISCOVERY_TABLE: Final[Mapping[NodeState, Mapping[str, Reaction]]] = {
+DISCOVERY_TABLE: Final[Mapping[NodeState, Mapping[str, NodeState]]] = {
     NodeState.UNKNOWN: {
-        ANNOUNCEMENT: Reaction("expected"),
-        CONNECTION: Reaction("expected"),
-        NAMED: Reaction("store"),
-        STORE_KIND: Reaction("store"),
-        OTHER_KIND: Reaction("dismissed"),
-        SUBSCRIPTION: Reaction("connected"),
-        HELLO: Reaction("store"),
-        GREETS: Reaction("greeted"),
+        ANNOUNCEMENT: NodeState.EXPECTED,
+        CONNECTION: NodeState.EXPECTED,
+        NAMED: NodeState.STORE,
+        STORE_KIND: NodeState.STORE,
+        OTHER_KIND: NodeState.DISMISSED,
+        SUBSCRIPTION: NodeState.CONNECTED,
+        HELLO: NodeState.STORE,
+        GREETS: NodeState.GREETED,
     },
-    NodeState.EXPECTED: {SUBSCRIPTION: Reaction("connected")} | _BEFORE_GREETING,
+    NodeState.EXPECTED: {SUBSCRIPTION: NodeState.CONNECTED} | _BEFORE_GREETING,
     NodeState.CONNECTED: _BEFORE_GREETING,
     NodeState.STORE: _BEFORE_GREETING,
-    NodeState.GREETED: {LOSS: Reaction("lost")},
+    NodeState.GREETED: {LOSS: NodeState.LOST},
     NodeState.LOST: {
-        ANNOUNCEMENT: Reaction("returning"),
-        CONNECTION: Reaction("returning"),
-        STORE_KIND: Reaction("returning"),
-        HELLO: Reaction("returning"),
-        GREETS: Reaction("greeted"),
+        ANNOUNCEMENT: NodeState.RETURNING,
+        CONNECTION: NodeState.RETURNING,
+        STORE_KIND: NodeState.RETURNING,
+        HELLO: NodeState.RETURNING,
+        GREETS: NodeState.GREETED,
     },
-    NodeState.RETURNING: {
-        GREETS: Reaction("greeted"),
-        LOSS: Reaction("lost"),
-        TIMEOUT: Reaction("lost"),
-    },
-    NodeState.DISMISSED: {GREETS: Reaction("greeted"), LOSS: Reaction("unknown")},
-}
-"""By state and event; without an entry the state stays."""
+    NodeState.RETURNING: {GREETS: NodeState.GREETED, LOSS: NodeState.LOST, TIMEOUT: NodeState.LOST},
+    NodeState.DISMISSED: {GREETS: NodeState.GREETED, LOSS: NodeState.UNKNOWN},
+}  # the next state, by state and event; without an entry the state stays
 
-_STATES: Final = {state.label: state for state in NodeState}
 _AWAITED: Final = (NodeState.EXPECTED, NodeState.CONNECTED, NodeState.STORE, NodeState.RETURNING)
+# Signs of life, which extend the wait.
 _EXTENDING: Final = (ANNOUNCEMENT, CONNECTION, STORE_KIND, SUBSCRIPTION, HELLO)
-"""Signs of life, which extend the wait."""
 
 
 class Outcome(NamedTuple):
@@ -109,8 +101,7 @@ class Outcome(NamedTuple):
     endpoint: str
     waited_s: float
     is_given_up: bool
-    is_store: bool
-    """True if it is a store; otherwise unknown."""
+    is_store: bool  # true if it is a store; otherwise unknown
 
 
 @dataclass(slots=True)
@@ -119,7 +110,7 @@ class Candidate:
 
     Attributes:
         since, due: the start of the wait for its greeting, and its end.
-        hears_us: it has subscribed to our hello, so our messages reach it.
+        receives_ours: it has subscribed to our hello, so our messages reach it.
         answers_queries: it is a store of ours.
         locations: its bulk endpoints.
     """
@@ -129,7 +120,7 @@ class Candidate:
     state: NodeState = NodeState.UNKNOWN
     endpoint: str = ""
     is_announced: bool = False
-    hears_us: bool = False
+    receives_ours: bool = False
     answers_queries: bool = False
     locations: tuple[str, ...] = ()
 
@@ -143,8 +134,7 @@ class Discovery:
     def __init__(self) -> None:
         self.outcomes: deque[Outcome] = deque(maxlen=MAX_OUTCOMES)
         """Drained by the node that runs the role."""
-        self.lists: dict[str, tuple[KnownStore, ...]] = {}
-        """Each store's list of others."""
+        self.lists: dict[str, tuple[KnownStore, ...]] = {}  # each store's list of others
         self._candidates: dict[str, Candidate] = {}
         self._dismissed = RecentNames[Candidate](MAX_PEERS)
         self._now = 0.0
@@ -156,7 +146,7 @@ class Discovery:
 
     @property
     def awaited_stores(self) -> tuple[str, ...]:
-        """Return the stores whose greeting is awaited."""
+        """Return the stores that have not greeted yet."""
         return tuple(self._in(NodeState.STORE, NodeState.RETURNING))
 
     @property
@@ -192,7 +182,7 @@ class Discovery:
                 self.apply(now, each.store, NAMED, endpoint=each.endpoint)
 
     def on_peer_lost(self, node: str) -> None:
-        """Process the loss of a node whose beacons have stopped."""
+        """Process the loss of a node without beacons."""
         self.apply(self._now, node, LOSS)
 
     def waits(self, now: float) -> bool:
@@ -211,8 +201,7 @@ class Discovery:
         self._now = now
         each = self._candidates.get(node) or self._dismissed.get(node) or Candidate(now, now)
         before = each.state
-        reaction = DISCOVERY_TABLE[before].get(event)
-        then = self._limited(node, before, _STATES[reaction.then] if reaction else before)
+        then = self._limited(node, before, DISCOVERY_TABLE[before].get(event, before))
         if before in _AWAITED and then not in _AWAITED:
             self._report(now, node, each, event)
         if then in _AWAITED:

@@ -6,7 +6,7 @@ their turn.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from itertools import chain, islice
 from math import inf
 from typing import Final
@@ -19,16 +19,12 @@ from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudge
 from dafka_core.protocol.role import Outgoing
 from dafka_core.security.permissions import PREFIX_DIGITS
 
-# Partitions that wait for their turn to be fetched, so that no owner waits long.
-#
-# Any peer that may write a topic may announce records of any number of partitions.  Fetched in the
-# order of their arrival they would delay those of others as long as it likes.
-
 
 class FairQueue:
-    """A queue in which owners take turns; each owner's partitions keep their order.
+    """Partitions that wait to be fetched: owners take turns, each one's partitions in their order.
 
-    Without keys each partition is its own owner, as its address tells nothing more.
+    Any peer that may write a topic may announce records of any number of partitions, and must not
+    delay those of others.  Without keys each partition is its own owner.
     """
 
     def __init__(self) -> None:
@@ -77,14 +73,13 @@ def _owner(tp: TopicPartition) -> str:
     return tp.partition[:PREFIX_DIGITS]
 
 
+# Partitions of one role.  Any peer can name new ones; at some 1 KB each, this many fit into a
+# node's memory.
 MAX_PARTITIONS: Final = 1_000_000
-"""Partitions of one role.  Any peer can name new ones; at some 1 KB each, this many fit into a
-node's memory."""
-
+# Partitions that one role fetches at a time; the others wait for their turn.  A store answers this
+# many small FETCHes within the first timeout, and its queue holds those of several requestors
+# (``store_requests.MAX_PENDING_REQUESTS``).
 MAX_UNDER_WAY: Final = 1_000
-"""Partitions that one role fetches at a time; the others have their turn when one of these is done.
-A store answers this many small FETCHes within the first timeout, and its queue holds those of
-several requestors (``store_requests.MAX_PENDING_REQUESTS``)."""
 
 
 class FetchScheduler:
@@ -112,8 +107,8 @@ class FetchScheduler:
 
     def ask(self, now: float, fetcher: PartitionFetcher, room: bool = True) -> list[Outgoing]:
         """Return requests for one partition after a change."""
-        claimed = self._claim(now, fetcher, room)
-        return [] if claimed is None else [self._fetch(fetcher.tp, *claimed)]
+        offsets = self._claim(now, fetcher, room)
+        return [Fetch.of(self._requestor, fetcher.tp, *offsets)] if offsets else []
 
     def on_head(
         self, now: float, fetcher: PartitionFetcher, end: int, *, direct: bool, room: bool = True
@@ -136,16 +131,26 @@ class FetchScheduler:
     def ask_due(self, now: float) -> list[Outgoing]:
         """Return the requests that are due, those to one store in as few messages as possible."""
         messages: list[Outgoing] = []
-        of_stores: dict[str, list[PartitionInfo]] = {}
-        due: list[PartitionFetcher] = []
+        of_stores = defaultdict[str, list[PartitionInfo]](list)
+
+        def ask(fetcher: PartitionFetcher, *, in_turn: bool = False) -> None:
+            in_vain = fetcher.unanswered_since is not None
+            offsets = self._claim(now, fetcher, in_turn=in_turn)
+            if offsets is None:
+                return
+            if not fetcher.source:
+                messages.append(Fetch.of(self._requestor, fetcher.tp, *offsets))
+                return
+            of_stores[fetcher.source].append(PartitionInfo(*fetcher.tp, *offsets))
+            if in_vain:
+                fetcher.source = ""  # requested once more, then from any node
+
         if now >= self._due:
             self._due = inf
-            due.extend(self._fetchers.values())
-        for fetcher in due:
-            self._add(now, fetcher, messages, of_stores)
-        free = MAX_UNDER_WAY - len(self._under_way)
-        for fetcher in self._waiting.first(free):
-            self._add(now, fetcher, messages, of_stores, in_turn=True)
+            for fetcher in [*self._fetchers.values()]:
+                ask(fetcher)
+        for fetcher in self._waiting.first(MAX_UNDER_WAY - len(self._under_way)):
+            ask(fetcher, in_turn=True)
         for store, wanted in of_stores.items():
             for start in range(0, len(wanted), MAX_FETCH_PARTITIONS):
                 part = tuple(wanted[start : start + MAX_FETCH_PARTITIONS])
@@ -166,7 +171,7 @@ class FetchScheduler:
                 self._due = -inf
 
     def unanswered(self, now: float, longer_than_s: float) -> list[PartitionFetcher]:
-        """Return fetchers whose next record has been requested in vain for longer than this."""
+        """Return fetchers that have requested their next record in vain for longer than this."""
         fetchers = chain(self._fetchers.values(), self._waiting.all())
         return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
 
@@ -184,53 +189,25 @@ class FetchScheduler:
         self, now: float, fetcher: PartitionFetcher, room: bool = True, *, in_turn: bool = False
     ) -> tuple[int, int] | None:
         """Return the offsets to request now if it is the partition's turn; ``in_turn``: it is."""
-        action = fetcher.action(states.TURN, now, room)
+        tp, action = fetcher.tp, fetcher.action(states.TURN, now, room)
         if action == states.FORGET:
-            self.forget(fetcher.tp)
+            self.forget(tp)
             return None
         if action == states.POSTPONE:
             self.postpone(fetcher)
             return None
-        tp = fetcher.tp
-        wants = action in (states.ASK_NEXT, states.ASK_AGAIN)
-        if wants and fetcher.unanswered_since is not None and self._waiting:
-            self._under_way.discard(tp)  # perhaps no node has it: the others first
-        if wants and tp not in self._under_way and not (in_turn or self._has_room):
-            self._fetchers.pop(tp, None)
-            self._waiting.add(fetcher)
-            return None
+        if action != states.WAIT:
+            if fetcher.unanswered_since is not None and self._waiting:
+                self._under_way.discard(tp)  # perhaps no node has it: the others first
+            is_full = len(self._waiting) + len(self._under_way) >= MAX_UNDER_WAY
+            if is_full and tp not in self._under_way and not in_turn:
+                self._fetchers.pop(tp, None)
+                self._waiting.add(fetcher)
+                return None
         self._waiting.remove(tp)
         self._fetchers[tp] = fetcher
-        claimed = fetcher.claim(now, action)
+        offsets = fetcher.claim(now, action)
         self._due = min(self._due, fetcher.deadline() or inf)
-        if claimed is not None:
+        if offsets is not None:
             self._under_way.add(tp)
-        return claimed
-
-    def _add(
-        self,
-        now: float,
-        fetcher: PartitionFetcher,
-        messages: list[Outgoing],
-        of_stores: dict[str, list[PartitionInfo]],
-        *,
-        in_turn: bool = False,
-    ) -> None:
-        in_vain = fetcher.unanswered_since is not None
-        claimed = self._claim(now, fetcher, in_turn=in_turn)
-        if claimed is None:
-            return
-        tp = fetcher.tp
-        if fetcher.source:
-            of_stores.setdefault(fetcher.source, []).append(PartitionInfo(*tp, *claimed))
-            if in_vain:
-                fetcher.source = ""  # requested once more, then from any node
-        else:
-            messages.append(self._fetch(tp, *claimed))
-
-    def _fetch(self, tp: TopicPartition, start: int, end: int) -> Fetch:
-        return Fetch(tp.partition, self._requestor, tp.topic, start, end - start)
-
-    @property
-    def _has_room(self) -> bool:
-        return len(self._waiting) < MAX_UNDER_WAY - len(self._under_way)
+        return offsets

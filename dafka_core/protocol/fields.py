@@ -35,14 +35,14 @@ from dafka_core.protocol.beacons import check_endpoint
 def check_number(what: str, least: int, most: int, number: int) -> None:
     """Raise ProtocolError unless ``least <= number <= most``."""
     if not least <= number <= most:
-        raise ProtocolError(f"{what} must lie in {least} to {most}")
+        raise ProtocolError(f"{what} must be between {least} and {most}")
 
 
+# The offset of a record.
 check_sequence: Final = partial(check_number, "a sequence", 0, limits.MAX_SEQUENCE)
-"""The offset of a record."""
 
+# The offset after a record, or 0.
 check_end: Final = partial(check_number, "an end", 0, limits.MAX_SEQUENCE + 1)
-"""The offset after a record, or 0."""
 
 check_fetch_count: Final = partial(check_number, "a count", 0, limits.MAX_FETCH_COUNT)
 check_query: Final = partial(check_number, "a query", 0, 2**64 - 1)
@@ -93,21 +93,20 @@ def check_batch(
     check_number("a sequence", 0, limits.MAX_SEQUENCE + 1 - count, sequence)
     check_epoch(epoch)
     if epoch is not None and epoch.start > sequence:
-        raise ProtocolError("a batch must lie within its epoch")
+        raise ProtocolError("a batch must be within its epoch")
     if transaction is None:
         return
     _check_version(transaction.version)
     check_end(transaction.end)
     if not 0 <= transaction.start <= sequence or sequence + count > transaction.end:
-        raise ProtocolError("a batch must lie within its transaction")
+        raise ProtocolError("a batch must be within its transaction")
 
 
 _PAIR: Final = Struct(">QQ")
 _TRANSACTION: Final = Struct(">qQQ")
 _HEAD: Final = Struct(">QQIQB")
 _KNOWN: Final = Struct(">QB")
-NO_TRANSACTION: Final = (0, 0, 0)
-"""Of records without a transaction, as none ends at 0."""
+NO_TRANSACTION: Final = (0, 0, 0)  # of records without a transaction, as none ends at 0
 
 
 class FrameReader(BytesIO):
@@ -131,7 +130,7 @@ class FrameReader(BytesIO):
     def finish(self) -> None:
         """Raise ProtocolError if bytes are left."""
         if self.read(1):
-            raise ProtocolError("the frame goes on after its last field")
+            raise ProtocolError("the frame has bytes after its last field")
 
 
 class FieldKind(NamedTuple):
@@ -222,7 +221,7 @@ def _check_heads(infos: tuple[PartitionInfo, ...]) -> None:
         check_address(partition)
         if not 0 <= earliest <= end <= limits.MAX_SEQUENCE + 1:
             raise ProtocolError(
-                f"a partition's offsets must lie in 0 to {limits.MAX_SEQUENCE + 1}, and ascend"
+                f"a partition's offsets must be between 0 and {limits.MAX_SEQUENCE + 1}, and ascend"
             )
 
 
@@ -311,7 +310,7 @@ def _pack_known(each: KnownStore) -> bytes:
 def _unpack_known(frame: FrameReader) -> KnownStore:
     store, endpoint = frame.text(), frame.text(4)
     heard_us, here = _KNOWN.unpack(frame.take(_KNOWN.size))
-    check_number("whether a store is there", 0, 1, here)
+    check_number("the presence of a store", 0, 1, here)
     return KnownStore(store, endpoint, heard_us, bool(here))
 
 
@@ -368,8 +367,7 @@ Epochs = Annotated[
         MAX_EPOCHS,
         check_history,
     ),
-]
-"""A partition's history."""
+]  # a partition's history
 Stores = Annotated[tuple[str, ...], _list(_text(check_address), limits.MAX_STORES)]
 KnownStores = Annotated[
     tuple[KnownStore, ...],
@@ -382,8 +380,7 @@ Heads = Annotated[
 ]
 Ranges = Annotated[
     tuple[PartitionInfo, ...], _heads(limits.MAX_FETCH_PARTITIONS, _check_ranges, lives=False)
-]
-"""Ranges of partitions from ``earliest`` to ``end`` (exclusive), encoded as heads."""
+]  # ranges of partitions from ``earliest`` to ``end`` (exclusive), encoded as heads
 Times = Annotated[tuple[tuple[int, int], ...], _list(_TIME, limits.MAX_REPLY_ENTRIES)]
 """(offset, microseconds since 1970 UTC): the time of records from this offset up to the next one.
 """

@@ -2,7 +2,7 @@
 
     A store extends only its own history, or one that it has completely (``extend``).
     Of two that have diverged, the one with the newer last life wins: number first, then id
-    (``wins_at``).  The store with the other one sets its records aside.
+    (``wins_at``).  A store with the older one sets its records aside.
     A life begins when enough stores have promised to acknowledge no more records of older ones
     (``on_query``), and continues the newest history that they have.
 
@@ -14,6 +14,7 @@ history.  It is the argument of Paxos and Raft, without a leader.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -37,14 +38,8 @@ from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_partition import StorePartition
 
-MAX_PROMISING: Final = 1_000
-"""Questions whose promise is in the disk's queue; requestors retry."""
-
-HOSTING_ACKS: Final = 1
-"""A client's records are acknowledged when the hosting store has them."""
-
-TOLD: Final = 0
-"""Reserved query number of an unsolicited reply."""
+MAX_PROMISING: Final = 1_000  # promises in the disk's queue; requestors retry
+HOSTING_ACKS: Final = 1  # a client's records are acknowledged when the hosting store has them
 
 
 class Histories:
@@ -146,7 +141,7 @@ class Histories:
         self,
         partition: StorePartition,
         requestor: str,
-        query: int = TOLD,
+        query: int = m.UNSOLICITED,
         last: Transaction | None = None,
     ) -> m.HistoryReply:
         """Return this store's durable history of a partition, and its last transaction."""
@@ -180,11 +175,11 @@ class Histories:
         return [] if query is None else [self.reply(partition, query.requestor, query.query)]
 
     def on_tick(self, now: float) -> list[Outgoing]:
-        """Ask other stores for histories, and notify producers whose life is over."""
+        """Ask other stores for histories, and notify producers of older lives."""
         if now < self._due or not (self._unclear or self._outlived):
             return []
         self._due = now + timing.HISTORY_INTERVAL_S
-        asked = [m.HistoryQuery(self._store, TOLD, *tp) for tp in self._unclear]
+        asked = [m.HistoryQuery(self._store, m.UNSOLICITED, *tp) for tp in self._unclear]
         told = [self.reply(each, tp.partition) for tp, each in self._outlived.items()]
         self._unclear.clear()
         self._outlived.clear()
@@ -195,19 +190,16 @@ class Histories:
         return self._due if self._unclear or self._outlived else None
 
 
+@dataclass(slots=True)
 class FollowedHistory:
     """The epochs of the records that a reader has received of one partition.
 
     Records without an epoch, from C nodes, are compatible with any.
     """
 
-    __slots__ = ("_unknown_from", "asked_s", "epochs")
-
-    def __init__(self) -> None:
-        self.epochs: History = ()
-        self.asked_s = -inf
-        """Time of the last question for the partition's history."""
-        self._unknown_from: int | None = None
+    epochs: History = ()
+    asked_s: float = -inf  # time of the last question for the partition's history
+    _unknown_from: int | None = None
 
     def is_stale(self, batch: RecordBatch) -> bool:
         """Return True if a newer life has replaced the one that wrote these records."""
@@ -227,7 +219,7 @@ class FollowedHistory:
         """Return the end of the read records of a reader at ``position``, without skipped ones."""
         return position if self._unknown_from is None else min(position, self._unknown_from)
 
-    def pass_over(self, start: int) -> None:
+    def skip_from(self, start: int) -> None:
         """Note that the reader skips records from ``start`` on, of any life."""
         if self._unknown_from is None:
             self._unknown_from = start
@@ -237,7 +229,7 @@ class FollowedHistory:
         for index, batch in enumerate(taken):
             epoch = batch.epoch
             if epoch is None:
-                self.pass_over(batch.offset)
+                self.skip_from(batch.offset)
                 continue
             if epoch in self.epochs[-1:]:
                 self._unknown_from = None  # all earlier records belong to this life, too
@@ -256,7 +248,7 @@ class FollowedHistory:
             return epoch.life > last_life(self.epochs)  # lives between may have been skipped
         return epoch.start == offset and epoch.continues(self.epochs)
 
-    def go_back(self, start: int) -> None:
+    def rewind(self, start: int) -> None:
         """Continue at ``start``, where another history has won."""
         self.epochs = before(self.epochs, start)
         self._unknown_from = None

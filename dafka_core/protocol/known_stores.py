@@ -37,14 +37,13 @@ class KnownStores:
     ) -> None:
         self.endpoints: dict[str, tuple[str, ...]] = {}
         """Flight endpoints of other present stores, by address."""
-        self.locations: tuple[str, ...] = ()
-        """This store's Flight endpoints; sent to requestors."""
+        self.locations: tuple[str, ...] = ()  # this store's Flight endpoints; sent to requestors
         self.store = store
         self._met = {each.store: each for each in met if each.store != store}
         self._wall_us = wall_us
         self._write = write
         self._peers: dict[str, str] = {}  # endpoints of present ones
-        self._told = RecentNames[int](MAX_PEERS)  # requestors, and the last change sent to each
+        self._sent = RecentNames[int](MAX_PEERS)  # by requestor: the last change sent
         self._changes = 0
         self._begins = True
         self._settled_at = self._due = 0.0
@@ -104,15 +103,15 @@ class KnownStores:
             return StoreEndpoints(requestor, self.store, self.locations)
         if kind is StoresKnown:
             # Permanently: a peer that is only late does not subscribe again.
-            self._told.keep(requestor, -1)
+            self._sent.keep(requestor, -1)
             return self.news(requestor)
         return None
 
     def news(self, requestor: str) -> StoresKnown | None:
         """Return changes since the last news to a requestor that understands them."""
-        if self._told.get(requestor, self._changes) == self._changes:
+        if self._sent.get(requestor, self._changes) == self._changes:
             return None
-        self._told[requestor] = self._changes
+        self._sent[requestor] = self._changes
         here = self._met if self._begins else self._peers
         entries = tuple(KnownStore(*each, name in here) for name, each in self._met.items())
         return StoresKnown(requestor, self.store, entries)

@@ -4,58 +4,37 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-MAX_HEADER_BYTES: Final = 4096
-"""Topic, address and subject at their longest, three times over: nothing valid is longer."""
-
+MAX_HEADER_BYTES: Final = 4096  # three times the longest topic, address and subject
+# A CONSUMER-HELLO lists every topic of a consumer: some 4000 topics with the longest names.
 MAX_HELLO_BYTES: Final = 1 << 20
-"""A CONSUMER-HELLO lists every topic of a consumer: some 4000 topics with the longest names."""
-
+# Entries in one HEADS-REPLY or TIMES-REPLY, which stays a small message; the next has more.
 MAX_REPLY_ENTRIES: Final = 10_000
-"""Entries in one HEADS-REPLY or TIMES-REPLY, which stays a small message; the next has more."""
-
-MAX_LOCATIONS: Final = 8
-"""Endpoints of one store: one per kind of transport, and some to spare."""
-
-MAX_LOCATION_BYTES: Final = 400
-"""An endpoint's URI: a host name has at most 253 bytes, a Unix socket's path about 100."""
-
-MAX_SEQUENCE: Final = 2**63 - 2
-"""Sequences are unsigned on the wire, but offsets are signed 64-bit numbers in Spark and Arrow, and
-the one after the last must fit, too."""
-
-MAX_FETCH_COUNT: Final = 100_000
-"""The largest count that C nodes request; a larger one is clamped, so that a few bytes cannot make
-a node send a whole partition."""
-
-MAX_FETCH_PARTITIONS: Final = 1_000
-"""Partitions in one FETCH-BATCH, and in one answer to it: both stay small."""
-
-MAX_ANSWER_BYTES: Final = 64 << 20
-"""The largest answer to one FETCH; the requestor asks again for more."""
-
+# The largest message other than one record: a HEADS-REPLY, whose entries have two names and two
+# numbers.  Packed messages of several records are smaller.  Every node accepts a frame of this
+# size, even if it accepts only smaller records.
 MAX_REPLY_BYTES: Final = MAX_REPLY_ENTRIES * 543
-"""The largest message other than one record: a HEADS-REPLY, whose entries have two names and two
-numbers.  Packed messages of several records are smaller.  Every node accepts a frame of this size,
-even if it accepts only smaller records."""
 
-LENGTH_BYTES: Final = 4
-"""Size of a record's length in a packed message."""
+MAX_LOCATIONS: Final = 8  # endpoints of one store: one per kind of transport, and some to spare
+# An endpoint's URI: a host name has at most 253 bytes, a Unix socket's path about 100.
+MAX_LOCATION_BYTES: Final = 400
+MAX_STORES: Final = 1_000  # stores that a node remembers; peers choose the names
 
-RUN_BYTES: Final = 12
-"""Size of a run of timestamps in a packed message: a timestamp and the count of its records."""
+# Sequences are unsigned on the wire, but offsets are signed 64-bit numbers in Spark and Arrow, and
+# the one after the last must fit, too.
+MAX_SEQUENCE: Final = 2**63 - 2
+# The largest count that C nodes request; a larger one is clamped, so that a few bytes cannot make a
+# node send a whole partition.
+MAX_FETCH_COUNT: Final = 100_000
+MAX_FETCH_PARTITIONS: Final = 1_000  # in one FETCH-BATCH, and in one answer to it: both stay small
+MAX_ANSWER_BYTES: Final = 64 << 20  # in answer to one FETCH; the requestor asks again for more
 
-RECORD_OVERHEAD_BYTES: Final = LENGTH_BYTES + RUN_BYTES
-"""The largest overhead of a record in a packed message."""
-
-MAX_STORES: Final = 1_000
-"""Stores that a node remembers.  Peers choose the names."""
-
-MAX_BATCH_COUNT: Final = 65_536
-"""Records in one packed message."""
-
+MAX_BATCH_COUNT: Final = 65_536  # records in one packed message
+LENGTH_BYTES: Final = 4  # of a record's length in a packed message
+RUN_BYTES: Final = 12  # of a run of timestamps in it: a timestamp, and the count of its records
+RECORD_OVERHEAD_BYTES: Final = LENGTH_BYTES + RUN_BYTES  # of a record in it, at most
+# Packed into one message of the answer to a FETCH, as LIVE_BATCH_BYTES for published records; the
+# requestor bounds the whole answer.
 DIRECT_BATCH_BYTES: Final = 512 << 10
-"""Bytes packed into one message of the answer to a FETCH, as ``LIVE_BATCH_BYTES`` for published
-records; the requestor bounds the whole answer."""
 
 
 def max_frame_bytes(max_record_bytes: int) -> int:

@@ -18,8 +18,7 @@ from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 
-TRIMMED: Final = "the stores have trimmed them"
-"""Reason of a loss if stores have later records."""
+TRIMMED: Final = "the stores have trimmed them"  # reason of a loss if stores have later records
 
 
 class Loss(NamedTuple):
@@ -28,13 +27,10 @@ class Loss(NamedTuple):
     tp: TopicPartition
     start: int
     end: int
-    available: int | None
-    """The earliest later record, if there is one."""
+    available: int | None  # the earliest later record, if any
     why: str
     is_beginning: bool = False
-    """True if the reader began at the earliest record, which is the one after them: it lost no
-    record
-        that it was to read."""
+    """The reader begins at the earliest record, so it has lost none that it was to read."""
 
 
 class LossDetector:
@@ -44,22 +40,19 @@ class LossDetector:
         self._directory = directory
         self._scheduler = scheduler
         self._question: StoreQuery | None = None
-        self._asked_at = self._look_due = -inf
-        self._met = False
-        self._look_s = timing.LOSS_CHECK_S
+        self._asked_at = self._due = -inf
+        self._had_stores = False
+        self._interval_s = timing.LOSS_CHECK_S
 
     def ask(self, now: float) -> list[Outgoing]:
         """Ask the stores about missing records, at intervals."""
-        if self._question is not None or now < self._look_due:
+        if self._question is not None or now < self._due:
             return []
-        wanted = {
-            each.tp: each.next_offset
-            for each in self._scheduler.unanswered(now, timing.LOSS_CHECK_S)
-        }
-        self._look_s = (
-            min(2 * self._look_s, timing.MAX_LOSS_CHECK_S) if wanted else timing.LOSS_CHECK_S
-        )
-        self._look_due = now + self._look_s
+        waiting = self._scheduler.unanswered(now, timing.LOSS_CHECK_S)
+        wanted = {each.tp: each.next_offset for each in waiting}
+        longer_s = min(2 * self._interval_s, timing.MAX_LOSS_CHECK_S)
+        self._interval_s = longer_s if wanted else timing.LOSS_CHECK_S
+        self._due = now + self._interval_s
         if not wanted:
             return []
         self._asked_at = now
@@ -73,43 +66,41 @@ class LossDetector:
         All gaps of a partition, in order: a reader that waits at the first has no use for the
         others.  A loss is returned again after its partition has waited as long again.
         """
-        if bool(self._directory.stores) != self._met:
+        if bool(self._directory.stores) != self._had_stores:
             # The last store has gone, or the first one has returned: give it time to answer.
-            self._met, self._asked_at = not self._met, now
+            self._had_stores, self._asked_at = not self._had_stores, now
         question = self._question
-        if question is None:
-            return []
         # Without a tower, a store that does not answer may still exist.
-        if not question.answered and now < self._asked_at + timing.ABSENT_STORE_S:
+        if question is None or not (
+            question.answered or now >= self._asked_at + timing.ABSENT_STORE_S
+        ):
             return []
         self._directory.forget(question)
         self._question = None
         found: list[Loss] = []
         for tp, start in question.wanted.items():
             fetcher, first = fetchers.get(tp), question.available.get(tp)
-            # The partition may have advanced meanwhile, and a store's records will arrive.
-            if fetcher is None or fetcher.next_offset != start or first == start:
-                continue
-            known = first is not None and question.answered and not self._directory.away
-            if fetcher.unanswered_s(now) >= (
-                timing.LOSS_CHECK_S if known else timing.ABSENT_STORE_S
-            ):
-                found.extend(self._losses(fetcher, first))
+            if fetcher is None or fetcher.next_offset != start:
+                continue  # the partition has advanced meanwhile
+            is_sure = first is not None and question.answered and not self._directory.discovery.lost
+            wait_s = timing.LOSS_CHECK_S if is_sure else timing.ABSENT_STORE_S
+            if fetcher.unanswered_s(now) >= wait_s:
+                found.extend(self._gaps(fetcher, first))
         return found
 
-    def _losses(self, fetcher: PartitionFetcher, first: int | None) -> Iterator[Loss]:
-        """Yield the gaps before a store's first record, ``first``, and before the kept records.
+    def _gaps(self, fetcher: PartitionFetcher, first: int | None) -> Iterator[Loss]:
+        """Yield the gaps before the kept records, and before a store's first record, ``first``.
 
-        Without either, the gap lasts up to the head.
+        None if a store has the next record, which will arrive.  Without any of these, the gap
+        lasts up to the head.
         """
+        there = [(batch.offset, batch.end) for batch in fetcher.kept]
         why = "no store has them, and the node that had them is gone"
         if first is not None:
             why = TRIMMED
+            there = [*(each for each in there if each[0] < first), (first, first)]
         elif not self._directory.stores:
             why = "no store is reachable, and the node that had them is gone"
-        there = [(batch.offset, batch.end) for batch in fetcher.kept]
-        if first is not None:
-            there = [*(each for each in there if each[0] < first), (first, first)]
         start = fetcher.next_offset
         if not there:
             yield Loss(fetcher.tp, start, fetcher.head, None, why)

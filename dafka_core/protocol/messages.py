@@ -29,6 +29,10 @@ from dafka_core.protocol import fields as f
 from dafka_core.protocol.fields import check_batch
 from dafka_core.protocol.limits import LENGTH_BYTES, MAX_BATCH_COUNT, MAX_SEQUENCE, RUN_BYTES
 
+# Reserved query number: of a history without a question, and of the empty HEADS-REPLY with which
+# our stores greet.
+UNSOLICITED: Final = 0
+HEADS: Final = 2**64 - 1  # reserved query number of replies to GET-HEADS and CONSUMER-HELLO
 _ONE_RUN: Final = Struct("<qI")
 
 
@@ -44,11 +48,7 @@ class PackedRecords(NamedTuple):
 
 
 def unpack_batch(count: int, value: bytes | memoryview, runs: int = 0) -> PackedRecords:
-    """Decode the content of a packed message: ``count`` records and ``runs`` of timestamps.
-
-    Raises:
-        ProtocolError: the lengths or the runs do not add up.
-    """
+    """Decode the content of a packed message: ``count`` records and ``runs`` of timestamps."""
     lengths_at = RUN_BYTES * runs
     records_at = lengths_at + LENGTH_BYTES * count
     if len(value) < records_at:
@@ -75,10 +75,7 @@ def _unpack_times(count: int, value: bytes | memoryview, runs: int) -> Longs:
 
 
 def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
-    """Encode the timestamps of records ``start`` to ``stop`` for a packed message.
-
-    Each run has ``limits.RUN_BYTES``.
-    """
+    """Encode the timestamps of records ``start`` to ``stop``, ``RUN_BYTES`` for each run."""
     if times is None:
         return b""
     if len(times) == 1:
@@ -91,8 +88,7 @@ def pack_times(times: Longs | None, start: int, stop: int) -> bytes:
 class Message:
     """A message, validated at its creation, field by field and as a whole."""
 
-    kinds: ClassVar[dict[str, f.FieldKind]]
-    """The kind of each field by its name; content has none."""
+    kinds: ClassVar[dict[str, f.FieldKind]]  # the kind of each field by its name; content has none
 
     def __init_subclass__(cls) -> None:
         hints = get_type_hints(cls, include_extras=True)
@@ -139,11 +135,9 @@ class UpTo(OfPartition):
 class Packed(OfPartition):
     """Extension: consecutive records in one message, all of one ``epoch`` and ``transaction``.
 
-    ``value`` begins with ``runs`` runs of timestamps, none if they are unknown: first the
-    timestamps,
+    ``value`` begins with ``runs`` runs of timestamps, none if they are unknown: the timestamps,
     eight bytes each, then the count of each one's records, four bytes each.  Then come the lengths
-    of the records, four bytes each, and the records themselves.  Numbers are little endian, as in
-    columns.
+    of the records, four bytes each, and the records.  Numbers are little endian, as in columns.
     """
 
     __slots__ = ()
@@ -207,6 +201,11 @@ class Fetch(OfPartition):
     topic: f.Topic
     sequence: f.Offset
     count: f.FetchCount
+
+    @classmethod
+    def of(cls, requestor: str, tp: TopicPartition, start: int, end: int) -> Self:
+        """Request the records from ``start`` to ``end`` (exclusive)."""
+        return cls(tp.partition, requestor, tp.topic, start, end - start)
 
     @property
     def end(self) -> int:
@@ -338,15 +337,13 @@ class FetchBatch(Message):
 class DirectRecordBatches(Message):
     """Extension: the answer to a FETCH-BATCH, records of many partitions in one message.
 
-    ``value`` is encoded as in a DIRECT-RECORD-BATCH with the records of all entries, in their
-    order.
-    No run of timestamps has records of two entries.
+    ``value`` is that of a DIRECT-RECORD-BATCH with the records of all entries, in their order.  No
+    run of timestamps has records of two entries.
     """
 
     requestor: f.Address
     entries: f.Ranges
-    epochs: f.EntryEpochs
-    """One epoch for the records of each entry."""
+    epochs: f.EntryEpochs  # one epoch for the records of each entry
     runs: f.Number
     value: bytes
 
@@ -370,10 +367,10 @@ class DirectRecordBatches(Message):
     def check(self) -> None:
         """Raise ProtocolError unless the content has the records of the entries."""
         if len(self.epochs) != len(self.entries):
-            raise ProtocolError("there is one epoch for each entry")
+            raise ProtocolError("each entry has one epoch")
         for entry, epoch in zip(self.entries, self.epochs, strict=True):
             if epoch is not None and epoch.start > entry.earliest:
-                raise ProtocolError("a batch must lie within its epoch")
+                raise ProtocolError("a batch must be within its epoch")
         self._columns()
 
     def batches(self) -> Iterator[RecordBatch]:
@@ -413,7 +410,7 @@ class DirectRecordBatches(Message):
 class HeadsQuery(Message):
     """Extension: asks stores for their partitions of some topics (all topics if empty).
 
-    Unlike the answer to GET-HEADS, this one names the store, has the beginning of each partition,
+    Unlike the answer to GET-HEADS, its answer names the store, has the beginning of each partition,
     and has an end: a requestor knows when it is complete, also if it is empty.
     """
 
@@ -453,9 +450,8 @@ class HistoryQuery(OfPartition):
 class HistoryReply(OfPartition):
     """Extension: a store's answer; also sent to a producer that a newer life has replaced.
 
-    ``promised`` is the newest life with a promise of this store, ``stores`` are all others it
-    knows.
-    ``transaction`` is the partition's last one.
+    ``promised`` is the newest life with a promise of this store, ``stores`` are all others that it
+    knows, ``transaction`` is the partition's last one.
     """
 
     requestor: f.Address
@@ -525,3 +521,6 @@ class StoresKnown(Message):
 
 
 AnyRecord = RecordMessage | DirectRecord | RecordBatchMessage | DirectRecordBatch
+
+# The replies to queries that are sent in parts.
+REPLIES: Final = {HeadsQuery: HeadsReply, TimesQuery: TimesReply}

@@ -1,8 +1,9 @@
-"""The missing records of one partition for one reader, and when to request them.
+"""One partition as a consumer, store or reader receives it: its missing records, and requests.
 
-Consumers, stores and readers use this.  A fetcher requests until ``next_offset`` has reached
-``head``, also after the producer is gone.  (C consumers request one block and wait for the next
-head: docs/wire.md, "For C nodes".)
+A record is missing if it is between ``next_offset`` and ``head``, the partition's end according
+to the heads and records that have arrived.  A fetcher requests until both are equal, also after the
+producer is gone.  (C consumers request one block and wait for the next head: docs/wire.md, "For C
+nodes".)
 """
 
 from __future__ import annotations
@@ -15,21 +16,17 @@ from typing import Final
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_states import FetchState
 
+# The first block is small, since the size of the records is not known yet.
 FETCH_FIRST_COUNT: Final = 1_000
-"""The first block is small, since the size of the records is not known yet."""
-
+# At most one and a half of these are in flight, below the count that C nodes request.
 FETCH_BLOCK_COUNT: Final = 50_000
-"""At most one and a half of these are in flight, below the count that C nodes request."""
-
+# A block is requested by count; records of this total size keep a peer's queue within bounds.
 FETCH_BLOCK_BYTES: Final = 16 << 20
-"""A block is requested by count; records of this total size keep a peer's queue within bounds."""
-
+# Memory of a role for records behind gaps; it fetches further ones again.
 MAX_REORDER_RECORDS: Final = 262_144
 MAX_REORDER_BYTES: Final = 64 << 20
-"""Memory of a role for records behind gaps; it fetches further ones again."""
 
 _OFFSET: Final = attrgetter("offset")
 
@@ -42,7 +39,7 @@ class ReorderBudget:
     size_bytes: int = 0
 
     def add(self, batch: RecordBatch) -> bool:
-        """Reserve room for a batch; return False if there is none."""
+        """Reserve room for a batch; return False without room."""
         records = self.records + len(batch.values)
         size_bytes = self.size_bytes + batch.values.size_bytes
         if records > MAX_REORDER_RECORDS or size_bytes > MAX_REORDER_BYTES:
@@ -61,15 +58,13 @@ class PartitionFetcher:
     """One partition as one reader receives it: each record once and in order."""
 
     tp: TopicPartition
-    next_offset: int
-    """The record to return next."""
+    next_offset: int  # the record to return next
     _budget: ReorderBudget
     head: int = 0
     """The known end of the partition (exclusive).  It never decreases."""
     kept: list[RecordBatch] = field(default_factory=list)
     """Batches behind a gap: sorted, none adjacent to ``next_offset``."""
-    source: str = ""
-    """A store of ours that has announced the next records, if any."""
+    source: str = ""  # a store of ours that has announced the next records, if any
     _asked_end: int = field(init=False)  # nothing is in flight if it is at most next_offset
     unanswered_since: float | None = field(init=False)
     """Time of the first request for the next record, if nothing has arrived since."""
@@ -121,19 +116,19 @@ class PartitionFetcher:
         if batch.offset > self.next_offset:
             self._keep(batch)
             return []
-        taken = [batch.between(self.next_offset, end), *self.advance(end)]
-        self._quiet_since = now
-        self._retry_s = timing.FETCH_RETRY_S
+        taken = [batch.between(self.next_offset, end), *self.advance(end, now)]
         mean_bytes = batch.values.size_bytes // (end - batch.offset) + 1
         self._count = max(1, min(self._count, FETCH_BLOCK_BYTES // mean_bytes))
         return taken
 
-    def advance(self, end: int) -> list[RecordBatch]:
-        """Skip records up to ``end`` (exclusive), which the reader has from elsewhere.
+    def advance(self, end: int, now: float | None = None) -> list[RecordBatch]:
+        """Skip records up to ``end`` (exclusive); return the kept ones that are next then.
 
-        Returns the kept ones that are next now.
+        With ``now`` a peer has answered the last request, so its timeout begins again.
         """
         self.raise_head(end)
+        if now is not None:
+            self._quiet_since, self._retry_s = now, timing.FETCH_RETRY_S
         if end > self.next_offset:
             self.next_offset, self.unanswered_since = end, None
         taken: list[RecordBatch] = []
@@ -148,12 +143,6 @@ class PartitionFetcher:
                 self.next_offset = later.end
         del self.kept[:used]
         return taken
-
-    def skip(self, now: float) -> list[RecordBatch]:
-        """Skip the next record, which is unavailable; return the kept ones after it."""
-        self._quiet_since = now
-        self._retry_s = timing.FETCH_RETRY_S
-        return self.advance(self.next_offset + 1)
 
     def lose(self, batch: RecordBatch) -> None:
         """Return records that the reader could not accept; they are requested again."""
@@ -172,15 +161,11 @@ class PartitionFetcher:
             self._asked_end = self.next_offset
             self._count = max(1, self._count // 2)  # the same block again, not a larger one
 
-    def ask(self, now: float, requestor: str, action: str) -> Fetch | None:
-        """Return the request that is due, if any; ``action`` is from the state table."""
-        start, end = self.claim(now, action) or (0, 0)
-        return (
-            Fetch(self.tp.partition, requestor, self.tp.topic, start, end - start) if end else None
-        )
-
     def claim(self, now: float, action: str) -> tuple[int, int] | None:
-        """Return the bounds of the request that is due, if any (end exclusive)."""
+        """Return the offsets to request now, if any (end exclusive).
+
+        ``action`` is from the state table.
+        """
         start = max(self.next_offset, self._asked_end)
         if action == states.ASK_AGAIN:
             start = self.next_offset
@@ -198,7 +183,7 @@ class PartitionFetcher:
         return start, start + count
 
     def deadline(self) -> float | None:
-        """Return when to call ``ask`` again if nothing arrives."""
+        """Return when to call ``claim`` again if nothing arrives."""
         return self._quiet_since + self._retry_s if self.next_offset < self.head else None
 
     def close(self) -> None:

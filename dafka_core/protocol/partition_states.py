@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
+# Events.
 HEAD: Final = "a head arrives"
 RECORDS: Final = "records arrive"
 TURN: Final = "its turn to fetch"
@@ -24,6 +25,7 @@ STAGE: Final = "a client stages records"
 COMMIT: Final = "a client commits"
 OUTCOME: Final = "the log reports the outcome"
 
+# Actions.
 TAKE: Final = "accepts them"
 TAKE_OVER: Final = "discards the incomplete transaction, if any, and accepts them"
 LEAVE: Final = "fetches them later"

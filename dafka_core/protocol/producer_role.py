@@ -1,12 +1,16 @@
 """The producer's role: publish records, keep them until acknowledged, answer FETCHes.
 
-RFC 46: "A producer MUST NOT delete send records before receiving at least one ACK command."
+RFC 46: "A producer MUST NOT delete send records before receiving at least one ACK command."  An ACK
+names the last record that a store has on disk, and so all before it.  All stores that must have a
+record have it when it is before ``durable``: ``acks`` stores have acknowledged it, each counted
+once.  Every HEAD makes a store repeat its ACK, so a lost one delays this, but loses nothing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -22,40 +26,25 @@ from dafka_core.model.epochs import (
     with_epoch,
 )
 from dafka_core.model.names import DELETIONS_TOPIC
-from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.timestamps import stamped_once
 from dafka_core.model.values import Values
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_ANSWER_BYTES
-from dafka_core.protocol.messages import HistoryReply
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 
-# The takeover of a partition that an earlier producer has written.
-#
-# It asks the stores for their histories, draws a life newer than all of them, and has the stores
-# promise to acknowledge nothing more of older ones (``histories.py``).  Then it continues the
-# newest history among their answers.
-
-
+# Number of questions to C stores for the partition's end.  If a lost answer were taken for "no such
+# partition", the producer would overwrite its records.
 ROUNDS: Final = 3
-"""Number of questions to C stores for the partition's end.  If a lost answer were taken for "no
-such partition", the producer would overwrite its records."""
-
+# 1 is the number of a partition's first life, for which no store has promised anything.
 LEAST_NUMBER: Final = 2
-"""1 is the number of a partition's first life, for which no store has promised anything."""
-
+# The limit of an epoch's field.  More required acknowledgements are encoded as this number.
 MAX_EPOCH_ACKS: Final = 255
-"""The limit of an epoch's field.  More required acknowledgements are encoded as this number."""
 
-Replies = Mapping[str, HistoryReply]
-"""The stores' answers by address."""
-
-
-_Ask = Callable[[float], tuple[StoreQuery, list[Outgoing]]]
+Replies = Mapping[str, m.HistoryReply]  # the stores' answers by address
 
 
 class Missing(NamedTuple):
@@ -72,8 +61,7 @@ def new_life(number: int, life_id: int, acks: int) -> EpochId:
 
 def newest_life(replies: Replies) -> EpochId:
     """Return the newest life that the stores know."""
-    lives = (PartitionLives(0, each.history, each.promised).newest for each in replies.values())
-    return max(lives, default=NO_LIFE)
+    return max((max(last_life(r.history), r.promised) for r in replies.values()), default=NO_LIFE)
 
 
 def missing(
@@ -102,12 +90,12 @@ def missing(
     return Missing(needed, tuple(sorted(stores - answered)))
 
 
-def promised(replies: Replies, life: EpochId) -> dict[str, HistoryReply]:
+def promised(replies: Replies, life: EpochId) -> dict[str, m.HistoryReply]:
     """Return the answers of the stores that have given this life their promise."""
     return {store: each for store, each in replies.items() if each.promised[:2] == life[:2]}
 
 
-def goes_on(replies: Replies, life: EpochId, least: int) -> History:
+def continued_history(replies: Replies, life: EpochId, least: int) -> History:
     """Return the newest history, continued by an epoch of ``life`` from at least ``least`` on.
 
     ``least`` is the partition's end at C stores.  The lives of its records are unknown, like those
@@ -115,68 +103,61 @@ def goes_on(replies: Replies, life: EpochId, least: int) -> History:
     """
     unnamed = (each.end for each in replies.values() if not each.history)
     least = max(least, *unnamed, 0)
-    best = max(replies.values(), key=_newness, default=None)
+    best = max(replies.values(), key=lambda each: (last_life(each.history), each.end), default=None)
     if best is None:
         return (Epoch(*life, least, 0),)
     start = max(best.end, least)
     return with_epoch(best.history, Epoch(*life, start, digest(best.history)))
 
 
-def _newness(reply: HistoryReply) -> tuple[EpochId, int]:
-    return last_life(reply.history), reply.end
+_Ask = Callable[[float], tuple[StoreQuery, list[Outgoing]]]
 
 
+@dataclass(kw_only=True)
 class Takeover:
-    """The questions that lead to a ``history`` whose last epoch is the producer's.
+    """The takeover of a partition that an earlier producer has written.
 
-    ``has_deletions`` is true if topics were ever deleted here, of which stores keep notes.
-    ``lack`` names the stores that it waits for, if any; with ``ignore_missing`` it continues
-    without them.  A life's number is at least ``least_number``, the time in seconds: consumers may
-    remember lives that the stores have forgotten.
+    It asks the stores for their histories, draws a life newer than all of them, and has the stores
+    promise to acknowledge nothing more of older ones (``histories``).  Then it continues the newest
+    history among their answers.
+
+    Attributes:
+        least_number: of its life, the time in seconds: consumers may remember lives that the stores
+            have forgotten.
+        history: the partition's, ending with the producer's epoch; empty while unknown.
+        lack: the stores that it waits for, if any; with ``ignore_missing`` it continues without.
+        has_deletions: topics were deleted here before, of which stores keep notes.
     """
 
-    def __init__(
-        self,
-        directory: StoreDirectory,
-        tp: TopicPartition,
-        *,
-        life_id: int,
-        acks: int,
-        least_number: int,
-        ignore_missing: bool,
-    ) -> None:
-        self.history: History = ()
-        self.lack: Missing | None = None
-        self.has_deletions = False
-        self._directory = directory
-        self._tp = tp
-        self._life_id = life_id
-        self._acks = acks
-        self._least_number = least_number
-        self._ignore_missing = ignore_missing
+    directory: StoreDirectory
+    tp: TopicPartition
+    life_id: int
+    acks: int
+    least_number: int
+    ignore_missing: bool
+    history: History = ()
+    lack: Missing | None = None
+    has_deletions: bool = False
+
+    def __post_init__(self) -> None:
         self._question: StoreQuery | None = None
         self._due = 0.0
         self._steps = self._run()
-        self._next: _Ask | None = next(self._steps)
-
-    @property
-    def epoch(self) -> Epoch | None:
-        """Return the producer's epoch; None while unknown."""
-        return self.history[-1] if self.history else None
+        self._next = next(self._steps)
 
     @property
     def missing(self) -> Missing | None:
         """Return the missing stores, if any, also if it continues without them."""
-        waited = self._directory.discovery.awaited_stores
-        met = len(self._directory.stores)
-        return self.lack or (Missing(met + len(waited), waited) if waited else None)
+        waited = self.directory.discovery.awaited_stores
+        count = len(self.directory.stores) + len(waited)
+        return self.lack or (Missing(count, waited) if waited else None)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Ask the next question when the last one is answered."""
-        messages = self._directory.on_tick(now)
+        messages = self.directory.on_tick(now)
         question = self._question
         if question is not None and question.answered:
-            self._directory.forget(question)
+            self.directory.forget(question)
             self._question = None
             try:
                 self._next = self._steps.send(question)
@@ -184,45 +165,42 @@ class Takeover:
                 return messages
             if self.lack is not None:
                 self._due = now + timing.TAKEOVER_RETRY_S
-        if self._question is None and self._next is not None and now >= self._due:
+        if self._question is None and now >= self._due:
             self._question, asked = self._next(now)
             messages += asked
         return messages
 
     def deadline(self, now: float) -> float | None:
         """Return the time of the next check."""
-        return self._due if self._question is None else self._directory.deadline(now)
+        return self._due if self._question is None else self.directory.deadline(now)
 
     def _run(self) -> Generator[_Ask, StoreQuery, None]:
-        directory, tp = self._directory, self._tp
+        directory, tp = self.directory, self.tp
         topics = [tp.topic, DELETIONS_TOPIC]
-        heads = yield lambda now: directory.ask_heads(now, topics, rounds=ROUNDS)
+        heads = yield partial(directory.ask_heads, topics=topics, rounds=ROUNDS)
         self.has_deletions = any(each.topic == DELETIONS_TOPIC for each in heads.heads)
-        prior = newest_life((yield lambda now: directory.ask_history(now, tp)).histories)
+        prior = newest_life((yield partial(directory.ask_history, tp=tp)).histories)
         while True:
-            number = max(prior.number + 1, self._least_number, LEAST_NUMBER)
-            life = new_life(number, self._life_id, self._acks)
+            number = max(prior.number + 1, self.least_number, LEAST_NUMBER)
+            life = new_life(number, self.life_id, self.acks)
             answer = yield partial(directory.ask_history, tp=tp, life=life)
             replies = promised(answer.histories, life)
             c_stores = directory.c_stores
-            self.lack = missing(replies, c_stores, self._acks, directory.stores)
-            if self.lack is None or self._ignore_missing:
+            self.lack = missing(replies, c_stores, self.acks, directory.stores)
+            if self.lack is None or self.ignore_missing:
                 # C stores do not know lives, so the life of these records is unknown.
                 held = heads.heads.get(tp)
                 least = held.end if held and c_stores else 0
-                self.history = goes_on(replies, life, least)
+                self.history = continued_history(replies, life, least)
                 return
-            # New stores may know a newer life.
-            prior = max(prior, newest_life(answer.histories))
+            prior = max(prior, newest_life(answer.histories))  # new stores may know a newer life
 
 
+# Limit of stores whose acknowledgements are distinguished: peers choose the names.
 MAX_ACKING_STORES: Final = 1_000
-"""Limit of stores whose acknowledgements are distinguished: peers choose the names."""
-
+# C stores repeat no acknowledgement.  After this many urgent HEADs without an ACK the producer
+# fetches its last record: a store that has it has all before it.
 HURRIES_PER_FETCH: Final = 5
-"""C stores repeat no acknowledgement.  After so many urgent HEADs without an ACK the producer
-fetches its last record: a store that has it has all of them."""
-
 _END: Final = attrgetter("end")
 
 
@@ -243,23 +221,21 @@ class ProducerRole:
         self.tp = tp
         self._history: History = (Epoch.first(new_life(1, life_id, acks)),)
         self.fenced_by: EpochId | None = None
-        """A newer life of this partition's producer, if any: this one has ended."""
+        """A newer life of this partition's producer, if any: this life has ended."""
         self.topic, self.address = tp
-        self.directory = StoreDirectory(tp.partition) if resume else None
         self.takeover: Takeover | None = None
         """The takeover from an earlier producer with this address, while it lasts."""
-        if self.directory is not None:
+        if resume:
             self.takeover = Takeover(
-                self.directory,
-                tp,
+                directory=StoreDirectory(self.address),
+                tp=tp,
                 life_id=life_id,
                 acks=acks,
                 least_number=least_number,
                 ignore_missing=ignore_missing,
             )
         self.next_offset = 0
-        self.durable = 0
-        """``acks`` stores have all records before this offset on disk."""
+        self.durable = 0  # ``acks`` stores have all records before this offset on disk
         self.asked_for: int | None = None
         """A deleted record that stores have requested since the last ACK."""
         self.hurry = False  # the application waits for the acknowledgements
@@ -288,7 +264,7 @@ class ProducerRole:
         return [
             *(subscription(kind, self.address) for kind in kinds),
             subscription(m.GetHeads, self.topic),
-            *(self.directory.subscriptions() if self.directory else ()),
+            *(self.takeover.directory.subscriptions() if self.takeover else ()),
         ]
 
     def resume(self, history: History) -> None:
@@ -296,7 +272,7 @@ class ProducerRole:
         assert not self.retained
         self._history = history
         self.next_offset = self.durable = self.epoch.start
-        self.directory = self.takeover = None
+        self.takeover = None
 
     def publish(self, now: float, values: Values, time_us: int) -> list[Outgoing]:
         """Append records.  RFC 46: the first offset is 0, and each further one is one more.
@@ -320,10 +296,10 @@ class ProducerRole:
                 # ACKs.
                 if message.life in (self.epoch.life, NO_LIFE):
                     self._on_ack(message.store, message.end)
-                self._heard_of(message.life)
+                self._note_life(message.life)
             case m.Ack(partition=self.address, topic=self.topic):
                 self._on_ack(message.store or peer, message.end)
-            case m.HistoryReply(partition=self.address, topic=self.topic) if not self.directory:
+            case m.HistoryReply(partition=self.address, topic=self.topic) if not self.takeover:
                 return self._on_history(message)
             case m.Fetch(partition=self.address, topic=self.topic):
                 return self._answer(message)
@@ -332,8 +308,8 @@ class ProducerRole:
                 # not the last published one: requestors expect to be able to read it from now on,
                 # also without this producer.  HEADs report the rest.
                 return [m.DirectHead(message.requestor, *self.tp, self.durable - 1)]
-            case _ if self.directory is not None:
-                return self.directory.on_message(now, message)
+            case _ if self.takeover is not None:
+                return self.takeover.directory.on_message(now, message)
         return []
 
     def on_batch(self, now: float, requestor: str, batch: RecordBatch) -> list[Outgoing]:
@@ -352,8 +328,8 @@ class ProducerRole:
 
     def on_subscribed(self, now: float, kind: type[m.Message], topic: str) -> list[Outgoing]:
         """Report the partition's end to a new subscriber, which may have missed records."""
-        if self.directory is not None:
-            return self.directory.on_subscribed(now, kind, topic)
+        if self.takeover is not None:
+            return self.takeover.directory.on_subscribed(now, kind, topic)
         # Not to a C node: it fetches its first records once, and stops if that FETCH does not reach
         # us yet.  It gets the next regular HEAD.
         if kind is m.RecordBatchMessage and self.topic.startswith(topic):
@@ -361,14 +337,14 @@ class ProducerRole:
         return []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
-        """Note a peer that may be a store, whose answers count."""
-        if self.directory is not None:
-            self.directory.on_peer(now, news)
+        """Note a peer that may be a store."""
+        if self.takeover is not None:
+            self.takeover.directory.on_peer(now, news)
 
     def on_peer_lost(self, peer: str) -> None:
         """Keep a lost store's acknowledgements: its records are on disk."""
-        if self.directory is not None:
-            self.directory.on_peer_lost(peer)
+        if self.takeover is not None:
+            self.takeover.directory.on_peer_lost(peer)
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Send "the HEAD command at regular a interval" (RFC 46) after the first record."""
@@ -405,7 +381,7 @@ class ProducerRole:
 
     def _on_history(self, reply: m.HistoryReply) -> list[Outgoing]:
         newest = last_life(reply.history)
-        self._heard_of(max(newest, reply.promised))
+        self._note_life(max(newest, reply.promised))
         if newest >= self.epoch.life:
             return []
         if self.retained:
@@ -413,16 +389,18 @@ class ProducerRole:
             start, count = self.retained[0].offset, self.unacknowledged
             return self._answer(m.Fetch(self.address, reply.store, self.topic, start, count))
         # It has promised that this life continues the store's records, and accepts no other
-        # history.  This life has continued another one, and only this producer can report it.
+        # history.  This life has continued another history, and only this producer can report it.
         start, life, mine = self.epoch.start, self.epoch.life, self._history
         has_begun, parts = self.next_offset > start, parting(reply.history, mine)
         if has_begun or parts is None or parts >= reply.end or reply.promised[:2] != life[:2]:
             return []
-        return [m.HistoryReply(reply.store, TOLD, self.address, *self.tp, start, life, mine)]
+        return [
+            m.HistoryReply(reply.store, m.UNSOLICITED, self.address, *self.tp, start, life, mine)
+        ]
 
-    def _heard_of(self, life: EpochId) -> None:
-        """Note a life that stores know of this partition's producer; a newer one ends this one."""
-        if self.directory is None and life > self.epoch.life:
+    def _note_life(self, life: EpochId) -> None:
+        """Note a life of this partition that a store knows; a newer one ends this producer."""
+        if self.takeover is None and life > self.epoch.life:
             self.fenced_by = life
 
     def _head(self) -> list[Outgoing]:

@@ -28,10 +28,8 @@ class RangeRead:
     history: FollowedHistory = field(default_factory=FollowedHistory)
     parted_at: int | None = None
     """Offset from which a newer history has replaced the delivered records."""
-    room: bool = True
-    """Set to False to pause; requested records still arrive."""
-    failure: RecordTooLargeError | None = None
-    """Reason why no records follow the delivered ones."""
+    room: bool = True  # set to False to pause; requested records still arrive
+    failure: RecordTooLargeError | None = None  # reason why no records follow the delivered ones
 
     def take(self, now: float, batch: RecordBatch) -> None:
         """Deliver records if they are next, and of the history of those before."""
@@ -79,7 +77,7 @@ class ReaderRole:
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process greetings and answers."""
         match message:
-            case m.StoreHello() | m.HeadsReply(query=0):
+            case m.StoreHello() | m.HeadsReply(query=m.UNSOLICITED):
                 self._retry_unanswered()
             case m.RecordTooLarge(requestor=self.address):
                 self._fail(message)
@@ -140,5 +138,5 @@ class ReaderRole:
 
     def _ask(self, now: float, read: RangeRead) -> list[Outgoing]:
         action = read.fetcher.action(TURN, now, read.room)
-        fetch = read.fetcher.ask(now, self.address, action)
-        return [] if fetch is None else [fetch]
+        offsets = read.fetcher.claim(now, action)
+        return [m.Fetch.of(self.address, read.fetcher.tp, *offsets)] if offsets else []

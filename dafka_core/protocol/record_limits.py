@@ -22,12 +22,8 @@ from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import DirectRecordBatches, Head, RecordTooLarge
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 
-STORE: Final = "store"
-"""The kind of node that must accept every record: producers publish none larger than its limit."""
-
+# Accepted by every node.  A lower announcement is invalid: no peer can make others send less.
 LEAST_BYTES: Final = max_taken_bytes(0)
-"""Accepted by every node.  A lower announcement is invalid: no peer can make others send less."""
-
 _ID: Final = b"A"
 _ANNOUNCEMENT: Final = re.compile(rb"A([A-Z])\0([^\0]{1,255})\0([0-9]{1,10})", re.DOTALL)
 
@@ -35,10 +31,14 @@ _ANNOUNCEMENT: Final = re.compile(rb"A([A-Z])\0([^\0]{1,255})\0([0-9]{1,10})", r
 class Announcement(NamedTuple):
     """A node's announced kind, by its first letter, and record limit."""
 
-    is_store: bool
+    letter: str
     node: str
     limit_bytes: int
-    letter: str = ""
+
+    @property
+    def is_store(self) -> bool:
+        """Return True if producers publish no record above its limit."""
+        return self.letter == "S"
 
 
 def announcement(kind: str, node: str, limit_bytes: int) -> bytes:
@@ -54,7 +54,7 @@ def parse_announcement(prefix: bytes) -> Announcement | None:
     kind, node, limit_bytes = match[1], text_of(match[2]), int(match[3])
     if not LEAST_BYTES <= limit_bytes <= MAX_RECORD_BYTES:
         return None
-    return Announcement(kind == STORE[:1].upper().encode(), node, limit_bytes, kind.decode())
+    return Announcement(kind.decode(), node, limit_bytes)
 
 
 def error_of(record: RecordTooLarge, limit_bytes: int, node: str) -> RecordTooLargeError:
@@ -66,7 +66,7 @@ class RecordLimits:
     """The limits of the peers that are connected to a node.
 
     Attributes:
-        smallest_store: the store with the smallest limit, if there is any.
+        smallest_store: the store with the smallest limit, if any.
     """
 
     def __init__(self) -> None:
@@ -121,8 +121,8 @@ class RecordLimits:
     def kept(self, message: Outgoing) -> list[Outgoing]:
         """Return the message without records too large for its receivers.
 
-        A requestor receives an error for each of them.  A record for all that one peer doesn't
-        accept is replaced by the head: the other peers fetch it.
+        A requestor receives an error for each of them.  A published record that is too large for
+        one peer is replaced by the head: the other peers fetch it.
         """
         if isinstance(message, DirectRecordBatches):
             limit_bytes = self._by_node.get(message.requestor, inf)

@@ -29,19 +29,15 @@ class PeerNews(NamedTuple):
     """One new fact about a peer; the other fields are unset."""
 
     node: str
-    endpoint: str = ""
-    """Announced by a tower."""
-    round_trip_s: float = 0.0
-    """Duration of connecting to it, which takes one round trip."""
-    is_store: bool | None = None
-    """Kind that it has announced when it connected to us."""
+    endpoint: str = ""  # announced by a tower
+    round_trip_s: float = 0.0  # duration of connecting to it, which takes one round trip
+    is_store: bool | None = None  # kind that it has announced when it connected to us
 
 
 class Role(Protocol):
     """The interface between a mesh node and its role, called from one thread."""
 
-    address: str
-    """The node's UUID: 32 upper-case hexadecimal digits."""
+    address: str  # the node's UUID: 32 upper-case hexadecimal digits
 
     def subscriptions(self) -> list[bytes]:
         """Return the initial subscriptions."""

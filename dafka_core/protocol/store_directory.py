@@ -22,18 +22,8 @@ from dafka_core.protocol.discovery import GREETS, HELLO, STORE_KIND, SUBSCRIPTIO
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.role import Outgoing, PeerNews
 
+# Subscriptions of nodes with their own address, by kind (RFC 46).
 OWN: Final = (m.DirectRecord, m.Fetch, m.Ack, m.StoreHello, m.ConsumerHello)
-"""Subscriptions of nodes with their own address, by kind (RFC 46)."""
-
-GREETING: Final = 0
-"""Reserved query number of the reply with which our stores introduce themselves."""
-
-HEADS: Final = 2**64 - 1
-"""Reserved query number of replies to GET-HEADS and CONSUMER-HELLO."""
-
-
-_REPLIES: Final = {m.HeadsQuery: m.HeadsReply, m.TimesQuery: m.TimesReply}
-"""The reply to each query; a history needs more checks."""
 
 
 @dataclass(slots=True)
@@ -41,7 +31,7 @@ class StoreQuery:
     """A question to all stores, and their answers so far."""
 
     query: m.HeadsQuery | m.TimesQuery | m.HistoryQuery
-    heard_at: float  # time of the question or of the last part of an answer
+    active_at: float  # time of the question or of the last part of an answer
     rounds: int = 1  # remaining questions to C stores, or waits for them
     wanted: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Records that the question is about, one for each partition."""
@@ -51,8 +41,7 @@ class StoreQuery:
     """The combined records of the stores, by partition."""
     times: dict[str, dict[int, int]] = field(default_factory=dict)
     """By store: timestamps (microseconds since 1970 UTC) by first offset."""
-    histories: dict[str, m.HistoryReply] = field(default_factory=dict)
-    """By store."""
+    histories: dict[str, m.HistoryReply] = field(default_factory=dict)  # by store
     parts: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     """By store: the number of its answer's parts, and those that have arrived."""
     answered: bool = False
@@ -71,7 +60,7 @@ class StoreQuery:
         query = self.query
         if isinstance(query, m.HistoryQuery):
             return isinstance(reply, m.HistoryReply) and reply.tp == query.tp
-        return isinstance(reply, _REPLIES[type(query)])
+        return isinstance(reply, m.REPLIES[type(query)])
 
     def best_times(self) -> list[tuple[int, int]]:
         """Return the answer of the store with most timestamps."""
@@ -79,15 +68,15 @@ class StoreQuery:
 
     def has_answered(self, store: str) -> bool:
         """Return True if every part of a store's answer has arrived."""
-        parts, heard = self.parts.get(store, (1, ()))
-        return len(heard) == parts
+        parts, arrived = self.parts.get(store, (1, ()))
+        return len(arrived) == parts
 
     def add_head(self, info: PartitionInfo) -> None:
         """Add a store's records of a partition."""
         tp = info.tp
         known = self.heads.get(tp)
         merged = self.heads[tp] = info if known is None else known.merged(info)
-        # If one store ends here and another one begins later, the gap between matters.
+        # If one store ends here and another begins later, the gap between matters.
         wanted = self.wanted.get(tp)
         if wanted is not None and min(info.end, merged.end) > wanted:
             first = max(info.earliest, wanted)
@@ -120,7 +109,7 @@ class StoreDirectory:
         self._settled_at: float | None = None
         self._has_beacon = False
         self._questions: dict[int, StoreQuery] = {}
-        self._numbers = count(GREETING + 1)
+        self._numbers = count(m.UNSOLICITED + 1)
 
     @property
     def stores(self) -> list[str]:
@@ -140,11 +129,6 @@ class StoreDirectory:
         return {name: store.locations for name, store in greeted.items() if store.locations}
 
     @property
-    def away(self) -> bool:
-        """Return True if a store is gone, perhaps only for a while."""
-        return bool(self.discovery.lost)
-
-    @property
     def missing(self) -> list[KnownStore]:
         """Return known stores that do not answer here.
 
@@ -155,14 +139,10 @@ class StoreDirectory:
             known |= {name: KnownStore(name) for name in self.discovery.lost}
         return [known[name] for name in sorted(known) if name not in greeted]
 
-    def greeted(self, store: str) -> bool:
-        """Return True if a store's messages reach us."""
-        return store in self.discovery.greeted
-
-    def meets(self, store: str) -> bool:
+    def is_connected(self, store: str) -> bool:
         """Return True if messages are delivered in both directions."""
         found = self.discovery.greeted.get(store)
-        return found is not None and found.hears_us
+        return found is not None and found.receives_ours
 
     def waits_for_others(self, question: StoreQuery) -> bool:
         """Return True if all greeted stores have answered, so that only others are awaited."""
@@ -212,14 +192,14 @@ class StoreDirectory:
         """Process greetings and answers."""
         match message:
             case m.StoreHello():
-                is_new = not self.greeted(message.store)
+                is_new = message.store not in self.discovery.greeted
                 store = self.discovery.apply(now, message.store, GREETS)
                 # A C store sends nothing more, and only now GET-HEADS is sent for it.
-                return self._ask_all(now) if is_new and store.hears_us else []
+                return self._ask_all(now) if is_new and store.receives_ours else []
             case m.StoreEndpoints():
                 store = self.discovery.apply(now, message.store, STORE_KIND)
                 store.locations = message.locations
-            case m.HeadsReply(query=0):
+            case m.HeadsReply(query=m.UNSOLICITED):
                 # The last message of a store's introduction: messages are delivered in both
                 # directions now.
                 self.discovery.apply(now, message.store, GREETS).answers_queries = True
@@ -234,12 +214,12 @@ class StoreDirectory:
                 self.discovery.apply(now, message.store, GREETS).answers_queries = True
                 known = message.store in question.parts or len(question.parts) < MAX_STORES
                 if known and not question.answered:
-                    question.heard_at = now
+                    question.active_at = now
                     question.add_reply(message)
             case m.DirectHead():
                 for question in self._questions.values():
                     if question.asks_for(message.topic):
-                        question.heard_at = now
+                        question.active_at = now
                         question.add_head(PartitionInfo(*message.tp, 0, message.end))
         return []
 
@@ -251,7 +231,7 @@ class StoreDirectory:
         node = self.discovery.apply(now, topic, event)
         # C nodes do not subscribe to histories.  Ours do before they greet.
         node.answers_queries = node.answers_queries or kind is m.HistoryReply
-        node.hears_us = node.hears_us or event == HELLO
+        node.receives_ours = node.receives_ours or event == HELLO
         return self._ask_all(now) if event == HELLO else []
 
     def on_peer(self, now: float, news: PeerNews) -> None:
@@ -281,7 +261,7 @@ class StoreDirectory:
                 question.answered = not question.rounds or not self._ends_with_silence(question)
                 if not question.answered:
                     messages.extend(self._ask(now, question))
-            elif now >= question.heard_at + timing.QUERY_RETRY_S:
+            elif now >= question.active_at + timing.QUERY_RETRY_S:
                 messages.extend(self._ask(now, question))
         return messages
 
@@ -300,8 +280,8 @@ class StoreDirectory:
         return [message for question in self._open() for message in self._ask(now, question)]
 
     def _ask(self, now: float, question: StoreQuery) -> list[Outgoing]:
-        """Return the query, and GET-HEADS if there are stores that do not know queries."""
-        question.heard_at = now
+        """Return the query, and GET-HEADS for stores that do not know queries."""
+        question.active_at = now
         query = question.query
         messages: list[Outgoing] = [query]
         if isinstance(query, m.HeadsQuery) and self.c_stores:
@@ -312,13 +292,13 @@ class StoreDirectory:
         settled = self._settled_at is not None and now >= self._settled_at
         if self.discovery.waits(now) or not settled or not self.waits_for_others(question):
             return False
-        silent = now >= question.heard_at + timing.C_STORE_SILENCE_S
+        silent = now >= question.active_at + timing.C_STORE_SILENCE_S
         return silent or not self._ends_with_silence(question)
 
     def _have_answered(self, question: StoreQuery) -> bool:
         """Return True if all greeted stores have; C stores when they receive the question."""
         return all(
-            question.has_answered(name) if store.answers_queries else store.hears_us
+            question.has_answered(name) if store.answers_queries else store.receives_ours
             for name, store in self.discovery.greeted.items()
         )
 

@@ -27,12 +27,9 @@ TOPICS: Final = "max_topics"
 OF_TOPIC: Final = "max_partitions_per_topic"
 OF_KEY: Final = "max_partitions_per_key"
 KEY_BYTES: Final = "max_key_bytes"
-
-LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)
-"""The options' names."""
-
-SAY_AGAIN_S: Final = 60.0
-"""Interval of log messages about one limit: any peer may cause thousands in a second."""
+LIMITS: Final = (PARTITIONS, TOPICS, OF_TOPIC, OF_KEY, KEY_BYTES)  # the options' names
+# Interval of log messages about one limit: any peer may cause thousands in a second.
+LOG_INTERVAL_S: Final = 60.0
 
 _log = logging.getLogger("dafka.store")
 
@@ -62,7 +59,7 @@ class StoreLimits:
 
     Attributes:
         new: accepted partitions that may not be in the log yet; other threads may copy it.
-        over: owners who have reached their byte limit.
+        over: owners that have reached their byte limit.
         refused: the number of refusals by limit.
     """
 
@@ -81,7 +78,7 @@ class StoreLimits:
         # Not in the scan: in the log's queue, or written since the scan began.
         self._under_way, self._stored = Counter[str](), Counter[str]()
         self._earlier = Counter[str]()  # written before the running scan
-        self._said: dict[str, tuple[float, int]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
         self._last: dict[str, StoreLimitError] = {}
 
     @property
@@ -152,22 +149,25 @@ class StoreLimits:
             self._is_news(owner)
         return before ^ self.over
 
-    def refuse(self, error: StoreLimitError) -> None:
-        """Count a refusal, and keep its reason for the next log message."""
-        self.refused[error.option] += 1
-        self._last[error.option] = error
+    def check(self, tp: TopicPartition, *, is_new: bool) -> StoreLimitError | None:
+        """Return the error that refuses records, if any, and count it for the next log message."""
+        error = self.why_not_new(tp) if is_new else self.why_no_records(tp)
+        if error is not None:
+            self.refused[error.option] += 1
+            self._last[error.option] = error
+        return error
 
     def report(self, now: float) -> None:
         """Log the refusals since the last message, by limit."""
         for option, error in self._last.items():
             count = self.refused[option]
-            said_at, said = self._said.get(option, (-SAY_AGAIN_S, 0))
-            if count == said or now - said_at < SAY_AGAIN_S:
+            logged_at, logged = self._logged.get(option, (-LOG_INTERVAL_S, 0))
+            if count == logged or now - logged_at < LOG_INTERVAL_S:
                 continue
-            self._said[option] = now, count
+            self._logged[option] = now, count
             _log.error(
                 "refused %(count)d times by limit %(option)s; the last one: %(why)s",
-                {"count": count - said, "option": option, "why": str(error)},
+                {"count": count - logged, "option": option, "why": str(error)},
                 extra={"event": "limit_reached"},
             )
 
@@ -219,8 +219,7 @@ class AdmittedPartitions:
         if partition is None:
             end, history, promised, _ = self._lives_of(tp)
             if not end:
-                if (error := self.limits.why_not_new(tp)) is not None:
-                    self.limits.refuse(error)
+                if (error := self.limits.check(tp, is_new=True)) is not None:
                     return error
                 self.limits.add(tp)
             fetcher = self._scheduler.fetcher(tp, end)
@@ -229,20 +228,14 @@ class AdmittedPartitions:
 
     def refusal(self, tp: TopicPartition) -> StoreLimitError | None:
         """Return and count the error that refuses a client's records, if any."""
-        is_there = tp in self.by_name or self._lives_of(tp).end > 0
-        limits = self.limits
-        error = limits.why_no_records(tp) if is_there else limits.why_not_new(tp)
-        if error is not None:
-            limits.refuse(error)
-        return error
+        is_known = tp in self.by_name or self._lives_of(tp).end > 0
+        return self.limits.check(tp, is_new=not is_known)
 
     def refuses(self, partition: StorePartition, end: int) -> bool:
         """Return True if records up to ``end`` are neither accepted nor fetched at present."""
         fetcher = partition.fetcher
-        error = self.limits.why_no_records(fetcher.tp) if end > fetcher.next_offset else None
-        if error is None:
+        if end <= fetcher.next_offset or self.limits.check(fetcher.tp, is_new=False) is None:
             return False
-        self.limits.refuse(error)
         fetcher.raise_head(end)
         self._scheduler.forget(fetcher.tp)
         return True
@@ -260,7 +253,7 @@ class AdmittedPartitions:
                 self.limits.store(batch.tp, batch.values.size_bytes)
 
     def on_held(self, held: Held) -> None:
-        """Apply a scan of the log: refused partitions continue if there is room again."""
+        """Apply a scan of the log: refused partitions continue if they have room again."""
         self._change(self.limits.apply(held))
 
     def _change(self, owners: Iterable[str]) -> None:

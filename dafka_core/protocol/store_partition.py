@@ -21,26 +21,20 @@ class StorePartition:
     """One partition in a store."""
 
     fetcher: PartitionFetcher
-    durable: int
-    """Readers see the records before this offset: they are on disk."""
-    visible_end: int
-    """The value of ``durable`` after all queued writes except commits."""
-    history: History = ()
-    """Of all records in the log or its queue."""
+    durable: int  # readers see the records before this offset: they are on disk
+    visible_end: int  # the value of ``durable`` after all queued writes except commits
+    history: History = ()  # of all records in the log or its queue
     promised: EpochId = NO_LIFE
     """The newest life promised that no records of older ones are acknowledged."""
-    staged: Transaction | None = (
-        None  # another store's transaction of which only a part has arrived
-    )
+    staged: Transaction | None = None
+    """Another store's transaction of which only the first part has arrived."""
     commits: int = 0  # commits in the log's queue
     asides: int = 0  # replacements by another history in the log's queue
     hosted: Epoch | None = None  # of records that clients write here, from the first one on
-    lost_to: EpochId = NO_LIFE
-    """The newest life whose records have replaced the store's."""
+    lost_to: EpochId = NO_LIFE  # the newest life whose records have replaced the store's
     winner: HistoryReply | None = None
     """The last answer of the store whose history has replaced this one's, until it is lost."""
-    too_large: int = -1
-    """The offset of the rejected record named by the last error."""
+    too_large: int = -1  # the offset of the rejected record named by the last error
 
     @property
     def newest(self) -> EpochId:
@@ -75,14 +69,7 @@ class StorePartition:
         """Return the store's action for an event."""
         return states.STORE_TABLE[self.state][event].action
 
-    def stops_at(self, offset: int) -> bool:
-        """Note a rejected record; return True if it is the next one, and not reported yet."""
-        is_news = self.too_large != offset == self.fetcher.next_offset
-        if is_news:
-            self.too_large = offset
-        return is_news
-
-    def go_on(self, start: int, history: History) -> None:
+    def restart_at(self, start: int, history: History) -> None:
         """Continue at ``start``: no store has the records before it, which had this history."""
         self.asides += 1
         self.hosted = self.staged = None
@@ -113,38 +100,34 @@ class StorePartition:
         self.fetcher.raise_head(end)
 
 
-# Partitions whose records clients write straight to this store, without a producer.
-#
-# For such a partition the store acts as the producer: it publishes RECORD and HEAD, so that
-# consumers and other stores, also C nodes, receive everything as if a producer had sent it.  It
-# answers FETCH for every partition anyway.
-
-
+# Partitions announced at one time: this number of HEADs a second is cheap.  Beyond it the store no
+# longer announces the one with the oldest write.
 MAX_HOSTED: Final = 10_000
-"""Partitions announced at one time: this number of HEADs a second is cheap.  Beyond it the store no
-longer announces the one with the oldest write."""
 
 
 class HostedPartitions:
-    """The partitions that a store hosts, and when it publishes their heads again."""
+    """The partitions whose records clients write straight to this store, without a producer.
+
+    For them the store acts as the producer: it publishes RECORD and HEAD, so that consumers and
+    other stores, also C nodes, receive everything as if a producer had sent it.  It answers FETCH
+    for every partition anyway.
+    """
 
     def __init__(self) -> None:
-        self._until: dict[TopicPartition, float] = {}
-        self._heads: dict[TopicPartition, Head] = {}
+        # Until when each is announced, and its head; the oldest write is first.
+        self._hosted: dict[TopicPartition, tuple[float, Head | None]] = {}
         self._due = 0.0
 
     def begin(self, now: float, tp: TopicPartition) -> None:
         """Start to host a partition that a client writes to."""
-        self._until.pop(tp, None)
-        self._until[tp] = now + timing.HOSTED_HEADS_S
-        if len(self._until) > MAX_HOSTED:
-            self.end(next(iter(self._until)))
+        _, head = self._hosted.pop(tp, (0.0, None))
+        self._hosted[tp] = now + timing.HOSTED_HEADS_S, head
+        if len(self._hosted) > MAX_HOSTED:
+            self.end(next(iter(self._hosted)))
 
     def end(self, tp: TopicPartition) -> None:
         """Stop: another node hosts the partition, or a producer writes it."""
-        if self._until:
-            self._until.pop(tp, None)
-            self._heads.pop(tp, None)
+        self._hosted.pop(tp, None)
 
     def stored(self, batch: RecordBatch) -> list[Outgoing]:
         """Return the records to publish after they are on disk; empty unless hosted."""
@@ -153,20 +136,20 @@ class HostedPartitions:
 
     def published(self, tp: TopicPartition, end: int) -> list[Outgoing]:
         """Return the head to publish after the records up to ``end``; empty unless hosted."""
-        if tp not in self._until:
+        if tp not in self._hosted:
             return []
-        head = self._heads[tp] = Head(*tp, end - 1)
+        head = Head(*tp, end - 1)
+        self._hosted[tp] = self._hosted[tp][0], head
         return [head]
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Return the heads that are due."""
-        if not self._until or now < self._due:
+        if not self._hosted or now < self._due:
             return []
         self._due = now + timing.HOSTED_HEAD_INTERVAL_S
-        for tp in [tp for tp, until in self._until.items() if until < now]:
-            self.end(tp)
-        return [*self._heads.values()]
+        self._hosted = {tp: each for tp, each in self._hosted.items() if each[0] >= now}
+        return [head for _, head in self._hosted.values() if head is not None]
 
     def deadline(self) -> float | None:
         """Return when heads are due next."""
-        return self._due if self._until else None
+        return self._due if self._hosted else None

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import (
     DIRECT_BATCH_BYTES,
     MAX_FETCH_COUNT,
@@ -19,7 +18,6 @@ from dafka_core.protocol.limits import (
     RECORD_OVERHEAD_BYTES,
 )
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_directory import HEADS
 
 # Transactions on the mesh: the transaction of each record, and the publication of committed ones.
 #
@@ -29,9 +27,9 @@ from dafka_core.protocol.store_directory import HEADS
 # It sends older ones as plain records (docs/wire.md, "Transactions").
 
 
+# Unpublished transactions of one partition that are remembered: a client may commit faster than the
+# mesh accepts.  The records of older ones are sent as plain records.
 MAX_PUBLISHED_TRANSACTIONS: Final = 64
-"""Unpublished transactions of one partition that are remembered: a client may commit faster than
-the mesh accepts.  The records of older ones are sent as plain records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +95,10 @@ def continued(
     return batch, transaction if transaction is not None and batch.end < transaction.end else None
 
 
+# Requests that wait for an answer, some 30 MB. A single peer may fill the queue; above the limit
+# every other peer still has its share, so the queue has at most twice the limit.  A share that
+# follows the number of peers suits one reader as well as a thousand: so this is no option.
 MAX_PENDING_REQUESTS: Final = 65_536
-"""Requests that wait for an answer, some 30 MB.  A single peer may fill the queue; above the limit
-every other peer still has its share, so the queue has at most twice the limit.  A share that
-follows the number of peers suits one reader as well as a thousand: so this is no option."""
-
-
-def subscriptions(store: str) -> list[bytes]:
-    """Return a store's subscriptions at its peers."""
-    of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
-    queries = (m.HeadsQuery, m.TimesQuery, m.HistoryQuery)
-    replies = (m.HeadsReply, m.HistoryReply, m.TimesReply)
-    own = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge, m.DirectHead, m.FetchBatch)
-    hellos = (m.StoreEndpoints, m.ConsumerHello, m.StoreHello, *replies)
-    return [
-        *(subscription(kind) for kind in (*of_all, *queries)),
-        *(subscription(kind, store) for kind in (*own, *hellos)),
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +111,8 @@ class HeadsAfter:
     """The unsent rest of the answer to a GET-HEADS or CONSUMER-HELLO."""
 
     requestor: str
-    topics: tuple[str, ...]
-    """An empty name means every topic."""
-    after: TopicPartition | None = None
-    """The last partition sent of the first topic."""
+    topics: tuple[str, ...]  # an empty name means every topic
+    after: TopicPartition | None = None  # the last partition sent of the first topic
 
     @classmethod
     def of(cls, request: m.GetHeads | m.ConsumerHello | HeadsAfter) -> HeadsAfter:
@@ -187,8 +170,7 @@ Work = Request | HeadsAfter | FetchMany | AnnounceHeads | PublishCommitted
 class _Queue(OrderedDict[tuple[type, object], Work]):
     """The requests of one peer."""
 
-    size = 0
-    """The number of requests; each range of a FETCH-BATCH is one."""
+    size = 0  # the number of requests; each range of a FETCH-BATCH is one
 
 
 class RequestQueue:
@@ -203,8 +185,7 @@ class RequestQueue:
         self._queues: OrderedDict[str, _Queue] = OrderedDict()
         self._size = 0
         self._taken = ("", "")  # the last request taken: its requestor and its peer
-        self.refused_count = 0
-        """Requests rejected because the queue was full."""
+        self.refused_count = 0  # requests rejected because the queue was full
 
     def __len__(self) -> int:
         return self._size
@@ -314,12 +295,35 @@ def _joined(older: Work, newer: Work) -> Work:
     return replace(older, count=count)
 
 
-def announcement(infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """Return the HEAD of each partition."""
-    return [m.Head(*info.tp, info.end - 1) for info in infos if info.end]
+def heads(infos: Iterable[PartitionInfo], requestor: str = "") -> list[Outgoing]:
+    """Return the HEAD of each partition with records; DIRECT-HEADs to a requestor.
+
+    RFC 46, GET-HEADS: "one DIRECT-HEAD command for each partition".
+    """
+    ends = [(*info.tp, info.end - 1) for info in infos if info.end]
+    if requestor:
+        return [m.DirectHead(requestor, *each) for each in ends]
+    return [m.Head(*each) for each in ends]
 
 
-def goes_on(fetch: m.Fetch, end: int) -> list[Outgoing]:
+def replies(
+    query: m.HeadsQuery | m.TimesQuery, store: str, entries: Iterable[Any]
+) -> list[Outgoing]:
+    """Return the answer to a query: at least one part, even if it is empty."""
+    kind = m.REPLIES[type(query)]
+    if isinstance(query, m.HeadsQuery):
+        entries = (info for info in entries if info.end)
+    rest = iter(entries)
+    parts = [tuple(islice(rest, MAX_REPLY_ENTRIES))]
+    while part := tuple(islice(rest, MAX_REPLY_ENTRIES)):
+        parts.append(part)
+    return [
+        kind(query.requestor, query.query, store, number, len(parts), part)
+        for number, part in enumerate(parts)
+    ]
+
+
+def next_heads(fetch: m.Fetch, end: int) -> list[Outgoing]:
     """Return the message after a FETCH's answer if the partition continues.
 
     C nodes request 100,000 records at most, and the next ones only when they receive a head again
@@ -348,39 +352,3 @@ def fetched_batches(requestor: str, batches: Iterable[RecordBatch]) -> list[Outg
     if small:
         messages.append(m.DirectRecordBatches.of(requestor, small))
     return messages
-
-
-def head_messages(requestor: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """Return the answer to GET-HEADS; RFC 46: "one DIRECT-HEAD command for each partition"."""
-    return [m.DirectHead(requestor, *info.tp, info.end - 1) for info in infos if info.end]
-
-
-def packed_heads(requestor: str, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """Return the answer to GET-HEADS for nodes that support HEADS-REPLY, in fewer messages."""
-    return heads_reply(m.HeadsQuery(requestor, HEADS, ()), store, infos)
-
-
-def heads_reply(query: m.HeadsQuery, store: str, infos: Iterable[PartitionInfo]) -> list[Outgoing]:
-    """Return the answer to a HEADS-QUERY: at least one part, even if it is empty."""
-    return _in_parts(m.HeadsReply, query, store, [info for info in infos if info.end])
-
-
-def times_reply(
-    query: m.TimesQuery, store: str, times: Sequence[tuple[int, int]]
-) -> list[Outgoing]:
-    """Return the answer to a TIMES-QUERY, in parts as a HEADS-REPLY."""
-    return _in_parts(m.TimesReply, query, store, times)
-
-
-def _in_parts(
-    kind: Callable[..., Outgoing],
-    query: m.HeadsQuery | m.TimesQuery,
-    store: str,
-    entries: Sequence[object],
-) -> list[Outgoing]:
-    starts = range(0, max(len(entries), 1), MAX_REPLY_ENTRIES)
-    parts = [tuple(entries[start : start + MAX_REPLY_ENTRIES]) for start in starts]
-    return [
-        kind(query.requestor, query.query, store, number, len(parts), part)
-        for number, part in enumerate(parts)
-    ]

@@ -20,31 +20,27 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_states as states
 from dafka_core.protocol import store_requests, timing
 from dafka_core.protocol.beacons import MAX_PEERS
+from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
-from dafka_core.protocol.histories import TOLD, Histories
+from dafka_core.protocol.histories import Histories
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import RecentNames
-from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
-from dafka_core.protocol.store_directory import GREETING
 from dafka_core.protocol.store_limits import AdmittedPartitions, StoreLimits
 from dafka_core.protocol.store_partition import HostedPartitions, StorePartition
 from dafka_core.protocol.store_requests import PublishCommitted, continued
 
-# Partitions of which a store lacks records that all other stores have deleted.
-#
-# A store that was away for longer than the others keep records, or a new one, requests records that
-# no store has any more. It continues where the others begin, as a consumer does (option
-# ``on_data_loss``); its older records are set aside, since a partition has no holes.
-#
-# Silence of the others proves nothing.  A store must announce that it begins after the missing
-# records, no peer may have sent them for a while, and the announcing store's history must be as new
-# as this store's own.
-
 
 class TrimmedElsewhere:
-    """The announcements of other stores about such partitions."""
+    """Partitions of which this store lacks records that all other stores have deleted.
+
+    A store that was away for longer than the others keep records, or a new one, continues where the
+    others begin, as a consumer does (option ``on_data_loss``); its older records are set aside,
+    since a partition has no holes.  Silence of the others proves nothing: a store must announce
+    that it begins after the missing records, no peer may have sent them for a while, and the
+    announcing store's history must be as new as this store's own.
+    """
 
     def __init__(self, known: KnownStores) -> None:
         self._known = known
@@ -53,13 +49,13 @@ class TrimmedElsewhere:
 
     def on_held(self, partition: StorePartition, store: str, info: PartitionInfo) -> None:
         """Note another store's records of a partition."""
-        next_offset, said = partition.fetcher.next_offset, self._earliest.get(info.tp)
+        next_offset, starts = partition.fetcher.next_offset, self._earliest.get(info.tp)
         if next_offset < info.earliest:
             self._earliest.setdefault(info.tp, {})[store] = info.earliest
-        elif said is not None and next_offset < info.end:
-            said[store] = info.earliest  # it has the next record
-        elif said is not None:
-            said.pop(store, None)
+        elif starts is not None and next_offset < info.end:
+            starts[store] = info.earliest  # it has the next record
+        elif starts is not None:
+            starts.pop(store, None)
 
     def on_tick(
         self, now: float, partitions: Mapping[TopicPartition, StorePartition]
@@ -69,40 +65,43 @@ class TrimmedElsewhere:
             return []
         self._due = now + timing.STORE_LOSS_CHECK_S
         asked: list[Outgoing] = []
-        for tp, said in [*self._earliest.items()]:
+        for tp, starts in [*self._earliest.items()]:
             partition = partitions[tp]
             next_offset = partition.fetcher.next_offset
-            if next_offset >= max(said.values(), default=0):
+            if next_offset >= max(starts.values(), default=0):
                 del self._earliest[tp]
             elif self._waited(now, partition, ()):
-                asked.append(HistoryQuery(self._known.store, TOLD, *tp))
+                asked.append(m.HistoryQuery(self._known.store, m.UNSOLICITED, *tp))
         return asked
 
     def deadline(self) -> float | None:
         """Return the time of the next check."""
         return self._due if self._earliest else None
 
-    def on_history(self, now: float, partition: StorePartition, reply: HistoryReply) -> GoOn | None:
+    def on_history(
+        self, now: float, partition: StorePartition, reply: m.HistoryReply
+    ) -> GoOn | None:
         """Return the entry that restarts the partition where the others begin; None to wait."""
         here = self._known.here
-        said = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
-        if not said or not self._waited(now, partition, reply.stores):
+        starts = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
+        if not starts or not self._waited(now, partition, reply.stores):
             return None
-        start = min(said.values())
+        start = min(starts.values())
         is_newer = last_life(reply.history) >= last_life(partition.history)
-        if said.get(reply.store) != start or start <= partition.fetcher.next_offset or not is_newer:
+        if (
+            starts.get(reply.store) != start
+            or start <= partition.fetcher.next_offset
+            or not is_newer
+        ):
             return None
         del self._earliest[reply.tp]
         history = before(reply.history, start)
-        partition.go_on(start, history)
+        partition.restart_at(start, history)
         last = reply.transaction
         return GoOn(reply.tp, start, history, last if last and last.end <= start else None)
 
     def _waited(self, now: float, partition: StorePartition, known: Collection[str]) -> bool:
-        """Return True if the next record was sent by no peer for long enough.
-
-        ``known`` are all stores that are known.
-        """
+        """Return True if no peer has sent the next record for long enough."""
         away = {*self._known.names, *known} - self._known.here - {self._known.store}
         wait_s = timing.ABSENT_STORE_S if away else timing.STORE_LOSS_S
         is_busy = partition.commits or partition.asides
@@ -117,7 +116,7 @@ class StoreRole:
         lives_of: returns the end and history of a partition on disk.
         hosting_id: random id of the epochs of clients' records in this store.
         least_number: of these epochs; the time in seconds, as for producers (``Takeover``).
-        met: all stores that this one has ever discovered.
+        met: all stores ever discovered.
         wall_us: the time, microseconds since 1970 UTC.
         sync_interval_s: interval of asking other stores for their heads.
         limit_bytes: the largest record that can arrive.
@@ -164,7 +163,15 @@ class StoreRole:
 
     def subscriptions(self) -> list[bytes]:
         """RFC 46, Store Subscriptions; and those of a requestor that asks other stores."""
-        return store_requests.subscriptions(self.address)
+        of_all = (m.RecordMessage, m.RecordBatchMessage, m.Head, m.Fetch, m.GetHeads)
+        queries = (m.HeadsQuery, m.TimesQuery, m.HistoryQuery)
+        replies = (m.HeadsReply, m.HistoryReply, m.TimesReply)
+        own = (m.DirectRecord, m.DirectRecordBatch, m.RecordTooLarge, m.DirectHead, m.FetchBatch)
+        hellos = (m.StoreEndpoints, m.ConsumerHello, m.StoreHello, *replies)
+        return [
+            *(subscription(kind) for kind in (*of_all, *queries)),
+            *(subscription(kind, self.address) for kind in (*own, *hellos)),
+        ]
 
     def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
         """Process heads, hellos and requests."""
@@ -277,7 +284,7 @@ class StoreRole:
             # A requestor's last subscription, in the order of their bytes: from now on it receives
             # everything.  Permanently: a peer that is only late does not subscribe again.
             self.packing.keep(topic, None)
-            return [m.HeadsReply(topic, GREETING, self.address, 0, 1, ())]
+            return [m.HeadsReply(topic, m.UNSOLICITED, self.address, 0, 1, ())]
         if kind is m.GetHeads and not topic:
             return [m.GetHeads("", self.address)]  # another store, which receives it now
         if kind is m.Head and not topic:
@@ -413,12 +420,12 @@ class StoreRole:
         self.on_dropped(dropped)
 
     def _note_too_large(self, record: m.RecordTooLarge) -> None:
-        partition = self.partitions.get(record.tp)
-        if (
-            partition
-            and record.size_bytes > self._limit_bytes
-            and partition.stops_at(record.sequence)
-        ):
+        partition, offset = self.partitions.get(record.tp), record.sequence
+        # For a smaller record the report is wrong: another node may still send it.
+        if partition is None or record.size_bytes <= self._limit_bytes:
+            return
+        if partition.too_large != offset == partition.fetcher.next_offset:
+            partition.too_large = offset
             self.too_large.append(error_of(record, self._limit_bytes, f"store {self.address}"))
 
     def _on_head(self, now: float, tp: TopicPartition, end: int, *, direct: bool) -> list[Outgoing]:

@@ -18,101 +18,70 @@ from __future__ import annotations
 
 from typing import Final
 
-# Discovery of stores, and questions to them.
+# -- discovery of stores, and questions to them ----------------------------------------------------
 
+# A C node that is a store subscribes to hellos within this time after its first subscription: the
+# SUB socket sends all of them at once.  Our nodes announce their kind.
 INTRODUCTION_S: Final = 0.1
-"""A C node that is a store subscribes to hellos within this time after its first subscription: the
-SUB socket sends all of them at once.  Our nodes announce their kind."""
-
+# No answer is complete before: stores are discovered meanwhile.  Beacons are answered at once,
+# within milliseconds, and other stores name those that are farther away.
 SETTLE_S: Final = 0.25
-"""Before this time has passed no answer is complete: stores are discovered meanwhile.  Beacons are
-answered at once, within milliseconds, and other stores name those that are farther away."""
-
-SETTLE_AFTER_BEACON_S: Final = 0.15
-"""The settle time from the first beacon on, for a distant tower."""
-
+SETTLE_AFTER_BEACON_S: Final = 0.15  # from the first beacon on, for a distant tower
+# Timeout without any message of a node.  A near and busy node takes less; an unused address or a
+# firewall costs this time once.
 STORE_TIMEOUT_S: Final = 3.0
-"""Timeout without any message of a node.  A near and busy node takes less; an unused address or a
-firewall costs this time once."""
-
+# In round trips, if these take longer: a connection and its subscriptions take about four of them.
 STORE_TIMEOUT_ROUND_TRIPS: Final = 6
-"""The timeout in round trips, if these are known to take longer: a connection and its subscriptions
-take about four of them."""
-
-MAX_STORE_TIMEOUT_S: Final = 30.0
-"""The longest timeout, at any distance."""
-
-SLOW_STORE_S: Final = 2.0
-"""A requestor that has waited for a store for longer logs its name."""
-
+MAX_STORE_TIMEOUT_S: Final = 30.0  # at any distance
+SLOW_STORE_S: Final = 2.0  # a requestor that has waited for a store for longer logs its name
+# A query or its answer may be lost: the directory asks again after this time without a message.
+# Longer than C_STORE_SILENCE_S, since each question restarts that time.
 QUERY_RETRY_S: Final = 0.5
-"""A query or its answer may be lost: the directory asks again after this time without a message.
-Longer than ``C_STORE_SILENCE_S``, since each question restarts that time."""
+C_STORE_SILENCE_S: Final = 0.4  # after the last answer to a GET-HEADS all have arrived
+ANSWER_POLL_S: Final = 0.02  # interval of checks for completed answers
+TAKEOVER_RETRY_S: Final = 0.5  # interval of a takeover's questions while too few stores answer
 
-C_STORE_SILENCE_S: Final = 0.4
-"""Answers to GET-HEADS are complete when none has arrived for this time."""
+# -- fetching records, and their loss --------------------------------------------------------------
 
-ANSWER_POLL_S: Final = 0.02
-"""Interval of checks for completed answers."""
-
-TAKEOVER_RETRY_S: Final = 0.5
-"""A producer that takes its partition over asks again after this time without enough stores."""
-
-# Fetching records, and their loss.
-
-FETCH_RETRY_S: Final = 1.0
-"""C nodes answer one identical FETCH a second."""
-
+FETCH_RETRY_S: Final = 1.0  # C nodes answer one identical FETCH a second
+# The longest interval of requests for records that no node has: they are lost, or the head was
+# forged.
 MAX_FETCH_RETRY_S: Final = 8.0
-"""The longest interval of requests for records that no node has: they are lost, or the head was
-forged."""
-
+# Delay before stores are asked about missing records, and before records that only they could have
+# are lost.  Longer than a FETCH with its first retries takes, and than an ended peer counts as
+# alive (``peer_expiry_ms``), so all possible senders are known.
 LOSS_CHECK_S: Final = 5.0
-"""Delay before stores are asked about missing records, and before records that only they could
-have are lost.  Longer than a FETCH with its first retries takes, and than an ended peer counts as
-alive (``peer_expiry_ms``), so all possible senders are known."""
-
-MAX_LOSS_CHECK_S: Final = 15.0
-"""The longest interval between these questions; the answer may be long."""
-
+MAX_LOSS_CHECK_S: Final = 15.0  # the longest interval of these questions; the answer may be long
+# The delay if an absent node may have the records: a store known before, or the node that
+# announced the records.  A restarted store returns within this time, even if its machine restarts.
 ABSENT_STORE_S: Final = 60.0
-"""The delay if an absent node may have the records: a store that was there before, or the node that
-announced the records.  A restarted store returns within this time, even if its machine restarts."""
-
+# A store restarts a partition after this time without records that the other stores have deleted,
+# including some retries.  ABSENT_STORE_S while a known store is away, since it may have them.
 STORE_LOSS_S: Final = 10.0
-"""A store restarts a partition after this time without records that the other stores have deleted,
-including some retries.  ``ABSENT_STORE_S`` while a known store is away, since it may have them."""
+STORE_LOSS_CHECK_S: Final = 1.0  # interval of a store's questions about such partitions
 
-STORE_LOSS_CHECK_S: Final = 1.0
-"""Interval of a store's questions for the histories of such partitions."""
+# -- heads and acknowledgements --------------------------------------------------------------------
 
-# Heads and acknowledgements.
-
+# Interval of a consumer's questions for heads.  PUB sockets drop silently: if they drop the last
+# records of a partition and all heads after them, and its producer is gone, nothing else reveals
+# these records.
 HEADS_INTERVAL_S: Final = 10.0
-"""Interval of a consumer's questions for heads.  PUB sockets drop silently: if they drop the last
-records of a partition and all heads after them, and its producer is gone, nothing else reveals
-these records."""
-
+# RFC 46: a producer sends HEAD "at regular a interval"; a store does, for clients' partitions.
 HOSTED_HEAD_INTERVAL_S: Final = 1.0
-"""RFC 46: a producer sends HEAD "at regular a interval"; a store does, for clients' partitions."""
-
+# Duration of these HEADs after the last write.  A node that has missed all of them sends GET-HEADS
+# when it connects to the store again, as for any partition whose producer is gone.
 HOSTED_HEADS_S: Final = 60.0
-"""Duration of these HEADs after the last write.  A node that has missed all of them sends GET-HEADS
-when it connects to the store again, as for any partition whose producer is gone."""
-
+# Interval of HEAD while the application waits in ``flush``: a HEAD makes stores acknowledge again,
+# so a lost acknowledgement costs this time.
 FLUSH_HEAD_INTERVAL_S: Final = 0.2
-"""Interval of HEAD while the application waits in ``flush``: a HEAD makes stores acknowledge again,
-so a lost acknowledgement costs this time."""
 
-# Histories, and the stores' list of each other.
+# -- histories, and the stores' list of each other -------------------------------------------------
 
+# Interval of a store's questions for a history that differs from its own, and of its messages to
+# an older life's producer about the newer one: fast for people, and cheap for the mesh.
 HISTORY_INTERVAL_S: Final = 0.5
-"""Interval of a store's questions for a history that differs from its own, and of its messages to
-an older life's producer about the newer one: fast for people, and cheap for the mesh."""
-
+# Interval of writing a present store's time to disk: "last heard" is as exact after a crash.
 KNOWN_STORE_WRITE_S: Final = 600.0
-"""Interval of writing a present store's time to disk: "last heard" is as exact after a crash."""
-
+# Time for which a starting store assumes that its known stores are present, before their beacons
+# arrive.
 KNOWN_STORE_GRACE_S: Final = 2.0
-"""Time for which a starting store assumes that its known stores are present, before their beacons
-arrive."""

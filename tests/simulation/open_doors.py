@@ -56,9 +56,9 @@ DOORS: Final = (
     ),
     Defect(
         "anybody's records are believed",
-        "authorization.may_write",
+        "authorization.records_refusal",
         WRONG,
-        changes=lambda: {(node_mesh, "may_write"): lambda who, tp: True},
+        changes=lambda: {(node_mesh, "records_refusal"): lambda who, tp: ""},
         shape=LOCKED,
     ),
     Defect(

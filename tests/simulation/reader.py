@@ -122,7 +122,7 @@ class ReaderHost(Host):
 
     def _has_heard(self, store: StoreHost) -> bool:
         """Whether it can know of a store: a C store says hello once, and that may be lost."""
-        return store.style != SINGLE or self._role.directory.greeted(store.address)
+        return store.style != SINGLE or store.address in self._role.directory.stores
 
     def _on_disk(
         self, topics: list[str], among: Callable[[StoreHost], bool] = lambda _: True

@@ -18,6 +18,7 @@ from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.messages import (
+    UNSOLICITED,
     Fetch,
     Head,
     HeadsQuery,
@@ -27,7 +28,6 @@ from dafka_core.protocol.messages import (
     RecordBatchMessage,
     RecordMessage,
 )
-from dafka_core.protocol.store_directory import GREETING
 from dafka_core.storage import Log
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.testing import wait_until
@@ -161,7 +161,7 @@ def test_a_producer_publishes_the_last_record_there_can_be_and_no_more(
         for query in peer.messages(HeadsQuery):
             reply = (PartitionInfo("t", address, 0, MAX_SEQUENCE),)
             to = query.requestor
-            peer.send(HeadsReply(to, GREETING, peer.address, 0, 1, ()))
+            peer.send(HeadsReply(to, UNSOLICITED, peer.address, 0, 1, ()))
             peer.send(HeadsReply(to, query.query, peer.address, 0, 1, reply))
         for asked in peer.messages(HistoryQuery):
             end, store = MAX_SEQUENCE, peer.address

@@ -1,4 +1,4 @@
-"""Shared by the tests of the roles: identifiable records, a log, and a bad network.
+"""Shared by the tests of the roles: identifiable records, and a log.
 
 The value of a record is its offset as eight bytes, so values identify records, and a million of
 them need no loop.
@@ -6,11 +6,7 @@ them need no loop.
 
 from __future__ import annotations
 
-import heapq
-import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from itertools import count
 
 import numpy as np
 
@@ -43,7 +39,7 @@ def batch_of(start: int, end: int, topic: str = TOPIC, partition: str = PARTITIO
 def offsets_of(
     batches: Iterable[RecordBatch | RecordTooLargeError | HistoryChangedError],
 ) -> list[int]:
-    """Which records the batches are, by their values; their offsets must say the same."""
+    """Return the offsets in the values of records, which must equal those of their batches."""
     found: list[int] = []
     for batch in batches:
         assert isinstance(batch, RecordBatch)
@@ -75,35 +71,3 @@ def answer(fetch: Fetch, end: int, *, at_once: int = 1 << 30) -> list[RecordBatc
         batch_of(start, min(start + at_once, stop), fetch.topic, fetch.partition)
         for start in range(fetch.sequence, stop, at_once)
     ]
-
-
-@dataclass
-class Network:
-    """Loses, doubles, delays and so reorders what is sent before ``faults_end_s``; by seed."""
-
-    seed: int
-    loss: float
-    faults_end_s: float
-    delay_s: float = 1.5
-    _random: random.Random = field(init=False)
-    _under_way: list[tuple[float, int, object]] = field(default_factory=list)
-    _numbers: count[int] = field(default_factory=count)
-
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-
-    def send(self, now: float, item: object) -> None:
-        """Takes something to deliver, or not."""
-        faulty = now < self.faults_end_s
-        if faulty and self._random.random() < self.loss:
-            return
-        for _ in range(1 + (faulty and self._random.random() < self.loss)):
-            delay_s = self._random.random() * self.delay_s if faulty else 0.01
-            heapq.heappush(self._under_way, (now + delay_s, next(self._numbers), item))
-
-    def arrived(self, now: float) -> list[object]:
-        """Return everything that has arrived."""
-        items = []
-        while self._under_way and self._under_way[0][0] <= now:
-            items.append(heapq.heappop(self._under_way)[2])
-        return items

@@ -15,17 +15,9 @@ from dafka_core.errors import ProtocolError
 from dafka_core.model.epochs import EPOCH_BYTES, Epoch
 from dafka_core.model.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
 from dafka_core.model.values import Longs, Values
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import decode, encode, encode_batch_prefix
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    AnyRecord,
-    DirectRecord,
-    DirectRecordBatch,
-    Message,
-    RecordBatchMessage,
-    RecordMessage,
-    unpack_batch,
-)
 from tests.unit.protocol.strategies import MESSAGES, packed, runs_of
 
 # Invalid and valid sequences: near 0, near our limit, and at the overflow of 64 bits.
@@ -39,7 +31,7 @@ STRETCHES = st.builds(
 )
 
 Frames = tuple[bytes, bytes]
-PackedRecords = RecordBatchMessage | DirectRecordBatch
+PackedRecords = m.RecordBatchMessage | m.DirectRecordBatch
 
 
 class Named(NamedTuple):
@@ -106,7 +98,7 @@ def packed_stretch(
     return messages
 
 
-def two_frames(message: Message, layout: str) -> list[Frames]:
+def two_frames(message: m.Message, layout: str) -> list[Frames]:
     frames = encode(message, layout)
     return [(frames[0], frames[-1])]
 
@@ -178,17 +170,17 @@ INVALID = st.one_of(
     st.builds(recount, PACKED, st.sampled_from([0, 1, 2, 5, MAX_BATCH_COUNT + 1, 2**32 - 1])),
 )
 MIXES = st.lists(SINGLE | PACKED | INVALID, max_size=12).map(
-    lambda parts: [m for part in parts for m in part]
+    lambda parts: [each for part in parts for each in part]
 )
 
 
-def values_in(message: Message) -> tuple[list[bytes], Longs | None] | None:
+def values_in(message: m.Message) -> tuple[list[bytes], Longs | None] | None:
     """The records of a message, and their times; None if it is about something else."""
     match message:
-        case RecordMessage() | DirectRecord():
+        case m.RecordMessage() | m.DirectRecord():
             return [message.value], None
-        case RecordBatchMessage() | DirectRecordBatch():
-            lengths, records, times = unpack_batch(message.count, message.value, message.runs)
+        case m.RecordBatchMessage() | m.DirectRecordBatch():
+            lengths, records, times = m.unpack_batch(message.count, message.value, message.runs)
             ends = [0, *lengths.cumsum().tolist()]
             return [bytes(records[start:stop]) for start, stop in pairwise(ends)], times
     return None
@@ -200,7 +192,7 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
     invalid_count = 0
     for frames in messages:
         try:
-            message: Message | None = decode(frames)
+            message: m.Message | None = decode(frames)
         except ProtocolError:
             message = None
         found = None if message is None else values_in(message)
@@ -208,7 +200,7 @@ def one_by_one(messages: list[Frames]) -> tuple[dict[tuple[Named, bool], list[Re
             invalid_count += 1
             continue
         values, times = found
-        assert isinstance(message, AnyRecord)
+        assert isinstance(message, m.AnyRecord)
         named = Named(message.requestor, message.tp)
         of_form = batches[named, isinstance(message, PackedRecords)]
         of: tuple[Transaction | None, Epoch | None] = (None, None)

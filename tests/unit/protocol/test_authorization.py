@@ -7,13 +7,7 @@ import pytest
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.authorization import (
-    granted,
-    may_write,
-    records_refusal,
-    refusal,
-    shown,
-)
+from dafka_core.protocol.authorization import granted, records_refusal, refusal, shown
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.record_limits import announcement
 from dafka_core.security.permissions import (
@@ -87,7 +81,7 @@ def test_records_and_heads_come_from_their_producer_or_a_store(message: m.Messag
 
 
 @pytest.mark.parametrize("message", OF_STORES)
-def test_stores_alone_speak_for_stores(message: m.Message) -> None:
+def test_only_a_store_sends_messages_of_stores(message: m.Message) -> None:
     assert not refusal(KEEPER, message)
     for who in (OWNER, THIEF, READER, ADMINISTRATOR):
         assert "may not speak for a store" in refusal(who, message)
@@ -97,14 +91,14 @@ def test_stores_alone_speak_for_stores(message: m.Message) -> None:
 
 
 @pytest.mark.parametrize("message", ASKED)
-def test_who_may_consume_asks_for_itself(message: m.Message) -> None:
+def test_a_consumer_requests_in_its_own_name(message: m.Message) -> None:
     assert not refusal(READER, message)
     assert "may not ask for it" in refusal(THIEF, message)
     assert refusal(OWNER, message)  # the answer would go to a foreign address
 
 
 @pytest.mark.parametrize("message", OF_ANYBODY)
-def test_anybody_asks_what_there_is_for_himself(message: m.Message) -> None:
+def test_any_key_may_ask_for_heads_in_its_own_name(message: m.Message) -> None:
     assert not refusal(READER, message)
     assert not refusal(ADMINISTRATOR, message)
     assert refusal(OWNER, message)
@@ -125,8 +119,8 @@ def test_a_partition_is_taken_over_by_its_owner_alone() -> None:
 
 
 def test_records_are_refused_by_name() -> None:
-    assert may_write(OWNER, RECORDS.tp)
-    assert not may_write(OWNER, TopicPartition("u", P))
+    assert not records_refusal(OWNER, RECORDS.tp)
+    assert records_refusal(OWNER, TopicPartition("u", P))
     assert f"topic t, partition {P}: key thief may not write" in records_refusal(THIEF, RECORDS.tp)
 
 
@@ -158,7 +152,7 @@ def test_records_are_refused_by_name() -> None:
         (NOBODY, m.Head, "t", False),
     ],
 )
-def test_each_is_sent_what_it_may_have(
+def test_subscriptions_are_granted_by_permission(
     who: Permissions, kind: type[m.Message], topic: str, expected: bool
 ) -> None:
     asked = subscription(kind, topic) if topic else subscription(kind)
@@ -168,13 +162,13 @@ def test_each_is_sent_what_it_may_have(
         assert applied == (b"\x01" + asked + (b"\0" if topic else b"") if expected else None)
 
 
-def test_what_is_no_subscription_of_ours_is_nobodys() -> None:
+def test_unknown_subscriptions_are_refused() -> None:
     for frame in (b"", b"\x01", b"\x01?", b"\x01\0", b"\0"):
         assert granted(READER, frame) is None
         assert granted(KEEPER, frame) is None
 
 
-def test_a_node_says_for_itself_alone_what_it_is() -> None:
+def test_a_node_announces_only_its_own_kind() -> None:
     store = b"\x01" + announcement("store", S, 9_000_000)
     assert granted(KEEPER, store) == store
     assert granted(READER, store) is None
@@ -184,7 +178,7 @@ def test_a_node_says_for_itself_alone_what_it_is() -> None:
     assert granted(THIEF, b"\x01" + announcement("producer", P, 9_000_000)) is None
 
 
-def test_answers_tell_of_what_may_be_known() -> None:
+def test_answers_contain_only_permitted_topics() -> None:
     entries = tuple(PartitionInfo(topic, P, 0, 1) for topic in ("t", "x"))
     reply = m.HeadsReply(R, 0, S, 0, 1, entries)
 

@@ -13,12 +13,9 @@ from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import TopicPartition, Transaction
 from dafka_core.model.values import Values
 from dafka_core.protocol import bulk_decoder
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    DirectRecord,
-    RecordMessage,
-)
 from tests.unit.protocol.record_frames import (
     EPOCH,
     MIXES,
@@ -48,7 +45,7 @@ def receive(decoder: BulkDecoder, first: bytes, second: bytes) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(MIXES, min_size=1, max_size=3), st.sampled_from([BulkDecoder.add, receive]))
-def test_burst_equals_decoding_one_by_one(mixes: list[list[Frames]], take_in: object) -> None:
+def test_decoding_many_equals_decoding_each(mixes: list[list[Frames]], take_in: object) -> None:
     assert callable(take_in)
     decoder = BulkDecoder()
     invalid_count = 0
@@ -91,7 +88,7 @@ def test_consecutive_records_are_one_batch(
     assert decoder.invalid_count == invalid_count
 
 
-def test_batches_that_follow_each_other_become_one() -> None:
+def test_consecutive_batches_become_one() -> None:
     decoder = BulkDecoder()
     decoder.add(batch_header(3, 2), packed([b"a", b""]))
     decoder.add(batch_header(5, 1), packed([b"ccc"]))
@@ -119,9 +116,7 @@ def test_batches_that_follow_each_other_become_one() -> None:
         (2**64 - 1, 2, bytes(8)),
     ],
 )
-def test_batches_that_cannot_be_are_dropped_and_counted(
-    sequence: int, count: int, value: bytes
-) -> None:
+def test_invalid_batches_are_dropped_and_counted(sequence: int, count: int, value: bytes) -> None:
     decoder = BulkDecoder()
     decoder.add(batch_header(3, 2), packed([b"a", b"b"]))
     decoder.add(batch_header(sequence, count), value)
@@ -131,7 +126,7 @@ def test_batches_that_cannot_be_are_dropped_and_counted(
 
 
 @pytest.mark.parametrize("lacks_bytes", [1, 8, 16, 24, 29, 37, 53, 57])
-def test_a_batch_without_all_of_its_fields_is_dropped_and_counted(lacks_bytes: int) -> None:
+def test_a_truncated_batch_header_is_dropped_and_counted(lacks_bytes: int) -> None:
     decoder = BulkDecoder()
     receive(decoder, batch_header(3, 1), packed([b"a"]))
     # The receive loop takes it for a record of the partition that it knows, if 8 are left.
@@ -191,7 +186,9 @@ def test_batches_of_transactions_are_joined_within_them() -> None:
 
 
 def test_recorded_records() -> None:
-    records = [v for v in RECORDED_VECTORS if isinstance(v.message, (RecordMessage, DirectRecord))]
+    records = [
+        v for v in RECORDED_VECTORS if isinstance(v.message, (m.RecordMessage, m.DirectRecord))
+    ]
     decoder = BulkDecoder()
     for vector in records:
         decoder.add(*vector.frames)

@@ -31,7 +31,7 @@ from dafka_core.protocol.limits import (
     MAX_HELLO_BYTES,
     MAX_SEQUENCE,
 )
-from tests.unit.protocol.strategies import EPOCHS, MESSAGES, names, packed
+from tests.unit.protocol.strategies import COMMANDS, EPOCHS, MESSAGES, names, packed
 from tests.unit.protocol.vector import Vector
 from tests.unit.protocol.vectors import RECORDED_VECTORS, RFC46_VECTORS, VECTORS
 
@@ -45,8 +45,14 @@ COMMAND_IDS = {
     m.GetHeads: b"G",
     m.ConsumerHello: b"W",
     m.StoreHello: b"L",
+    # Extensions.
     m.RecordBatchMessage: b"r",
     m.DirectRecordBatch: b"p",
+    m.DirectRecordBatches: b"C",
+    m.FetchBatch: b"B",
+    m.RecordTooLarge: b"O",
+    m.StoreEndpoints: b"N",
+    m.StoresKnown: b"X",
     m.HeadsQuery: b"Q",
     m.TimesQuery: b"T",
     m.HeadsReply: b"s",
@@ -54,26 +60,14 @@ COMMAND_IDS = {
     m.EpochAck: b"I",
     m.HistoryQuery: b"V",
     m.HistoryReply: b"J",
-    m.StoreEndpoints: b"N",
-    m.RecordTooLarge: b"O",
-    m.FetchBatch: b"B",
-    m.DirectRecordBatches: b"C",
-    m.StoresKnown: b"X",
 }
-WITH_CONTENT = (
-    m.RecordMessage,
-    m.DirectRecord,
-    m.RecordBatchMessage,
-    m.DirectRecordBatch,
-    m.DirectRecordBatches,
-)
 SHORT_VECTORS = [v for v in VECTORS if v not in RECORDED_VECTORS]
 
 every_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v.name)
 
 
 def header_count(vector: Vector) -> int:
-    return len(vector.frames) - isinstance(vector.message, WITH_CONTENT)
+    return len(vector.frames) - isinstance(vector.message, m.AnyRecord | m.DirectRecordBatches)
 
 
 def assert_refused_or_exact(frames: list[bytes], layout: str) -> None:
@@ -105,6 +99,7 @@ def test_encodes(vector: Vector) -> None:
 
 def test_there_is_a_vector_of_every_command_in_every_layout() -> None:
     assert {type(v.message) for v in RECORDED_VECTORS} == set(list(COMMAND_IDS)[:9])
+    assert set(COMMAND_IDS) == set(COMMANDS)
     for layout in LAYOUTS:
         assert {type(v.message) for v in VECTORS if v.layout == layout} == set(COMMAND_IDS)
 
@@ -115,7 +110,7 @@ def test_truncated_frames(vector: Vector) -> None:
         for size_bytes in range(len(frame)):
             frames = [*vector.frames]
             frames[i] = frame[:size_bytes]
-            # A topic frame and a content say nothing of their length, so less of them is another
+            # A topic frame and a content do not contain their length, so less of them is another
             # topic or content; a frame with fields cannot be shorter and remain valid.
             if i == header_count(vector) - 1:
                 with pytest.raises(ProtocolError):
@@ -218,7 +213,7 @@ def test_command_differs_between_frames(vector: Vector) -> None:
 @every_vector
 def test_unknown_command(vector: Vector) -> None:
     for octet in set(range(256)) - {id_[0] for id_ in COMMAND_IDS.values()}:
-        with pytest.raises(ProtocolError, match="there is no command with identifier"):
+        with pytest.raises(ProtocolError, match="unknown command identifier"):
             decode([bytes([octet]) + vector.frames[0][1:], *vector.frames[1:]])
 
 
@@ -264,7 +259,7 @@ def test_topics_that_are_not_utf8_survive(octets: bytes, layout: str) -> None:
     assert encode(message, layout) == frames
 
 
-def test_acks_of_c_nodes_do_not_say_which_store() -> None:
+def test_acks_of_c_nodes_do_not_name_the_store() -> None:
     message = m.Ack("P", "t", 1, "S")
     assert decode(encode(message, C_LAYOUT)) == m.Ack("P", "t", 1)
     assert decode(encode(message, RFC46)) == message
@@ -323,7 +318,7 @@ def test_prefix_and_numbers_are_the_encoded_header(
     st.none() | EPOCHS,
     st.integers(0, 2**32 - 1),
 )
-def test_the_numbers_of_a_header_come_back(
+def test_the_numbers_of_a_header_survive(
     sequence: int, count: int, transaction: Transaction | None, epoch: Epoch | None, runs: int
 ) -> None:
     numbers = BatchNumbers(sequence, count, transaction, epoch, runs)

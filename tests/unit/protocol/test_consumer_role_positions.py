@@ -1,61 +1,34 @@
-"""The consumer's positions: room, seek, unsubscribe; and its limits."""
+"""The consumer's positions: room, seek, unsubscribe; forged heads; and records above its limit."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
 import pytest
 
+from dafka_core.errors import HistoryChangedError, RecordTooLargeError
 from dafka_core.model.epochs import NO_LIFE, Epoch
+from dafka_core.model.records import RecordBatch
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_SEQUENCE
-from dafka_core.protocol.messages import Fetch, Head, HistoryReply
+from dafka_core.protocol.messages import (
+    UNSOLICITED,
+    Fetch,
+    Head,
+    HistoryQuery,
+    HistoryReply,
+    RecordTooLarge,
+)
 from dafka_core.protocol.partition_fetcher import MAX_REORDER_RECORDS
 from dafka_core.protocol.role import Outgoing
-from tests.unit.protocol.model import (
-    PARTITION,
-    TOPIC,
-    TP,
-    answer,
-    batch_of,
-    fetches_in,
-    offsets_of,
-)
-
-ME = "21962C91115348329557DE71C90C3718"
-
-
-def consumer(start: Any = "earliest", *topics: str) -> ConsumerRole:
-    role = ConsumerRole(ME, start)
-    for topic in topics or (TOPIC,):
-        role.subscribe(topic)
-    return role
-
-
-def record(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
-    """RECORDs ``[start, end)`` arrive."""
-    return role.on_batch(now, "", batch_of(start, end))
-
-
-def direct(role: ConsumerRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
-    """DIRECT-RECORDs ``[start, end)`` arrive."""
-    return role.on_batch(now, ME, batch_of(start, end))
-
-
-def head(role: ConsumerRole, end: int, now: float = 0.0) -> list[Outgoing]:
-    return role.on_message(now, Head(TOPIC, PARTITION, end - 1), "")
-
-
-def fetch(start: int, end: int) -> Fetch:
-    return Fetch(PARTITION, ME, TOPIC, start, end - start)
-
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
+from tests.unit.protocol.test_consumer_role import ME, consumer, direct, fetch, head, record
 
 # -- room, seek, unsubscribe ----------------------------------------------------------------------
 
 
-def test_without_room_nothing_is_delivered_or_asked_for() -> None:
+def test_without_room_nothing_is_delivered_or_requested() -> None:
     role = consumer("earliest")
     assert record(role, 0, 10) == []
     role.room = False
@@ -72,7 +45,7 @@ def test_without_room_nothing_is_delivered_or_asked_for() -> None:
     assert offsets_of(role.delivered) == list(range(30))
 
 
-def test_what_came_while_there_was_no_room_is_asked_for_as_soon_as_there_is() -> None:
+def test_records_that_arrived_without_room_are_requested_with_room() -> None:
     role = consumer("earliest")
     assert head(role, 1_000) == [fetch(0, 1_000)]
     direct(role, 0, 100)
@@ -107,7 +80,7 @@ def test_seek(offset: int) -> None:
     assert offsets_of(role.delivered) == list(range(offset, 50))
 
 
-def test_seek_of_a_partition_not_heard_of_yet() -> None:
+def test_seek_of_an_unknown_partition() -> None:
     role = consumer("latest")
     role.seek(TP, 3)
     assert role.on_tick(0.0) == []
@@ -149,7 +122,7 @@ def test_unsubscribing_from_what_was_not_subscribed_to_is_no_error() -> None:
 # -- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_head_that_is_a_lie_costs_little() -> None:
+def test_a_forged_head_costs_little() -> None:
     role = consumer("earliest")
     head(role, MAX_SEQUENCE + 1)
     asked = 0
@@ -167,7 +140,7 @@ def test_a_head_that_is_a_lie_costs_little() -> None:
     assert len(role.positions()) == len(role.scheduler) == 1
 
 
-def test_records_that_no_node_has_cost_little() -> None:
+def test_requests_for_records_that_no_node_has_cost_little() -> None:
     role = consumer("earliest")
     # The first ones are lost for ever, and new ones come and come.
     asked = 0
@@ -195,12 +168,120 @@ def test_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(role.delivered) == 10
 
 
-def test_nothing_is_kept_of_histories_of_partitions_that_nobody_follows() -> None:
+def test_histories_of_other_partitions_are_not_kept() -> None:
     role = consumer("earliest")
     record(role, 0, 1)
     history = (Epoch(2, 7, 1, 0, 0),)
     for i in range(100):
-        reply = HistoryReply(ME, TOLD, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
+        reply = HistoryReply(ME, UNSOLICITED, "S", TOPIC, f"P{i}", 5, NO_LIFE, history)
         assert role.on_message(0.0, reply, "") == []
     assert set(role._histories) == {TP}
     assert len(role.delivered) == 1
+
+
+def test_records_of_a_replaced_life_are_ignored_and_the_history_is_requested() -> None:
+    role, old = consumer("earliest"), Epoch(1, 7, 1, 0, 0)
+    new, replaced = Epoch(2, 8, 1, 2, old.digest), Epoch(1, 9, 1, 0, 0)
+    for start, epoch in ((0, old), (2, new)):
+        role.on_batch(0.0, "", dataclasses.replace(batch_of(start, start + 2), epoch=epoch))
+    stale = dataclasses.replace(batch_of(4, 6), epoch=replaced)
+    assert role.on_batch(1.0, "", stale) == []
+    assert role.on_batch(1.0, ME, stale) == [HistoryQuery(ME, UNSOLICITED, *TP)]
+    assert role.on_batch(1.1, ME, stale) == []  # asked a moment ago
+    assert offsets_of(role.delivered) == [0, 1, 2, 3]
+
+
+# -- records above its limit ----------------------------------------------------------------------
+
+LIMIT = 10
+
+
+def limited() -> ConsumerRole:
+    role = ConsumerRole(ME, "earliest", limit_bytes=LIMIT)
+    role.subscribe(TOPIC)
+    return role
+
+
+def refuse(role: ConsumerRole, offset: int, size_bytes: int = 100, to: str = ME) -> list[Outgoing]:
+    return role.on_message(0.5, RecordTooLarge(to, *TP, offset, size_bytes), "")
+
+
+def delivered(role: ConsumerRole) -> list[range | int]:
+    """The ranges of offsets, and the offsets of errors."""
+    return [
+        range(each.offset, each.end) if isinstance(each, RecordBatch) else each.offset
+        for each in role.delivered
+        if not isinstance(each, HistoryChangedError)
+    ]
+
+
+def test_the_error_takes_the_place_of_the_record() -> None:
+    role = limited()
+    role.on_message(0.0, Head(*TP, 5), "")
+    role.on_batch(0.0, ME, batch_of(0, 2))
+    role.on_batch(0.0, "", batch_of(3, 6))  # it waits behind the gap
+    refuse(role, 2)
+    assert delivered(role) == [range(2), 2, range(3, 6)]
+    error = role.delivered[1]
+    assert isinstance(error, RecordTooLargeError)
+    assert (error.size_bytes, error.limit_bytes, error.node) == (100, LIMIT, "this consumer")
+    assert role.positions() == {TP: (6, 6)}
+    assert role.on_tick(20.0)[1:] == []  # nothing is missing
+
+
+def test_following_records_are_requested() -> None:
+    role = limited()
+    role.on_message(0.0, Head(*TP, 0), "")
+    assert refuse(role, 0) == []
+    assert fetches_in(role.on_message(0.5, Head(*TP, 3), "")) == [Fetch(PARTITION, ME, TOPIC, 1, 3)]
+
+
+def test_only_the_next_record_is_skipped_and_only_above_the_limit() -> None:
+    role = limited()
+    role.on_message(0.0, Head(*TP, 5), "")
+    refuse(role, 1)  # the ones before it were lost on the way
+    refuse(role, 0, LIMIT)  # within its limit: the report is wrong
+    refuse(role, 0, to="another")
+    assert role.delivered == []
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
+        Fetch(PARTITION, ME, TOPIC, 0, 6)
+    ]
+
+
+def test_a_life_that_began_with_a_skipped_record_changes_nothing() -> None:
+    """Otherwise it would return to records that no node sends, skip them, and return, for ever."""
+    role, old = limited(), Epoch(1, 7, 1, 0, 0)
+    role.on_batch(0.0, "", dataclasses.replace(batch_of(0, 2), epoch=old))
+    role.on_message(0.0, Head(*TP, 2), "")
+    refuse(role, 2)
+
+    def hear(start: int) -> None:
+        history = (old, Epoch(start, 8, 1, start, old.digest))
+        role.on_message(1.0, HistoryReply(ME, UNSOLICITED, "S", *TP, 3, NO_LIFE, history), "")
+
+    hear(2)
+    assert role.positions() == {TP: (3, 3)}
+    assert isinstance(role.delivered[-1], RecordTooLargeError)
+    hear(1)
+    assert isinstance(role.delivered[-1], HistoryChangedError)
+
+
+def test_without_room_the_record_is_requested_again() -> None:
+    role = limited()
+    role.on_message(0.0, Head(*TP, 5), "")
+    role.room = False
+    refuse(role, 0)
+    assert role.delivered == []
+    role.room = True
+    assert fetches_in(role.on_tick(timing.FETCH_RETRY_S + 0.1)) == [
+        Fetch(PARTITION, ME, TOPIC, 0, 6)
+    ]
+
+
+def test_reports_of_other_partitions_are_ignored() -> None:
+    role = limited()
+    assert refuse(role, 0) == []
+    role.on_message(0.0, Head(*TP, 5), "")
+    role.unsubscribe(TOPIC)
+    refuse(role, 0)
+    assert role.delivered == []

@@ -30,13 +30,11 @@ def announced(*nodes: str) -> Discovery:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_sequence_of_events_follows_the_table(seed: int) -> None:
     chance, nodes, state, now = random.Random(seed), Discovery(), NodeState.UNKNOWN, 0.0
-    labels = {each.label: each for each in NodeState}
     for _ in range(300):
         event = chance.choice(EVENTS)
         now += chance.choice([0.0, 0.01, 0.2, 2.0])
         found = nodes.apply(now, "N", event)
-        if reaction := DISCOVERY_TABLE[state].get(event):
-            state = labels[reaction.then]
+        state = DISCOVERY_TABLE[state].get(event, state)
         assert found.state is state
         assert ("N" in nodes.greeted) == (state is NodeState.GREETED)
         assert ("N" in nodes.lost) == (state in (NodeState.LOST, NodeState.RETURNING))
@@ -92,7 +90,7 @@ def test_a_store_is_awaited_until_it_greets() -> None:
     assert not nodes.outcomes
 
 
-def test_a_c_node_that_a_store_names_gets_a_stores_timeout() -> None:
+def test_a_c_node_named_by_a_store_has_the_timeout_of_stores() -> None:
     nodes = announced("C")
     nodes.apply(0.0, "C", d.SUBSCRIPTION)
     nodes.on_known(0.05, "T", [KnownStore("C", AT, 0, here=True)])
@@ -155,9 +153,9 @@ def test_a_lost_store_is_awaited_again_when_it_returns() -> None:
 
 def test_a_store_that_greets_late_keeps_its_subscription() -> None:
     nodes = announced("S")
-    nodes.apply(0.0, "S", d.HELLO).hears_us = True
+    nodes.apply(0.0, "S", d.HELLO).receives_ours = True
     assert not nodes.waits(timing.STORE_TIMEOUT_S)
-    assert nodes.apply(9.0, "S", d.GREETS).hears_us
+    assert nodes.apply(9.0, "S", d.GREETS).receives_ours
 
 
 def test_names_chosen_by_peers_are_bounded_and_leave_room_for_stores() -> None:

@@ -39,7 +39,7 @@ def asked_of_store(messages: list[Outgoing]) -> list[str]:
     return [entry.partition for entry in entries]
 
 
-def test_the_others_are_asked_for_when_some_are_done() -> None:
+def test_other_partitions_are_requested_when_some_are_complete() -> None:
     total = 3 * MAX_UNDER_WAY
     role = told_of(total)
     first = role.on_tick(0.0)
@@ -58,7 +58,7 @@ def test_the_others_are_asked_for_when_some_are_done() -> None:
     assert len(role.scheduler) == 0
 
 
-def test_whose_turn_it_is_is_found_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_partitions_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     role, counts = told_of(5 * MAX_UNDER_WAY), list[int]()
     first = FairQueue.first
 
@@ -71,7 +71,7 @@ def test_whose_turn_it_is_is_found_once_for_all_of_them(monkeypatch: pytest.Monk
     assert counts == [MAX_UNDER_WAY]  # in the store's loop: each turn would cost all others'
 
 
-def test_a_store_that_does_not_answer_is_asked_twice_and_then_everybody() -> None:
+def test_a_store_that_does_not_answer_is_asked_twice_and_then_all_nodes() -> None:
     role = told_of(2)
     assert asked_of_store(role.on_tick(0.0)) == ["P0", "P1"]
     assert asked_of_store(role.on_tick(timing.FETCH_RETRY_S)) == ["P0", "P1"]
@@ -81,7 +81,7 @@ def test_a_store_that_does_not_answer_is_asked_twice_and_then_everybody() -> Non
     ]
 
 
-def test_partitions_that_nobody_answers_for_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_without_answers_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
     role = told_of(0)
     dead = {f"P{i}" for i in range(10)}
@@ -100,7 +100,9 @@ def test_partitions_that_nobody_answers_for_hold_nobody_up(monkeypatch: pytest.M
     assert all(asked[partition] > 2 for partition in dead)
 
 
-def test_one_that_peers_go_on_to_tell_of_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_announced_again_and_again_delays_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 1)
     role = told_of(0)
     asked = set()
@@ -112,9 +114,7 @@ def test_one_that_peers_go_on_to_tell_of_holds_nobody_up(monkeypatch: pytest.Mon
     assert asked == {"dead", "P"}
 
 
-def test_those_that_wait_for_another_turn_are_unanswered_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_waiting_partitions_count_as_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
     role = told_of(20)
     for now in range(10):
@@ -158,7 +158,7 @@ def test_owners_take_turns_and_each_has_its_own_order() -> None:
     assert len(waiting.all()) == len(waiting) == 998
 
 
-def test_what_is_removed_is_gone_and_may_come_again() -> None:
+def test_a_removed_partition_may_wait_again() -> None:
     waiting = FairQueue()
     one, other = fetcher(HONEST, 1), fetcher(HONEST, 2)
     waiting.remove(one.tp)

@@ -30,7 +30,7 @@ TIMES_REPLY = m.TimesReply("C", 1, "S", 0, 1, ((1, 2),))
 
 
 @given(st.binary(max_size=255))
-def test_any_octets_are_a_text_and_come_back(octets: bytes) -> None:
+def test_any_bytes_survive_as_text(octets: bytes) -> None:
     text = text_of(octets)
     assert octets_of(text) == octets
     for length_size_bytes in (1, 4):
@@ -44,7 +44,7 @@ def test_any_octets_are_a_text_and_come_back(octets: bytes) -> None:
 def test_a_frame_is_read_to_its_end_and_no_further() -> None:
     frame = FrameReader(b"\1\2\3\2ab!")
     assert (frame.number(1), frame.number(2), frame.text()) == (1, 0x203, "ab")
-    with pytest.raises(ProtocolError, match="goes on after its last field"):
+    with pytest.raises(ProtocolError, match="has bytes after its last field"):
         frame.finish()
     for short, size_bytes in ((b"", 1), (b"abc", 4), (b"\0" * 7, 8)):
         for take in (FrameReader.take, FrameReader.number):
@@ -86,7 +86,7 @@ def test_ranges_are_checked(entry: PartitionInfo) -> None:
     with pytest.raises(ProtocolError):
         replace(fetch, entries=(*fetch.entries, entry))
     replace(fetch, entries=fetch.entries * MAX_FETCH_PARTITIONS)
-    with pytest.raises(ProtocolError, match="the count of entries must lie in 0 to 1000"):
+    with pytest.raises(ProtocolError, match="the count of entries must be between 0 and 1000"):
         replace(fetch, entries=fetch.entries * (MAX_FETCH_PARTITIONS + 1))
 
 
@@ -100,7 +100,7 @@ def test_time_entries_are_checked(entry: tuple[int, int]) -> None:
 def test_replies_have_a_limited_number_of_entries(reply: m.HeadsReply | m.TimesReply) -> None:
     entries: Any = reply.entries
     replace(reply, entries=entries * MAX_REPLY_ENTRIES)
-    with pytest.raises(ProtocolError, match="the count of entries must lie in 0 to 10000"):
+    with pytest.raises(ProtocolError, match="the count of entries must be between 0 and 10000"):
         replace(reply, entries=entries * (MAX_REPLY_ENTRIES + 1))
 
 
@@ -127,13 +127,13 @@ def test_counts_are_clamped(layout: str) -> None:
     [2**32 - 1, 2**31, MAX_HELLO_BYTES // 4, MAX_HELLO_BYTES // 4 + 1, MAX_REPLY_ENTRIES, 2],
 )
 @pytest.mark.parametrize("rest", ["", "00000001 74", "ffffffff 74", "00" * 16])
-def test_announced_counts_that_are_lies(start: str, count: int, rest: str) -> None:
+def test_false_counts_are_refused_without_cost(start: str, count: int, rest: str) -> None:
     frame = bytes.fromhex(start) + count.to_bytes(4, "big") + bytes.fromhex(rest)
     # Beyond the limits it is the announcement that is refused, not what comes after it.
     most = {"57": MAX_HELLO_BYTES // 4, "51": MAX_HELLO_BYTES // 4, "42": MAX_FETCH_PARTITIONS}.get(
         start[:2], MAX_REPLY_ENTRIES
     )
-    why = f"the count of entries must lie in 0 to {most}" if count >= 2**31 else None
+    why = f"the count of entries must be between 0 and {most}" if count >= 2**31 else None
     with quickly_and_without_memory(), pytest.raises(ProtocolError, match=why):
         decode([frame])
 

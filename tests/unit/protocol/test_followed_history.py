@@ -14,7 +14,7 @@ from tests.unit.protocol.model import batch_of
 A = Epoch(1, 0xA, 1, 0, 0)
 B = Epoch(2, 0xB, 1, 5, A.digest)
 OTHER = Epoch(3, 0xF, 1, 3, A.digest)
-"""It has gone on from A, without A's records from 3 on, and knows nothing of B."""
+"""It continues A without A's records from 3 on, and does not know B."""
 
 
 def of(epoch: Epoch | None, start: int, end: int) -> RecordBatch:
@@ -27,12 +27,12 @@ def followed(*taken: RecordBatch) -> FollowedHistory:
     return history
 
 
-def test_one_life_after_another() -> None:
+def test_a_life_may_follow_another() -> None:
     history = followed(of(A, 0, 3), of(A, 3, 5), of(B, 5, 6), of(None, 6, 7), of(B, 7, 9))
     assert history.epochs == (A, B)
 
 
-def test_who_begins_in_the_middle_takes_what_comes_first() -> None:
+def test_a_reader_may_begin_in_any_life() -> None:
     assert followed(of(B, 7, 9)).epochs == (B,)
 
 
@@ -44,41 +44,41 @@ def test_records_of_a_life_that_was_taken_over_are_stale() -> None:
 
 
 @pytest.mark.parametrize(("position", "at"), [(5, 3), (3, None)])
-def test_a_newer_life_says_from_where_on_it_has_gone_on(position: int, at: int | None) -> None:
+def test_a_newer_life_replaces_records_from_its_start(position: int, at: int | None) -> None:
     assert followed(of(A, 0, position)).parted_by(OTHER, position) == at
 
 
-def test_what_does_not_follow_is_not_taken() -> None:
+def test_records_of_another_history_are_not_delivered() -> None:
     history = followed(of(A, 0, 5), of(B, 5, 6))
     batch, stranger = of(B, 6, 7), of(OTHER, 7, 8)
     taken, at = history.take([batch, stranger])
     assert list(taken) == [batch]
     assert at == 0  # the divergence is unknown
-    history.go_back(3)
+    history.rewind(3)
     assert history.epochs == (A,)
     assert history.take([of(OTHER, 3, 8)])[1] is None
 
 
 @pytest.mark.parametrize(("epoch", "at"), [(OTHER, None), (Epoch(3, 0xF, 1, 1, A.digest), 0)])
-def test_lives_may_be_among_what_is_passed_over(epoch: Epoch, at: int | None) -> None:
+def test_skipped_records_may_include_whole_lives(epoch: Epoch, at: int | None) -> None:
     history = followed(of(A, 0, 2))
-    history.pass_over(2)
-    history.pass_over(3)
+    history.skip_from(2)
+    history.skip_from(3)
     unknown = epoch._replace(parent=0x77)
     assert history.take([of(unknown, 4, 6)])[1] == at
     assert (unknown in history.epochs) == (at is None)
 
 
-def test_a_life_that_began_with_what_was_passed_over_has_not_parted() -> None:
+def test_a_life_that_began_with_skipped_records_has_not_diverged() -> None:
     """Otherwise a reader would return to records that no node has, for ever."""
     history = followed(of(A, 0, 5))
-    history.pass_over(5)
+    history.skip_from(5)
     assert history.parted_by(B, 8) is None
     assert history.parted_by(OTHER, 8) == OTHER.start
     assert history.take([of(B, 8, 9)])[1] is None
 
 
-def test_a_life_that_began_before_what_comes_next_has_parted() -> None:
+def test_a_life_that_began_before_the_next_record_has_diverged() -> None:
     """Records that had to wait may be of the older life, and those behind them of the newer one."""
     batch, later = of(A, 2, 4), of(OTHER, 4, 6)
     history = followed(of(A, 0, 2))
@@ -90,8 +90,8 @@ def test_records_without_an_epoch_may_be_the_first_of_the_next_life() -> None:
     assert followed(of(A, 0, 5), of(None, 5, 7), of(B, 7, 9)).epochs == (A, B)
 
 
-def test_what_comes_after_what_was_passed_over_says_whose_that_was() -> None:
+def test_the_first_record_after_skipped_ones_decides_their_life() -> None:
     history = followed(of(A, 0, 2))
-    history.pass_over(2)
+    history.skip_from(2)
     assert history.take([of(A, 4, 6)])[1] is None
     assert history.take([of(OTHER, 6, 8)])[1] == OTHER.start

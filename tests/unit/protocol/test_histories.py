@@ -9,13 +9,7 @@ import pytest
 
 from dafka_core.errors import DafkaError, FencedError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, before, epoch_at, with_epoch
-from dafka_core.model.log_entries import (
-    Commit,
-    LogEntry,
-    Met,
-    Promise,
-    SetAside,
-)
+from dafka_core.model.log_entries import Commit, LogEntry, Met, Promise, SetAside
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
@@ -23,19 +17,9 @@ from dafka_core.model.records import (
     StagedTransaction,
     TopicPartition,
 )
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.histories import TOLD
 from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectHead,
-    EpochAck,
-    Head,
-    HeadsReply,
-    HistoryQuery,
-    HistoryReply,
-    StoreHello,
-)
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
@@ -94,25 +78,29 @@ class Store:
         return self.role.on_batch(now, "", replace(batch_of(start, end), epoch=epoch))
 
     def ask(self, life: EpochId = NO_LIFE, query: int = 1) -> list[Outgoing]:
-        return self.role.on_message(0.0, HistoryQuery(PARTITION, query, *TP, life), "")
+        return self.role.on_message(0.0, m.HistoryQuery(PARTITION, query, *TP, life), "")
 
     def hear(self, end: int, *history: Epoch, store: str = OTHER) -> None:
         """Deliver another store's answer."""
-        reply = HistoryReply(ME, TOLD, store, *TP, end, NO_LIFE, history)
+        reply = m.HistoryReply(ME, m.UNSOLICITED, store, *TP, end, NO_LIFE, history)
         assert self.role.on_message(0.0, reply, "") == []
 
 
-def ack(life: EpochId, end: int) -> EpochAck:
-    return EpochAck(PARTITION, TOPIC, end - 1, ME, life)
+def ack(life: EpochId, end: int) -> m.EpochAck:
+    return m.EpochAck(PARTITION, TOPIC, end - 1, ME, life)
 
 
 def told(
-    end: int, *history: Epoch, promised: EpochId = NO_LIFE, query: int = TOLD, to: str = PARTITION
-) -> HistoryReply:
-    return HistoryReply(to, query, ME, *TP, end, promised, history)
+    end: int,
+    *history: Epoch,
+    promised: EpochId = NO_LIFE,
+    query: int = m.UNSOLICITED,
+    to: str = PARTITION,
+) -> m.HistoryReply:
+    return m.HistoryReply(to, query, ME, *TP, end, promised, history)
 
 
-ASKED = HistoryQuery(ME, TOLD, *TP)
+ASKED = m.HistoryQuery(ME, m.UNSOLICITED, *TP)
 
 
 def others(messages: Iterable[Outgoing]) -> list[Outgoing]:
@@ -125,7 +113,7 @@ def others(messages: Iterable[Outgoing]) -> list[Outgoing]:
 # -- its own history ------------------------------------------------------------------------------
 
 
-def test_records_of_one_life_after_another_are_taken_and_acknowledged_as_theirs() -> None:
+def test_each_life_is_acknowledged_in_turn() -> None:
     store = Store()
     for epoch, start, end in ((A, 0, 3), (A, 3, 5), (B, 5, 9), (C, 9, 10)):
         assert store.receive(epoch, start, end) == []
@@ -134,7 +122,7 @@ def test_records_of_one_life_after_another_are_taken_and_acknowledged_as_theirs(
     assert store.names == [A] * 5 + [B] * 4 + [C]
 
 
-def test_in_one_group_too() -> None:
+def test_several_lives_may_be_in_one_group() -> None:
     store = Store()
     for epoch, start, end in ((A, 0, 5), (B, 5, 9), (C, 9, 10)):
         store.receive(epoch, start, end)
@@ -142,11 +130,11 @@ def test_in_one_group_too() -> None:
     assert store.history == (A, B, C)
 
 
-def test_after_a_restart_it_goes_on_with_what_is_on_disk() -> None:
+def test_after_a_restart_it_continues_the_stored_history() -> None:
     store = Store((A, B), 7)
     store.receive(B, 7, 9)
     assert store.write() == [ack(B.life, 9)]
-    store.role.on_subscribed(1.0, Ack, PARTITION)
+    store.role.on_subscribed(1.0, m.Ack, PARTITION)
     assert store.role.on_tick(1.0) == [ack(B.life, 9)]
 
 
@@ -160,14 +148,14 @@ def test_records_without_an_epoch_are_of_the_last_one() -> None:
     assert plain.write() == [ack(B.life, 6)]
 
 
-def test_what_it_has_already_is_acknowledged_again_as_its_last_lifes() -> None:
+def test_known_records_are_acknowledged_again_in_the_last_life() -> None:
     store = Store((A, B), 9)
     store.receive(A, 3, 5)
     assert store.role.on_tick(0.0) == [ack(B.life, 9)]
     assert store.role.take_pending() == []
 
 
-def test_records_ahead_of_a_gap_may_turn_out_to_be_of_another_history() -> None:
+def test_records_behind_a_gap_may_belong_to_another_history() -> None:
     store = Store((A,), 5)
     ahead = C._replace(parent=ZOMBIE.digest)
     store.receive(ahead, 9, 12)
@@ -186,7 +174,9 @@ def test_records_ahead_of_a_gap_may_turn_out_to_be_of_another_history() -> None:
     [(A, 9, 11), (A, 5, 7), (ZOMBIE, 5, 7), (ZOMBIE, 9, 11), (A, 12, 13)],
     ids=["at the end", "where it has lost", "another id", "another id at the end", "ahead"],
 )
-def test_a_zombies_records_are_refused_and_it_is_told(epoch: Epoch, start: int, end: int) -> None:
+def test_records_of_an_older_life_are_refused_with_a_notification(
+    epoch: Epoch, start: int, end: int
+) -> None:
     store = Store((A, B), 9)
     assert store.receive(epoch, start, end) == []
     assert store.role.take_pending() == []
@@ -194,7 +184,7 @@ def test_a_zombies_records_are_refused_and_it_is_told(epoch: Epoch, start: int, 
     assert store.names == [A] * 5 + [B] * 4
 
 
-def test_a_zombie_is_told_at_an_interval() -> None:
+def test_an_older_life_is_notified_at_an_interval() -> None:
     store = Store((A, B), 9)
     count = 0
     for tenth in range(100):
@@ -229,7 +219,7 @@ def test_a_newer_lifes_records_replace_those_from_where_it_began() -> None:
     assert store.names == [A] * 5 + [B] * 2
 
 
-def test_what_is_on_its_way_to_the_disk_is_set_aside_too() -> None:
+def test_pending_records_are_set_aside_too() -> None:
     store = Store((A,), 5)
     store.receive(A, 5, 8)
     entries = store.role.take_pending()
@@ -243,9 +233,9 @@ def test_what_is_on_its_way_to_the_disk_is_set_aside_too() -> None:
     assert store.role.next_offset(TP) == 5
 
 
-def test_a_life_that_began_elsewhere_is_asked_for() -> None:
+def test_an_unknown_history_is_requested() -> None:
     store = Store((A,), 8)
-    # It does not say from where on the store's records are another history's.
+    # It does not reveal from which offset on the store has another history.
     assert store.receive(C._replace(start=6, parent=77), 6, 7) == []
     assert store.role.take_pending() == []
     assert ASKED in store.role.on_tick(0.0)
@@ -269,25 +259,25 @@ def test_a_life_that_began_elsewhere_is_asked_for() -> None:
 )
 def test_histories_that_do_not_win_change_nothing(end: int, history: History) -> None:
     store = Store((A, B), 9)
-    store.role.on_message(0.0, Head(TOPIC, PARTITION, 8), "")
+    store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 8), "")
     store.hear(end, *history)
     assert store.role.take_pending() == []
     assert store.role.partitions[TP].history == (A, B)
 
 
-def test_a_history_that_wins_with_fewer_records_leaves_as_many() -> None:
+def test_a_winning_history_with_fewer_records_sets_the_rest_aside() -> None:
     store = Store((A, ZOMBIE), 9)
-    store.role.on_message(0.0, Head(TOPIC, PARTITION, 8), "")
+    store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 8), "")
     store.hear(6, A, B)
     assert store.write() == [ack(A.life, 5)]  # what the head asked for, as far as it is left
     assert store.names == [A] * 5
     assert store.aside == [[ZOMBIE] * 4]
 
 
-def test_a_store_takes_no_records_of_a_life_that_has_lost_from_another_loser() -> None:
+def test_a_store_accepts_no_replaced_records_from_another_store() -> None:
     """Two losers would fetch each other's records for ever; seed 20 of ``TAKEOVERS`` did."""
     store = Store((A, LOSER), 7)
-    store.role.on_message(0.0, Head(TOPIC, PARTITION, 6), "")
+    store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 6), "")
     store.hear(10, A, B, C)
     store.write()
     assert store.aside == [[LOSER] * 2]
@@ -304,9 +294,9 @@ def test_a_store_takes_no_records_of_a_life_that_has_lost_from_another_loser() -
 
 
 @pytest.mark.parametrize("why", ["it is lost", "its disk is an older one"])
-def test_a_winner_without_its_records_has_not_won(why: str) -> None:
+def test_a_winner_without_its_records_does_not_count(why: str) -> None:
     store = Store((A, LOSER), 7)
-    store.role.on_message(0.0, Head(TOPIC, PARTITION, 6), "")
+    store.role.on_message(0.0, m.Head(TOPIC, PARTITION, 6), "")
     store.hear(10, A, B, C)
     store.write()
     assert store.aside == [[LOSER] * 2]
@@ -318,55 +308,55 @@ def test_a_winner_without_its_records_has_not_won(why: str) -> None:
     assert store.write() == [ack(LOSER.life, 7)]
 
 
-def test_of_partitions_that_it_does_not_have_it_hears_nothing() -> None:
+def test_histories_of_unknown_partitions_are_ignored() -> None:
     store = Store()
     store.hear(6, A, B)
     assert store.role.partitions == {}
     assert store.role.take_pending() == []
 
 
-def test_heads_of_other_stores_say_whose_records_they_are() -> None:
+def test_heads_of_other_stores_carry_their_life() -> None:
     store = Store((A,), 8)
     for life, asks in ((A.life, False), (NO_LIFE, False), (B.life, True)):
         info = PartitionInfo(TOPIC, PARTITION, 0, 8, life)
-        store.role.on_message(0.0, HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
+        store.role.on_message(0.0, m.HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
         assert (ASKED in store.role.on_tick(0.0)) == asks
     # They are heads, too.
     info = info._replace(end=12)
-    messages = store.role.on_message(9.0, HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
+    messages = store.role.on_message(9.0, m.HeadsReply(ME, 1, OTHER, 0, 1, (info,)), "")
     (fetch,) = fetches_in(messages)
     assert (fetch.sequence, fetch.end) == (8, 12)
     # Messages to other nodes are ignored.
-    reply = HeadsReply("C", 1, OTHER, 0, 1, (info._replace(end=99),))
+    reply = m.HeadsReply("C", 1, OTHER, 0, 1, (info._replace(end=99),))
     assert store.role.on_message(9.0, reply, "") == []
 
 
 # -- stores that were met -------------------------------------------------------------------------
 
 
-def test_the_stores_that_were_met_are_told_with_a_history() -> None:
+def test_a_history_names_all_known_stores() -> None:
     role = StoreRole(
         ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9, met=[Met("S1")]
     )
-    role.on_message(0.0, StoreHello(ME, OTHER), "")
-    (reply,) = role.on_message(0.0, HistoryQuery(PARTITION, 1, *TP), "")
-    assert isinstance(reply, HistoryReply)
+    role.on_message(0.0, m.StoreHello(ME, OTHER), "")
+    (reply,) = role.on_message(0.0, m.HistoryQuery(PARTITION, 1, *TP), "")
+    assert isinstance(reply, m.HistoryReply)
     assert reply.stores == ("S1", OTHER)
 
 
-def test_stores_that_were_met_are_bounded() -> None:
+def test_known_stores_are_bounded() -> None:
     role = StoreRole(ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1e9)
     for number in range(MAX_STORES + 5):
-        role.on_message(0.0, StoreHello(ME, f"S{number}"), "")
+        role.on_message(0.0, m.StoreHello(ME, f"S{number}"), "")
     assert len(role.take_pending()) == MAX_STORES
-    (reply,) = role.on_message(0.0, HistoryQuery(PARTITION, 1, *TP), "")
-    assert isinstance(reply, HistoryReply)
+    (reply,) = role.on_message(0.0, m.HistoryQuery(PARTITION, 1, *TP), "")
+    assert isinstance(reply, m.HistoryReply)
     assert len(reply.stores) == MAX_STORES
 
 
-def test_a_head_beyond_what_it_has_is_no_other_history() -> None:
+def test_a_head_beyond_the_end_is_no_other_history() -> None:
     store = Store((A,), 5)
-    store.role.on_message(0.0, DirectHead(ME, *TP, 8), "")
+    store.role.on_message(0.0, m.DirectHead(ME, *TP, 8), "")
     assert others(store.role.on_tick(9.0)) == []
 
 
@@ -382,7 +372,7 @@ def test_a_refused_commits_epoch_does_not_begin_with_a_later_one() -> None:
     assert refused.start == 0
     assert taken == Epoch(2, 0x57, 1, 5, A.digest)
     (reply,) = store.ask()
-    assert isinstance(reply, HistoryReply)
+    assert isinstance(reply, m.HistoryReply)
     assert reply.history == (A, taken)
 
 
@@ -398,7 +388,7 @@ def store_transaction(
     return epoch
 
 
-def test_a_producer_that_was_promised_something_tells_where_it_goes_on() -> None:
+def test_a_promised_producer_reports_where_it_continues() -> None:
     store = Store((A,), 6)
     store.ask(PRODUCER, query=7)
     store.write()
@@ -406,7 +396,7 @@ def test_a_producer_that_was_promised_something_tells_where_it_goes_on() -> None
     store.hear(7, A, B)
     assert store.role.pending == []
     mine = Epoch(*PRODUCER, 7, B.digest)
-    reply = HistoryReply(ME, TOLD, PARTITION, *TP, 7, PRODUCER, (A, B, mine))
+    reply = m.HistoryReply(ME, m.UNSOLICITED, PARTITION, *TP, 7, PRODUCER, (A, B, mine))
     assert store.role.on_message(0.0, reply, "") == []
     assert store.role.pending == [SetAside(TP, 5)]
 
@@ -416,10 +406,10 @@ ORPHAN = Epoch(2, 0x22, 2, 5, 0)
 
 
 @pytest.mark.parametrize("end", [5, 7])
-def test_a_life_that_began_at_c_stores_goes_on_from_whatever_there_is(end: int) -> None:
+def test_a_life_that_began_at_c_stores_continues_any_history(end: int) -> None:
     store = Store((A,), end)
     store.receive(ORPHAN, 5, 8)
-    if end > 5:  # some came from the C store, as anybody's, and were taken for the older life's
+    if end > 5:  # records from the C store, without a life, which counted as the older one's
         store.write()
         assert store.aside == [[A] * (end - 5)]
         store.receive(ORPHAN, 5, 8)

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.model.epochs import (
-    Epoch,
-    EpochId,
-)
+from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import Commit, Promise, SetAside
 from dafka_core.model.records import StagedTransaction
 from dafka_core.protocol import histories
-from dafka_core.protocol.messages import (
-    Ack,
-    EpochAck,
-    Head,
-    HistoryQuery,
-    HistoryReply,
-)
+from dafka_core.protocol import messages as m
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in
 from tests.unit.protocol.test_histories import PRODUCER, A, B, Store, ack, told
 from tests.unit.protocol.test_store_role import ME
@@ -41,35 +32,35 @@ def test_a_promise_is_on_disk_before_it_is_answered() -> None:
 def test_a_question_without_a_life_is_answered_at_once() -> None:
     store = Store((A, B), 9, promised=PRODUCER)
     assert store.ask() == [told(9, A, B, promised=PRODUCER, query=1)]
-    assert store.role.on_message(0.0, HistoryQuery(ME, 1, *TP), "") == []  # its own
+    assert store.role.on_message(0.0, m.HistoryQuery(ME, 1, *TP), "") == []  # its own
     assert store.role.take_pending() == []
 
 
 @pytest.mark.parametrize("life", [A.life, B.life, EpochId(9, 0x98, 2)])
-def test_an_older_life_is_promised_nothing(life: EpochId) -> None:
+def test_an_older_life_gets_no_promise(life: EpochId) -> None:
     store = Store((A, B), 9, promised=PRODUCER)
     assert store.ask(life) == [told(9, A, B, promised=PRODUCER, query=1)]
     assert store.role.take_pending() == []
 
 
-def test_what_was_taken_before_a_promise_is_in_the_answer() -> None:
+def test_records_accepted_before_a_promise_are_in_the_answer() -> None:
     store = Store((A,), 5)
     store.receive(A, 5, 8)
     store.ask(PRODUCER)
     assert store.write()[-1] == told(8, A, promised=PRODUCER, query=1)
 
 
-def test_what_an_older_life_writes_after_a_promise_is_not_acknowledged() -> None:
+def test_records_of_an_older_life_after_a_promise_are_not_acknowledged() -> None:
     store = Store((A,), 5)
     store.ask(PRODUCER)
     store.receive(A, 5, 8)  # from the moment on that it is asked
     # It may or may not be in the answer: it is not acknowledged.
     assert store.write() == [told(5, A, promised=PRODUCER, query=1)]
     assert store.role.on_tick(1.0) == [told(8, A, promised=PRODUCER)]
-    for what in (Ack, EpochAck):
+    for what in (m.Ack, m.EpochAck):
         store.role.on_subscribed(2.0, what, PARTITION)
-    store.role.on_message(2.0, Head(TOPIC, PARTITION, 7), "")
-    assert [m for m in store.role.on_tick(2.0) if isinstance(m, EpochAck)] == []
+    store.role.on_message(2.0, m.Head(TOPIC, PARTITION, 7), "")
+    assert [each for each in store.role.on_tick(2.0) if isinstance(each, m.EpochAck)] == []
     # Nor after a restart.
     again = Store(store.history, len(store.names), store.promised)
     again.receive(A, 8, 9)
@@ -80,7 +71,7 @@ def test_what_an_older_life_writes_after_a_promise_is_not_acknowledged() -> None
     assert again.write() == [ack(PRODUCER, 10)]
 
 
-def test_a_promise_keeps_that_a_life_since_the_last_record_needed_fewer_acks() -> None:
+def test_a_promise_keeps_the_fewest_acks_since_the_last_record() -> None:
     store = Store((A._replace(acks=3),), 5)
     first, second, third = (EpochId(n, 0, acks) for n, acks in ((2, 3), (3, 1), (4, 3)))
     for life, kept in ((first, 3), (second, 1), (third, 1)):
@@ -103,7 +94,7 @@ def test_promises_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyP
         store.ask(EpochId(number, 0, 1), query=number)
     assert len(store.role.pending) == 3
     # A requestor without a promise gets this answer, and asks again.
-    answers = [m for m in store.write() if isinstance(m, HistoryReply)]
+    answers = [each for each in store.write() if isinstance(each, m.HistoryReply)]
     assert [answer.query for answer in answers] == [2, 3, 4]
     store.ask(EpochId(9, 0, 1))
     assert store.role.pending == [Promise(TP, EpochId(9, 0, 1))]
@@ -129,7 +120,7 @@ def hosted_epoch(store: Store, start: int, end: int) -> Epoch:
     return batch.epoch
 
 
-def test_what_clients_write_is_a_life_of_the_store() -> None:
+def test_clients_records_belong_to_a_life_of_the_store() -> None:
     store = Store()
     first = hosted_epoch(store, 0, 3)
     assert first == Epoch(1, 0x57, 1, 0, 0)
@@ -140,7 +131,7 @@ def test_what_clients_write_is_a_life_of_the_store() -> None:
 
 
 @pytest.mark.parametrize("how", ["a record", "a promise"])
-def test_after_a_newer_life_clients_begin_another_one(how: str) -> None:
+def test_after_a_newer_life_clients_begin_a_new_life(how: str) -> None:
     store = Store()
     first = hosted_epoch(store, 0, 3)
     if how == "a record":
@@ -154,7 +145,7 @@ def test_after_a_newer_life_clients_begin_another_one(how: str) -> None:
     assert hosted_epoch(store, end, end + 2) == Epoch(5, 0x57, 1, end, newer.digest)
 
 
-def test_a_commit_says_whose_records_it_makes_visible() -> None:
+def test_a_commit_carries_the_epoch_of_its_records() -> None:
     store = Store((A,), 5)
     commit = Commit((StagedTransaction(*TP, "A" * 32, 5, 8, 1),))
     taken = store.role.commit(0.0, commit)
@@ -166,7 +157,7 @@ def test_a_commit_says_whose_records_it_makes_visible() -> None:
     assert store.role.partitions[TP].history == (A, mine)
 
 
-def test_what_a_promised_life_goes_on_from_is_kept_from_lives_before_it() -> None:
+def test_a_promise_protects_the_records_that_its_life_continues() -> None:
     """It may be the only store that has the last record of what was answered."""
     before_it = Epoch(8, 0x88, 1, 4, A.digest)
     store = Store((A,), 5)

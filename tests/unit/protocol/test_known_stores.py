@@ -6,7 +6,7 @@ from dafka_core.model.log_entries import LogEntry, Met
 from dafka_core.model.records import KnownStore
 from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
-from dafka_core.protocol.limits import MAX_STORES
+from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.messages import StoresKnown
 
 ME, OTHER, READER = "S1", "S2", "R"
@@ -31,7 +31,7 @@ class Kept:
         return None if news is None else news.entries
 
 
-def test_a_store_is_written_down_when_it_is_met_and_when_it_is_lost() -> None:
+def test_a_store_is_written_when_it_is_discovered_and_when_it_is_lost() -> None:
     kept = Kept()
     kept.known.on_announced(OTHER, AT)
     kept.known.meet(OTHER)
@@ -44,7 +44,7 @@ def test_a_store_is_written_down_when_it_is_met_and_when_it_is_lost() -> None:
     assert kept.known.names == (OTHER,)
 
 
-def test_now_and_then_it_is_written_down_who_is_there() -> None:
+def test_present_stores_are_written_at_an_interval() -> None:
     kept = Kept(Met("S3"))
     kept.known.meet(OTHER)
     kept.wall_us = 9_000
@@ -55,7 +55,7 @@ def test_now_and_then_it_is_written_down_who_is_there() -> None:
     assert kept.known.deadline() == 2 * timing.KNOWN_STORE_WRITE_S
 
 
-def test_a_requestor_is_told_when_it_subscribes_and_of_changes_before_it_asks() -> None:
+def test_a_requestor_receives_the_list_when_it_subscribes_and_changes_later() -> None:
     kept = Kept(Met(OTHER, AT, 7))
     kept.settle()
     assert kept.known.news(READER) is None  # it has not announced that it understands them
@@ -70,7 +70,7 @@ def test_a_requestor_is_told_when_it_subscribes_and_of_changes_before_it_asks() 
     assert kept.told() == (KnownStore(OTHER, "tcp://h:3", 1_000),)
 
 
-def test_a_store_that_has_just_started_takes_all_for_there() -> None:
+def test_a_starting_store_assumes_that_all_known_stores_are_present() -> None:
     kept = Kept(Met(OTHER, AT, 7), Met(ME, AT, 7))
     kept.known.greeting(StoresKnown, READER)
     kept.known.on_announced("N", AT)
@@ -89,7 +89,7 @@ def test_stores_are_bounded() -> None:
     assert len(kept.written) == MAX_STORES
 
 
-def test_a_store_that_is_away_is_forgotten_until_it_comes_again() -> None:
+def test_an_absent_store_is_forgotten_until_it_returns() -> None:
     kept = Kept(Met(OTHER, AT, 7))
     kept.settle()
     kept.known.greeting(StoresKnown, READER)
@@ -103,3 +103,10 @@ def test_a_store_that_is_away_is_forgotten_until_it_comes_again() -> None:
     assert kept.told() is None
     kept.known.meet(OTHER)
     assert kept.told() == (KnownStore(OTHER, "", 1_000, here=True),)
+
+
+def test_the_oldest_name_is_dropped() -> None:
+    names = RecentNames[int](2)
+    for number, name in enumerate("abac"):
+        names.keep(name, number)
+    assert names == {"a": 2, "c": 3}

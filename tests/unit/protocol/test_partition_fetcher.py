@@ -13,7 +13,6 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.protocol import partition_fetcher, timing
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import Fetch
 from dafka_core.protocol.partition_fetcher import (
     FETCH_BLOCK_BYTES,
     FETCH_BLOCK_COUNT,
@@ -24,7 +23,7 @@ from dafka_core.protocol.partition_fetcher import (
     ReorderBudget,
 )
 from dafka_core.protocol.partition_states import TURN
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
+from tests.unit.protocol.model import TOPIC, TP, batch_of, offsets_of
 
 
 def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> PartitionFetcher:
@@ -32,11 +31,7 @@ def fetcher_at(offset: int = 0, budget: ReorderBudget | None = None) -> Partitio
 
 
 def asked(fetcher: PartitionFetcher, now: float) -> tuple[int, int] | None:
-    fetch = fetcher.ask(now, "C", fetcher.action(TURN, now))
-    if fetch is None:
-        return None
-    assert fetch == Fetch(PARTITION, "C", TOPIC, fetch.sequence, fetch.count)
-    return fetch.sequence, fetch.end
+    return fetcher.claim(now, fetcher.action(TURN, now))
 
 
 PIECES = st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1]))
@@ -44,7 +39,7 @@ PIECES = st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda p: (p[0], 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 30), st.lists(PIECES, max_size=40), st.integers(0, 30))
-def test_pieces_in_any_order_come_out_once_and_in_order(
+def test_records_in_any_order_are_delivered_once_and_in_order(
     start: int, pieces: list[tuple[int, int]], room: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +73,7 @@ def test_with_room_every_record_behind_a_gap_is_kept(pieces: list[tuple[int, int
     assert fetcher.next_offset == expected
 
 
-def test_asks_for_what_is_known_to_be_missing_and_nothing_else() -> None:
+def test_requests_only_what_is_known_to_be_missing() -> None:
     fetcher = fetcher_at(5)
     assert asked(fetcher, 0.0) is None
     assert fetcher.deadline() is None
@@ -91,7 +86,7 @@ def test_asks_for_what_is_known_to_be_missing_and_nothing_else() -> None:
     assert fetcher.deadline() is None
 
 
-def test_asks_only_up_to_what_it_keeps_behind_a_gap() -> None:
+def test_requests_only_up_to_the_kept_records() -> None:
     fetcher = fetcher_at()
     fetcher.take(0.0, batch_of(7, 9))
     assert asked(fetcher, 0.0) == (0, 7)
@@ -104,7 +99,7 @@ def test_the_head_never_goes_backwards() -> None:
     assert fetcher.head == 9
 
 
-def test_asks_again_ever_more_seldom_until_something_comes() -> None:
+def test_retries_back_off_until_records_arrive() -> None:
     fetcher = fetcher_at()
     fetcher.raise_head(10)
     times = [tenth / 10 for tenth in range(1_000) if asked(fetcher, tenth / 10)]
@@ -116,7 +111,7 @@ def test_asks_again_ever_more_seldom_until_something_comes() -> None:
     assert asked(fetcher, 100.0 + timing.FETCH_RETRY_S) == (5, 10)
 
 
-def test_blocks_grow_and_the_next_one_is_asked_for_before_the_last_has_come() -> None:
+def test_blocks_grow_and_overlap() -> None:
     fetcher = fetcher_at()
     fetcher.raise_head(1_000_000)
     counts = []
@@ -152,7 +147,7 @@ def test_blocks_of_large_records_are_small() -> None:
     assert asked(fetcher, timing.FETCH_RETRY_S) == (2, 3)
 
 
-def test_records_that_were_lost_for_want_of_room_are_asked_for_at_once() -> None:
+def test_records_refused_for_lack_of_room_are_requested_at_once() -> None:
     fetcher = fetcher_at()
     fetcher.raise_head(100)
     assert asked(fetcher, 0.0) == (0, 100)
@@ -166,7 +161,7 @@ def test_records_that_were_lost_for_want_of_room_are_asked_for_at_once() -> None
     assert asked(fetcher, 0.1) is None
 
 
-def test_losing_what_was_taken_before_changes_nothing() -> None:
+def test_losing_delivered_records_changes_nothing() -> None:
     fetcher = fetcher_at()
     fetcher.take(0.0, batch_of(0, 30))
     fetcher.lose(batch_of(10, 20))
@@ -174,7 +169,7 @@ def test_losing_what_was_taken_before_changes_nothing() -> None:
     assert asked(fetcher, 9.0) is None
 
 
-def test_a_peer_that_hears_us_only_now_is_asked_at_once() -> None:
+def test_a_peer_that_receives_us_only_now_is_asked_at_once() -> None:
     fetcher = fetcher_at()
     fetcher.raise_head(100)
     assert asked(fetcher, 0.0) == (0, 100)
@@ -186,7 +181,7 @@ def test_a_peer_that_hears_us_only_now_is_asked_at_once() -> None:
     assert asked(fetcher, 0.1) is None
 
 
-def test_hearing_anew_again_and_again_does_not_change_the_block() -> None:
+def test_repeated_connections_do_not_change_the_block() -> None:
     fetcher = fetcher_at()
     fetcher.raise_head(1 << 40)
     blocks = set()
@@ -196,7 +191,7 @@ def test_hearing_anew_again_and_again_does_not_change_the_block() -> None:
     assert blocks == {(0, 2 * FETCH_FIRST_COUNT)}
 
 
-def test_reaches_the_last_offset_there_can_be() -> None:
+def test_reaches_the_greatest_offset() -> None:
     fetcher = fetcher_at(MAX_SEQUENCE - 1)
     fetcher.raise_head(MAX_SEQUENCE + 1)
     assert asked(fetcher, 0.0) == (MAX_SEQUENCE - 1, MAX_SEQUENCE + 1)
@@ -205,7 +200,7 @@ def test_reaches_the_last_offset_there_can_be() -> None:
     assert asked(fetcher, 99.0) is None
 
 
-def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> None:
+def test_kept_records_of_all_partitions_are_bounded() -> None:
     budget = ReorderBudget()
     fetchers = [PartitionFetcher(TopicPartition(TOPIC, f"P{i}"), 0, budget) for i in range(4)]
     for fetcher in fetchers:
@@ -219,7 +214,7 @@ def test_what_is_kept_behind_gaps_is_bounded_for_all_partitions_together() -> No
     assert budget.records == budget.size_bytes == 0
 
 
-def test_what_is_kept_behind_gaps_is_bounded_in_bytes() -> None:
+def test_kept_records_are_bounded_in_bytes() -> None:
     budget = ReorderBudget()
     fetcher = fetcher_at(0, budget)
     for offset in range(1, 40, 2):
@@ -230,7 +225,7 @@ def test_what_is_kept_behind_gaps_is_bounded_in_bytes() -> None:
     assert budget.size_bytes == 0
 
 
-def test_what_is_kept_already_takes_no_room_again() -> None:
+def test_a_kept_record_takes_room_once() -> None:
     budget = ReorderBudget()
     fetcher = fetcher_at(0, budget)
     for _ in range(10):
@@ -239,7 +234,7 @@ def test_what_is_kept_already_takes_no_room_again() -> None:
     assert budget.records == 4
 
 
-def test_the_worst_order_of_arrival_costs_no_time() -> None:
+def test_the_worst_order_of_arrival_is_fast() -> None:
     fetcher = fetcher_at()
     values = Values.of([b""])
     started = time.process_time()
@@ -251,7 +246,7 @@ def test_the_worst_order_of_arrival_costs_no_time() -> None:
     assert time.process_time() - started < 20
 
 
-def test_a_reader_that_has_records_from_elsewhere() -> None:
+def test_a_reader_may_skip_records() -> None:
     budget = ReorderBudget()
     fetcher = PartitionFetcher(TP, 0, budget)
     for start, end in ((20, 30), (25, 40), (50, 60)):

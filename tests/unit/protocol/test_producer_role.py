@@ -11,23 +11,9 @@ from hypothesis import strategies as st
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Values
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import producer_role, timing
-from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_FETCH_COUNT, MAX_SEQUENCE
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectHead,
-    DirectRecord,
-    DirectRecordBatch,
-    EpochAck,
-    Fetch,
-    GetHeads,
-    Head,
-    HistoryReply,
-    RecordBatchMessage,
-    RecordMessage,
-    StoreHello,
-)
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.role import OutgoingBatch
 from tests.unit.protocol.model import (
@@ -58,11 +44,11 @@ def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
 
 
 def acknowledge(role: ProducerRole, end: int, store: str = "", peer: str = "") -> None:
-    assert role.on_message(0.0, Ack(PARTITION, TOPIC, end - 1, store), peer) == []
+    assert role.on_message(0.0, m.Ack(PARTITION, TOPIC, end - 1, store), peer) == []
 
 
 def fetched(role: ProducerRole, start: int, count: int) -> list[RecordBatch]:
-    messages = role.on_message(0.0, Fetch(PARTITION, "C", TOPIC, start, count), "")
+    messages = role.on_message(0.0, m.Fetch(PARTITION, "C", TOPIC, start, count), "")
     answers = batches_in(messages)
     assert len(answers) == len(messages)
     assert {message.requestor for message in answers} <= {"C"}
@@ -107,7 +93,7 @@ def test_answers_are_right_after_any_acknowledgements(
         assert role.unacknowledged == role.next_offset - durable
 
 
-def test_acknowledged_batches_are_given_up_and_no_others() -> None:
+def test_only_acknowledged_batches_are_deleted() -> None:
     role = producer()
     for _ in range(3):
         publish(role, 10)
@@ -124,7 +110,7 @@ def test_acknowledged_batches_are_given_up_and_no_others() -> None:
     assert fetched(role, 29, 30) == []
 
 
-def test_acknowledgements_of_what_was_never_published_are_forged() -> None:
+def test_acknowledgements_of_unpublished_records_do_not_count() -> None:
     role = producer()
     acknowledge(role, 1)
     publish(role, 10)
@@ -137,43 +123,36 @@ def test_acknowledgements_of_what_was_never_published_are_forged() -> None:
     assert role.durable == 0
 
 
-def test_acknowledgements_that_arrive_late_change_nothing() -> None:
-    role = producer()
+@pytest.mark.parametrize(
+    ("acks", "acknowledged", "durable"),
+    [
+        (1, [(9, "", ""), (3, "", "")], 9),  # the second one is late
+        (2, [(10, "S1", ""), (10, "S1", "peer")], 0),  # two of one store are one
+        (2, [(10, "S1", ""), (10, "S1", "peer"), (7, "S2", "")], 7),
+        # C stores do not name themselves: their connections distinguish them.
+        (2, [(10, "", "S1"), (10, "", "S1")], 0),
+        (2, [(10, "", "S1"), (10, "", "S2")], 10),
+    ],
+)
+def test_each_store_counts_once(
+    acks: int, acknowledged: list[tuple[int, str, str]], durable: int
+) -> None:
+    role = producer(acks=acks)
     publish(role, 10)
-    acknowledge(role, 9)
-    acknowledge(role, 3)
-    assert role.durable == 9
+    for each in acknowledged:
+        acknowledge(role, *each)
+    assert role.durable == durable
 
 
-@pytest.mark.parametrize("ack", [Ack("P2", TOPIC, 4), Ack(PARTITION, "hell", 4)])
-def test_acknowledgements_for_other_producers_change_nothing(ack: Ack) -> None:
+@pytest.mark.parametrize("ack", [m.Ack("P2", TOPIC, 4), m.Ack(PARTITION, "hell", 4)])
+def test_acknowledgements_for_other_producers_change_nothing(ack: m.Ack) -> None:
     role = producer()
     publish(role, 10)
     role.on_message(0.0, ack, "")
     assert role.durable == 0
 
 
-def test_two_acknowledgements_of_one_store_are_one() -> None:
-    role = producer(acks=2)
-    publish(role, 10)
-    acknowledge(role, 10, store="S1")
-    acknowledge(role, 10, store="S1", peer="other")
-    assert role.durable == 0
-    acknowledge(role, 7, store="S2")
-    assert role.durable == 7
-
-
-def test_c_stores_are_told_apart_by_who_sent_it() -> None:
-    role = producer(acks=2)
-    publish(role, 10)
-    acknowledge(role, 10, peer="S1")
-    acknowledge(role, 10, peer="S1")
-    assert role.durable == 0
-    acknowledge(role, 10, peer="S2")
-    assert role.durable == 10
-
-
-def test_what_a_lost_store_has_acknowledged_stays_acknowledged() -> None:
+def test_acknowledgements_of_a_lost_store_remain_valid() -> None:
     role = producer(acks=2)
     publish(role, 10)
     acknowledge(role, 10, store="S1")
@@ -194,9 +173,7 @@ def test_names_of_stores_are_bounded() -> None:
     assert role.durable == 10
 
 
-def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_answer_is_limited_in_bytes_but_has_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_role, "MAX_ANSWER_BYTES", 80)
     role = producer()
     publish(role, 8)
@@ -212,14 +189,14 @@ def test_an_answer_has_at_most_so_many_bytes_but_always_a_record(
 @pytest.mark.parametrize(
     "fetch",
     [
-        Fetch(PARTITION, "C", "hell", 0, 10),
-        Fetch("P2", "C", TOPIC, 0, 10),
-        Fetch(PARTITION, "C", TOPIC, 10, 10),
-        Fetch(PARTITION, "C", TOPIC, 0, 0),
-        Fetch(PARTITION, "C", TOPIC, MAX_SEQUENCE, MAX_FETCH_COUNT),
+        m.Fetch(PARTITION, "C", "hell", 0, 10),
+        m.Fetch("P2", "C", TOPIC, 0, 10),
+        m.Fetch(PARTITION, "C", TOPIC, 10, 10),
+        m.Fetch(PARTITION, "C", TOPIC, 0, 0),
+        m.Fetch(PARTITION, "C", TOPIC, MAX_SEQUENCE, MAX_FETCH_COUNT),
     ],
 )
-def test_fetches_that_get_no_answer(fetch: Fetch) -> None:
+def test_fetches_without_an_answer(fetch: m.Fetch) -> None:
     role = producer()
     assert role.on_message(0.0, fetch, "") == []
     publish(role, 10)
@@ -230,7 +207,7 @@ def heads_at(role: ProducerRole, tenths: range) -> list[float]:
     times = []
     for tenth in tenths:
         for message in role.on_tick(tenth / 10):
-            assert message == Head(TOPIC, PARTITION, role.next_offset - 1)
+            assert message == m.Head(TOPIC, PARTITION, role.next_offset - 1)
             times.append(tenth / 10)
     return times
 
@@ -255,53 +232,39 @@ def test_heads_come_more_often_while_the_application_waits_for_acknowledgements(
     for i in range(1, 10):
         due = role.deadline(0.0) or 0.0
         assert due == pytest.approx(i * timing.FLUSH_HEAD_INTERVAL_S)
-        assert role.on_tick(due)[0] == Head(TOPIC, PARTITION, 2)
+        assert role.on_tick(due)[0] == m.Head(TOPIC, PARTITION, 2)
     acknowledge(role, 3)
     assert len(heads_at(role, range(20, 40))) <= 3
 
 
-def test_get_heads_is_answered() -> None:
+def test_get_heads_is_answered_with_durable_records() -> None:
     role = producer()
-    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
+    assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == []
     publish(role, 5)
     # It may be gone before a store has its records: only those that can be had are an answer.
-    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == []
+    assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == []
     acknowledge(role, 3)
-    assert role.on_message(0.0, GetHeads(TOPIC, "C"), "") == [DirectHead("C", TOPIC, PARTITION, 2)]
-    assert role.on_message(0.0, GetHeads("hell", "C"), "") == []
+    assert role.on_message(0.0, m.GetHeads(TOPIC, "C"), "") == [
+        m.DirectHead("C", TOPIC, PARTITION, 2)
+    ]
+    assert role.on_message(0.0, m.GetHeads("hell", "C"), "") == []
 
 
-def test_who_subscribes_is_told_at_once_where_the_partition_is() -> None:
+def test_a_new_subscriber_receives_the_head_at_once() -> None:
     role = producer()
-    assert role.on_subscribed(0.0, RecordBatchMessage, TOPIC) == []
+    assert role.on_subscribed(0.0, m.RecordBatchMessage, TOPIC) == []
     publish(role, 3)
     # Stores subscribe to all topics, by the empty prefix.
     for topic in (TOPIC, "hel", ""):
-        assert role.on_subscribed(0.0, RecordBatchMessage, topic) == [Head(TOPIC, PARTITION, 2)]
-        # C nodes, which subscribe to nothing else, are to ask only when they are heard.
-        for kind in (RecordMessage, Head):
+        assert role.on_subscribed(0.0, m.RecordBatchMessage, topic) == [m.Head(TOPIC, PARTITION, 2)]
+        # C nodes, which subscribe to nothing else, must not FETCH before we receive it.
+        for kind in (m.RecordMessage, m.Head):
             assert role.on_subscribed(0.0, kind, topic) == []
-    assert role.on_subscribed(0.0, RecordBatchMessage, "hello, too") == []
-    assert role.on_subscribed(0.0, StoreHello, TOPIC) == []
+    assert role.on_subscribed(0.0, m.RecordBatchMessage, "hello, too") == []
+    assert role.on_subscribed(0.0, m.StoreHello, TOPIC) == []
 
 
-def test_subscriptions() -> None:
-    own = [
-        subscription(EpochAck, PARTITION),
-        subscription(Ack, PARTITION),
-        subscription(Fetch, PARTITION),
-        subscription(DirectRecord, PARTITION),
-        subscription(DirectRecordBatch, PARTITION),
-        subscription(HistoryReply, PARTITION),
-        subscription(GetHeads, TOPIC),
-    ]
-    assert producer().subscriptions() == own
-    resuming = producer(resume=True)
-    assert resuming.directory is not None
-    assert resuming.subscriptions() == own + resuming.directory.subscriptions()
-
-
-def test_records_are_nothing_to_a_producer() -> None:
+def test_a_producer_ignores_records() -> None:
     role = producer()
     publish(role, 3)
     for requestor in ("", "C", PARTITION):
@@ -309,7 +272,7 @@ def test_records_are_nothing_to_a_producer() -> None:
         assert (role.next_offset, role.durable) == (3, 0)
 
 
-def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> None:
+def test_a_fetched_last_record_replaces_a_lost_acknowledgement() -> None:
     role = producer()
     publish(role, 3)
     role.hurry = True
@@ -317,18 +280,20 @@ def test_its_last_record_in_a_store_is_an_acknowledgement_that_was_lost() -> Non
     sent = [
         message for i in range(1, 20) for message in role.on_tick(i * timing.FLUSH_HEAD_INTERVAL_S)
     ]
-    fetches = [message for message in sent if isinstance(message, Fetch)]
-    assert set(fetches) == {Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
+    fetches = [message for message in sent if isinstance(message, m.Fetch)]
+    assert set(fetches) == {m.Fetch(PARTITION, PARTITION, TOPIC, 2, 1)}
     assert len(fetches) in (3, 4)
     for requestor in ("", "C"):
         role.on_batch(0.0, requestor, batch_of(2, 3))
         assert role.durable == 0
     role.on_batch(0.0, PARTITION, batch_of(2, 3))
     assert role.durable == 3
-    assert not [m for i in range(20, 60) for m in role.on_tick(i / 5) if isinstance(m, Fetch)]
+    assert not [
+        each for i in range(20, 60) for each in role.on_tick(i / 5) if isinstance(each, m.Fetch)
+    ]
 
 
-def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
+def test_a_different_record_at_its_offset_is_no_acknowledgement() -> None:
     # A C store that was missed when the partition was resumed keeps what it has.
     role = producer()
     publish(role, 3)
@@ -337,7 +302,7 @@ def test_another_record_at_its_offset_is_no_acknowledgement() -> None:
     assert role.durable == 0
 
 
-def test_a_record_in_a_store_does_not_stand_for_two_acknowledgements() -> None:
+def test_a_fetched_record_counts_as_one_acknowledgement() -> None:
     role = producer(acks=2)
     publish(role, 3)
     role.on_batch(0.0, PARTITION, batch_of(2, 3))

@@ -9,23 +9,10 @@ import pytest
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.histories import TOLD
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    EpochAck,
-    Fetch,
-    Head,
-    HeadsQuery,
-    HeadsReply,
-    HistoryQuery,
-    HistoryReply,
-    Message,
-    RecordBatchMessage,
-)
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, Missing, ProducerRole
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
-from dafka_core.protocol.store_directory import GREETING
 from tests.unit.protocol.model import LIFE, PARTITION, TOPIC, TP, batch_of, values_of
 from tests.unit.protocol.test_producer_role import acknowledge, fetched, producer, publish
 
@@ -37,16 +24,16 @@ def greeted(*stores: str) -> ProducerRole:
     """A producer that has just asked the stores how far C stores have its partition."""
     role = producer(resume=True)
     for store in stores:
-        role.on_subscribed(0.0, ConsumerHello, store)
-        role.on_message(0.0, HeadsReply(PARTITION, GREETING, store, 0, 1, ()), "")
-    assert role.on_tick(0.0) == [HeadsQuery(PARTITION, 1, (DELETIONS_TOPIC, TOPIC))]
+        role.on_subscribed(0.0, m.ConsumerHello, store)
+        role.on_message(0.0, m.HeadsReply(PARTITION, m.UNSOLICITED, store, 0, 1, ()), "")
+    assert role.on_tick(0.0) == [m.HeadsQuery(PARTITION, 1, (DELETIONS_TOPIC, TOPIC))]
     return role
 
 
 def answer_heads(role: ProducerRole, *stores: str) -> list[Outgoing]:
     """Deliver the stores' answers; return the role's messages."""
     for store in stores:
-        role.on_message(0.1, HeadsReply(PARTITION, 1, store, 0, 1, ()), "")
+        role.on_message(0.1, m.HeadsReply(PARTITION, 1, store, 0, 1, ()), "")
     return role.on_tick(timing.SETTLE_S)
 
 
@@ -61,27 +48,27 @@ def answer(
     """Deliver each store's part of the prior life; return the role's messages."""
     for store, end in ends.items():
         history = (PRIOR,) if end else ()
-        reply = HistoryReply(PARTITION, query, store, TOPIC, PARTITION, end, life, history)
+        reply = m.HistoryReply(PARTITION, query, store, TOPIC, PARTITION, end, life, history)
         role.on_message(now, reply, "")
     return role.on_tick(now)
 
 
-def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
+def test_resumes_at_the_greatest_end_of_any_store() -> None:
     role = greeted("S1", "S2")
-    # Stores acknowledge what they have to a producer they hear of; that is no head yet.
+    # Stores acknowledge their records to every new producer; that is no head yet.
     acknowledge(role, 7, store="S1")
     asked = answer_heads(role, "S1", "S2")
-    assert asked == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
+    assert asked == [m.HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
     assert role.deadline(timing.SETTLE_S) is not None
     asked = answer(role, 2, S1=7, S2=9)
-    assert asked == [HistoryQuery(PARTITION, 3, TOPIC, PARTITION, MINE)]
+    assert asked == [m.HistoryQuery(PARTITION, 3, TOPIC, PARTITION, MINE)]
     # In the meantime an older life has written more.
     assert answer(role, 3, life=MINE, S1=7, S2=11) == []
     assert role.takeover is None
     assert role.epoch == Epoch(*MINE, 11, PRIOR.digest)
     assert (role.next_offset, role.durable, role.unacknowledged) == (11, 11, 0)
-    # Stores and consumers that lag behind hear at once how far it has come.
-    assert role.on_tick(timing.SETTLE_S) == [Head(TOPIC, PARTITION, 10)]
+    # Stores and consumers that lag behind receive the head at once.
+    assert role.on_tick(timing.SETTLE_S) == [m.Head(TOPIC, PARTITION, 10)]
     batch = publish(role, 2, now=1.0)
     assert batch == batch_of(11, 13)
     assert batch.epoch == role.epoch
@@ -91,7 +78,7 @@ def test_resumes_where_the_furthest_store_says_that_it_ended() -> None:
     assert role.unacknowledged == 0
 
 
-def test_a_store_that_promised_nothing_is_asked_again() -> None:
+def test_a_store_without_a_promise_is_asked_again() -> None:
     role = greeted("S1", "S2")
     answer_heads(role, "S1", "S2")
     answer(role, 2, S1=7, S2=9)
@@ -103,19 +90,19 @@ def test_a_store_that_promised_nothing_is_asked_again() -> None:
     assert role.takeover.lack == Missing(2, ("S2",))
     mine = EpochId(10, LIFE.id, 1)
     asked = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
-    assert asked == [HistoryQuery(PARTITION, 4, TOPIC, PARTITION, mine)]
+    assert asked == [m.HistoryQuery(PARTITION, 4, TOPIC, PARTITION, mine)]
     answer(role, 4, life=mine, now=2.0, S1=7, S2=9)
     assert role.epoch == Epoch(*mine, 9, PRIOR.digest)
 
 
-def test_a_lost_store_is_not_waited_for_but_may_be_missing() -> None:
+def test_a_takeover_does_not_wait_for_a_lost_store_but_may_miss_it() -> None:
     role = greeted("S1", "S2")
-    role.on_message(0.1, HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
+    role.on_message(0.1, m.HeadsReply(PARTITION, 1, "S1", 0, 1, ()), "")
     assert role.on_tick(timing.SETTLE_S) == []
     role.on_peer_lost("S2")
-    assert role.on_tick(timing.SETTLE_S) == [HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
+    assert role.on_tick(timing.SETTLE_S) == [m.HistoryQuery(PARTITION, 2, TOPIC, PARTITION)]
     # It may have acknowledged records that the other store does not have.
-    reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
+    reply = m.HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
     role.on_message(timing.SETTLE_S, reply, "")
     role.on_tick(timing.SETTLE_S)
     role.on_message(timing.SETTLE_S, replace(reply, query=3, promised=MINE), "")
@@ -124,21 +111,21 @@ def test_a_lost_store_is_not_waited_for_but_may_be_missing() -> None:
     assert role.takeover.lack == Missing(2, ("S2",))
     # It comes back, and has more.
     (asked,) = role.on_tick(timing.SETTLE_S + timing.TAKEOVER_RETRY_S)
-    assert isinstance(asked, HistoryQuery)
+    assert isinstance(asked, m.HistoryQuery)
     assert asked.life >= MINE
     role.on_message(2.0, replace(reply, query=4, promised=asked.life), "")
     answer(role, 4, life=asked.life, now=2.0, S2=8)
     assert role.epoch == Epoch(*asked.life, 8, PRIOR.digest)
 
 
-def test_stores_that_are_lost_for_ever_can_be_ignored() -> None:
+def test_missing_stores_can_be_ignored() -> None:
     role = ProducerRole(
         TP, acks=1, head_interval_s=1.0, life_id=LIFE.id, resume=True, ignore_missing=True
     )
     role.on_tick(0.0)
-    role.on_message(0.0, HeadsReply(PARTITION, GREETING, "S1", 0, 1, ()), "")
+    role.on_message(0.0, m.HeadsReply(PARTITION, m.UNSOLICITED, "S1", 0, 1, ()), "")
     answer_heads(role, "S1")
-    reply = HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
+    reply = m.HistoryReply(PARTITION, 2, "S1", TOPIC, PARTITION, 7, NO_LIFE, (PRIOR,), ("S2",))
     role.on_message(timing.SETTLE_S, reply, "")
     role.on_tick(timing.SETTLE_S)
     role.on_message(timing.SETTLE_S, replace(reply, query=3, promised=MINE), "")
@@ -157,20 +144,20 @@ def resumed(start: int = 5) -> ProducerRole:
     return role
 
 
-def ack_of(life: EpochId, end: int) -> EpochAck:
-    return EpochAck(PARTITION, TOPIC, end - 1, "S1", life)
+def ack_of(life: EpochId, end: int) -> m.EpochAck:
+    return m.EpochAck(PARTITION, TOPIC, end - 1, "S1", life)
 
 
 @pytest.mark.parametrize(
     "message",
     [
         ack_of(NEWER, 7),
-        HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 5, NEWER, (PRIOR,)),
-        HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 6, NO_LIFE, (Epoch(*NEWER, 5, 1),)),
+        m.HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 5, NEWER, (PRIOR,)),
+        m.HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 6, NO_LIFE, (Epoch(*NEWER, 5, 1),)),
     ],
     ids=["acknowledged", "promised", "begun"],
 )
-def test_a_newer_life_fences_the_producer(message: Message) -> None:
+def test_a_newer_life_fences_the_producer(message: m.Message) -> None:
     role = resumed()
     publish(role, 3)
     role.on_message(0.0, message, "S1")
@@ -180,7 +167,7 @@ def test_a_newer_life_fences_the_producer(message: Message) -> None:
     assert role.publish(1.0, values_of(8, 9), 0) == []
     assert role.on_tick(9.0) == []
     assert role.deadline(9.0) is None
-    assert role.on_subscribed(9.0, RecordBatchMessage, TOPIC) == []
+    assert role.on_subscribed(9.0, m.RecordBatchMessage, TOPIC) == []
     assert fetched(role, 5, 100) == []
 
 
@@ -198,24 +185,24 @@ def test_only_its_own_lifes_acknowledgements_count() -> None:
     assert role.durable == 8
 
 
-def test_other_partitions_lives_are_nothing_to_it() -> None:
+def test_lives_of_other_partitions_are_ignored() -> None:
     role = resumed()
     for partition, topic in ((PARTITION, "t2"), ("P2", TOPIC)):
-        role.on_message(0.0, EpochAck(partition, topic, 9, "S1", NEWER), "")
-        reply = HistoryReply(PARTITION, 0, "S1", topic, partition, 5, NEWER, ())
+        role.on_message(0.0, m.EpochAck(partition, topic, 9, "S1", NEWER), "")
+        reply = m.HistoryReply(PARTITION, 0, "S1", topic, partition, 5, NEWER, ())
         role.on_message(0.0, reply, "")
     assert role.fenced_by is None
 
 
-def test_while_it_takes_over_it_hears_of_other_lives_without_an_end() -> None:
+def test_other_lives_do_not_end_a_takeover() -> None:
     role = greeted("S1")
-    told = HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 5, NEWER, (PRIOR,))
+    told = m.HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 5, NEWER, (PRIOR,))
     role.on_message(0.0, told, "S1")
     role.on_message(0.0, ack_of(NEWER, 7), "S1")
     assert role.fenced_by is None
 
 
-def test_its_last_record_of_another_life_is_none_of_its_own() -> None:
+def test_a_last_record_of_an_older_life_does_not_count() -> None:
     role = resumed()
     publish(role, 3)
     other = replace(batch_of(7, 8), epoch=PRIOR)
@@ -229,18 +216,18 @@ def test_its_last_record_of_another_life_is_none_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("acks", [1, 2])
-def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same(acks: int) -> None:
+def test_the_producer_compares_its_last_record_with_a_store_that_has_more(acks: int) -> None:
     # It was away when the producer resumed, and acknowledges everything of an earlier life. Without
     # room, or other records to publish, it never reaches that again.
     role = producer(acks=acks, resume=True)
     role.resume((Epoch.first(LIFE)._replace(start=2),))
     publish(role, 3)
-    fetch = Fetch(PARTITION, PARTITION, TOPIC, 4, 1)
+    fetch = m.Fetch(PARTITION, PARTITION, TOPIC, 4, 1)
     assert fetch not in role.on_tick(1.0)
     for store in ("S1", "S2"):
         acknowledge(role, 9, store)
     assert role.durable == 2
-    assert role.on_tick(2.0) == [Head(TOPIC, PARTITION, 4), fetch]
+    assert role.on_tick(2.0) == [m.Head(TOPIC, PARTITION, 4), fetch]
     # An earlier life's record at this offset may differ.
     role.on_batch(2.0, PARTITION, RecordBatch.of(TP, 4, [b"of another life"]))
     assert role.durable == 2
@@ -249,12 +236,12 @@ def test_a_store_that_has_more_than_is_published_is_asked_whether_it_is_the_same
     assert role.unacknowledged == 0
     for store in ("S1", "S2"):
         acknowledge(role, 9, store)
-    assert role.on_tick(4.0) == [Head(TOPIC, PARTITION, 4)]
+    assert role.on_tick(4.0) == [m.Head(TOPIC, PARTITION, 4)]
     publish(role, 6)
     assert role.durable == 5
 
 
-def test_a_store_that_has_more_counts_up_to_where_it_has_said() -> None:
+def test_a_store_with_more_records_counts_up_to_its_acknowledgement() -> None:
     role = producer(acks=2)
     publish(role, 3)
     for store in ("S1", "S2"):
@@ -271,7 +258,7 @@ def test_names_of_stores_that_have_more_are_bounded() -> None:
     assert len(role.beyond) == MAX_ACKING_STORES
 
 
-def test_a_store_with_another_history_is_told_what_goes_on_while_nothing_is_said() -> None:
+def test_a_store_with_another_history_receives_the_producers_until_records_follow() -> None:
     # It has promised that this life continues its records, and yields none of them to an older
     # life's history.
     other, role = Epoch(2, 0x22, 1, 0, 0), producer(resume=True)
@@ -280,13 +267,15 @@ def test_a_store_with_another_history_is_told_what_goes_on_while_nothing_is_said
     role.resume(history)
 
     def told(end: int, *lives: Epoch, promised: EpochId = MINE) -> list[Outgoing]:
-        reply = HistoryReply(PARTITION, TOLD, "S2", TOPIC, PARTITION, end, promised, lives)
+        reply = m.HistoryReply(
+            PARTITION, m.UNSOLICITED, "S2", TOPIC, PARTITION, end, promised, lives
+        )
         return role.on_message(1.0, reply, "")
 
-    expected = HistoryReply("S2", TOLD, PARTITION, *TP, 7, MINE, history)
+    expected = m.HistoryReply("S2", m.UNSOLICITED, PARTITION, *TP, 7, MINE, history)
     assert told(6, other) == [expected]
     # Not stores with an equal prefix, or without a promise.
     assert told(5, other) == told(7, *mine) == told(6, other, promised=NO_LIFE) == []
-    # Its records say it themselves.
+    # From now on its records reveal it.
     batch = publish(role, 1)
     assert told(6, other) == [OutgoingBatch(batch, "S2")]

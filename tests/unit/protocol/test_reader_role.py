@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dafka_core.protocol import partition_fetcher, timing
-from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    ConsumerHello,
-    DirectRecord,
-    DirectRecordBatch,
-    Fetch,
-    HeadsQuery,
-    HeadsReply,
-    RecordTooLarge,
-    StoreHello,
-)
+from dafka_core.protocol import messages as m
+from dafka_core.protocol import timing
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING
-from tests.unit.protocol.model import (
-    PARTITION,
-    TOPIC,
-    TP,
-    Network,
-    answer,
-    batch_of,
-    fetches_in,
-    offsets_of,
-)
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, answer, batch_of, fetches_in, offsets_of
 
 ME = "21962C91115348329557DE71C90C3718"
 STORE = "C907107406D149E897A2DEA4F157F211"
@@ -43,8 +20,8 @@ def reader() -> ReaderRole:
     return role
 
 
-def fetch(start: int, end: int) -> Fetch:
-    return Fetch(PARTITION, ME, TOPIC, start, end - start)
+def fetch(start: int, end: int) -> m.Fetch:
+    return m.Fetch(PARTITION, ME, TOPIC, start, end - start)
 
 
 def direct(role: ReaderRole, start: int, end: int, now: float = 0.0) -> list[Outgoing]:
@@ -83,7 +60,7 @@ def test_an_empty_range_is_complete() -> None:
     assert role.on_tick(0.0) == []
 
 
-def test_more_than_was_asked_for_is_cut_off() -> None:
+def test_records_beyond_the_range_are_cut_off() -> None:
     role = reader()
     read = role.read(TP, 10, 40)
     role.on_tick(0.0)
@@ -98,7 +75,7 @@ def test_more_than_was_asked_for_is_cut_off() -> None:
     assert role.reorder_budget.records == 0
 
 
-def test_records_of_others_are_not_taken() -> None:
+def test_records_for_other_nodes_are_ignored() -> None:
     role = reader()
     read = role.read(TP, 0, 5)
     assert role.on_batch(0.0, "", batch_of(0, 5)) == []
@@ -108,7 +85,7 @@ def test_records_of_others_are_not_taken() -> None:
     assert read.delivered == []
 
 
-def test_asks_again_for_what_does_not_come() -> None:
+def test_requests_again_what_does_not_arrive() -> None:
     role = reader()
     role.read(TP, 0, 5)
     role.on_tick(0.0)
@@ -116,44 +93,7 @@ def test_asks_again_for_what_does_not_come() -> None:
     assert role.on_tick(timing.FETCH_RETRY_S) == [fetch(0, 5)]
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    st.integers(0, 2**32),
-    st.sampled_from([0.05, 0.3, 0.7, 1.0]),
-    st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 3_000)), min_size=1, max_size=4),
-    st.sampled_from([0, 100, 1 << 18]),
-)
-def test_ranges_become_complete_whatever_the_network_does(
-    seed: int, loss: float, ranges: list[tuple[int, int]], most_kept: int
-) -> None:
-    faults_end_s, log_end = 5.0, 6_000
-    network = Network(seed, loss, faults_end_s)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_fetcher, "MAX_REORDER_RECORDS", most_kept)
-        role = reader()
-        reads = [role.read(TP, start, start + count) for start, count in ranges]
-        tenth = 0
-        while not all(map(is_complete, reads)):
-            now = tenth / 10
-            assert now < faults_end_s + timing.MAX_FETCH_RETRY_S + 5
-            sent = role.on_tick(now)
-            for item in network.arrived(now):
-                if isinstance(item, Fetch):
-                    for batch in answer(item, log_end, at_once=700):
-                        network.send(now, (ME, batch))
-                elif isinstance(item, tuple):
-                    sent.extend(role.on_batch(now, *item))
-            for request in fetches_in(sent):
-                network.send(now, request)
-            tenth += 1
-        for read, (start, count) in zip(reads, ranges, strict=True):
-            assert taken(read) == list(range(start, start + count))
-            role.forget(read)
-    assert role.reorder_budget.records == role.reorder_budget.size_bytes == 0
-    assert role.reads == {}
-
-
-def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
+def test_a_long_range_waits_for_nothing_but_answers() -> None:
     role = reader()
     total = 300_000
     read = role.read(TP, 0, total)
@@ -166,7 +106,7 @@ def test_a_long_range_needs_no_time_beyond_that_of_its_answers() -> None:
     assert found == list(range(total))
 
 
-def test_without_room_nothing_more_is_asked_for() -> None:
+def test_without_room_nothing_more_is_requested() -> None:
     role = reader()
     read = role.read(TP, 0, 100_000)
     [first] = fetches_in(role.on_tick(0.0))
@@ -180,7 +120,7 @@ def test_without_room_nothing_more_is_asked_for() -> None:
     assert [request.sequence for request in fetches_in(role.on_tick(50.0))] == [first.end]
 
 
-def test_a_range_that_is_forgotten_gives_its_room_back() -> None:
+def test_a_forgotten_range_releases_its_memory() -> None:
     role = reader()
     read = role.read(TP, 0, 100)
     other = role.read(TP, 0, 50)
@@ -208,12 +148,14 @@ def test_two_reads_of_one_range_are_two() -> None:
     assert [id(r) for r in role.reads[TP]] == [id(reads[0])]
 
 
-@pytest.mark.parametrize("kind", [Fetch, ConsumerHello])
-def test_a_store_that_comes_to_hear_it_is_asked_at_once(kind: type[Fetch | ConsumerHello]) -> None:
+@pytest.mark.parametrize("kind", [m.Fetch, m.ConsumerHello])
+def test_a_store_that_receives_us_from_now_on_is_asked_at_once(
+    kind: type[m.Fetch | m.ConsumerHello],
+) -> None:
     role = reader()
     role.read(TP, 0, 5)
     assert role.on_tick(0.0) == [fetch(0, 5)]
-    role.on_subscribed(0.0, Ack, "")
+    role.on_subscribed(0.0, m.Ack, "")
     assert role.on_tick(0.0) == []
     role.on_subscribed(0.0, kind, "")
     assert role.on_tick(0.0) == [fetch(0, 5)]
@@ -222,49 +164,39 @@ def test_a_store_that_comes_to_hear_it_is_asked_at_once(kind: type[Fetch | Consu
 def test_a_store_that_greets_is_asked_at_once() -> None:
     role = reader()
     role.read(TP, 0, 5)
-    for greeting in (StoreHello(ME, STORE), HeadsReply(ME, GREETING, STORE, 0, 1, ())):
+    for greeting in (m.StoreHello(ME, STORE), m.HeadsReply(ME, m.UNSOLICITED, STORE, 0, 1, ())):
         assert role.on_tick(0.0) == [fetch(0, 5)]
         assert role.on_tick(0.0) == []
         role.on_message(0.0, greeting, STORE)
     assert role.on_tick(0.0) == [fetch(0, 5)]
 
 
-def test_its_questions_are_the_directorys() -> None:
+def test_its_directory_asks_the_questions() -> None:
     role = reader()
-    role.on_message(0.0, StoreHello(ME, STORE), STORE)
-    role.on_message(0.0, HeadsReply(ME, GREETING, STORE, 0, 1, ()), STORE)
+    role.on_message(0.0, m.StoreHello(ME, STORE), STORE)
+    role.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, STORE, 0, 1, ()), STORE)
     question, messages = role.directory.ask_heads(0.0, [TOPIC])
-    assert messages == [HeadsQuery(ME, 1, (TOPIC,))]
+    assert messages == [m.HeadsQuery(ME, 1, (TOPIC,))]
     due = role.deadline(0.0)
     assert due is not None
     assert due < timing.SETTLE_S
-    assert role.on_subscribed(0.0, ConsumerHello, STORE) == messages
-    role.on_message(0.1, HeadsReply(ME, 1, STORE, 0, 1, ()), STORE)
+    assert role.on_subscribed(0.0, m.ConsumerHello, STORE) == messages
+    role.on_message(0.1, m.HeadsReply(ME, 1, STORE, 0, 1, ()), STORE)
     assert role.on_tick(timing.SETTLE_S) == []
     assert question.answered
     role.on_peer_lost(STORE)
     assert role.directory.stores == []
 
 
-def test_subscriptions() -> None:
-    role = ReaderRole(ME)
-    assert role.subscriptions() == [
-        subscription(DirectRecord, ME),
-        subscription(DirectRecordBatch, ME),
-        subscription(RecordTooLarge, ME),
-        *role.directory.subscriptions(),
-    ]
-
-
-def test_a_read_fails_at_a_record_that_is_larger_than_the_reader_takes() -> None:
+def test_a_read_fails_at_a_record_above_the_readers_limit() -> None:
     role = ReaderRole(ME, limit_bytes=10)
     read, later = role.read(TP, 0, 5), role.read(TP, 3, 5)
     role.on_tick(0.0)
     for offset, size_bytes, to in ((0, 10, ME), (1, 100, ME), (0, 100, STORE)):
-        role.on_message(0.0, RecordTooLarge(to, *TP, offset, size_bytes), STORE)
+        role.on_message(0.0, m.RecordTooLarge(to, *TP, offset, size_bytes), STORE)
     assert (read.failure, later.failure) == (None, None)
     direct(role, 0, 2)
-    role.on_message(0.0, RecordTooLarge(ME, *TP, 2, 100), STORE)
+    role.on_message(0.0, m.RecordTooLarge(ME, *TP, 2, 100), STORE)
     assert taken(read) == [0, 1]
     assert later.failure is None
     assert "offset 2 has 100 bytes, and this reader takes at most 10" in str(read.failure)

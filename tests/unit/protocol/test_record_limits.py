@@ -71,10 +71,10 @@ def test_an_announcement_comes_before_every_other_subscription() -> None:
     st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), min_size=1, max_size=60),
     st.booleans(),
 )
-def test_an_announcement_says_who_takes_how_much(node: str, is_store: bool) -> None:
+def test_an_announcement_has_kind_node_and_limit(node: str, is_store: bool) -> None:
     made = announcement("store" if is_store else "consumer", node, LEAST_BYTES)
     letter = "S" if is_store else "C"
-    assert parse_announcement(made) == Announcement(is_store, node, LEAST_BYTES, letter)
+    assert parse_announcement(made) == Announcement(letter, node, LEAST_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_an_announcement_says_who_takes_how_much(node: str, is_store: bool) -> N
         "AS\0node\0\u0665300000".encode(),
     ],
 )
-def test_what_is_no_announcement_changes_nothing(prefix: bytes) -> None:
+def test_invalid_announcements_change_nothing(prefix: bytes) -> None:
     assert parse_announcement(prefix) is None
     assert limits(prefix).smallest_store is None
 
 
-def test_every_node_takes_what_is_not_one_record() -> None:
+def test_every_node_accepts_the_largest_reply() -> None:
     assert MAX_REPLY_BYTES - RECORD_OVERHEAD_BYTES == LEAST_BYTES
 
 
@@ -112,7 +112,7 @@ def test_no_subscription_raises(frame: bytes) -> None:
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_a_requestor_is_told_of_each_record_that_it_does_not_take() -> None:
+def test_a_requestor_receives_an_error_for_each_record_above_its_limit() -> None:
     made = limits(announcement("consumer", "C", LIMIT))
     kept = made.kept(OutgoingBatch(MIXED, "C"))
     assert sent(kept) == [(7, 8), 8, (9, 11), 11, 12, (13, 14)]
@@ -122,7 +122,7 @@ def test_a_requestor_is_told_of_each_record_that_it_does_not_take() -> None:
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_instead_of_a_record_that_one_peer_does_not_take_all_are_sent_the_head() -> None:
+def test_a_record_above_one_peers_limit_is_replaced_by_the_head() -> None:
     made = limits(announcement("consumer", "C", LIMIT), announcement("store", "S", 1_000))
     kept = made.kept(OutgoingBatch(MIXED))
     assert sent(kept) == [(7, 8), 8, (9, 11), 11, 12, (13, 14)]
@@ -138,17 +138,17 @@ def test_a_record_of_exactly_the_limit_is_sent() -> None:
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_a_limit_holds_as_long_as_one_of_the_connections_that_announce_it() -> None:
+def test_a_limit_lasts_as_long_as_any_connection_announces_it() -> None:
     own = announcement("store", "S", LIMIT)
     made = limits(own, own, announcement("store", "T", 50), announcement("consumer", "C", 1))
-    for expected in (Announcement(True, "S", LIMIT, "S"), Announcement(True, "T", 50, "S")):
+    for expected in (Announcement("S", "S", LIMIT), Announcement("S", "T", 50)):
         made.apply(b"\0" + own)
         made.refresh()
         smallest = made.smallest_store
         assert smallest is not None
         if expected.node == "S":
             assert smallest == expected
-    assert smallest == Announcement(True, "T", 50, "S")
+    assert smallest == Announcement("S", "T", 50)
     for prefix in (announcement("store", "T", 50), own, own):  # more often than it came
         made.apply(b"\0" + prefix)
     made.refresh()
@@ -165,7 +165,7 @@ def too_large(offset: int, size_bytes: int, requestor: str) -> RecordTooLarge:
     return RecordTooLarge(requestor, *TP, offset, size_bytes)
 
 
-def test_a_store_says_once_for_which_record_a_partition_cannot_go_on() -> None:
+def test_a_store_reports_once_which_record_blocks_a_partition() -> None:
     role = StoreRole(
         "S", lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=1.0, limit_bytes=LIMIT
     )

@@ -5,34 +5,16 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.epochs import NO_LIFE
+from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.messages import (
-    Ack,
-    ConsumerHello,
-    DirectHead,
-    HeadsQuery,
-    HeadsReply,
-    HistoryReply,
-    StoreEndpoints,
-    StoreHello,
-    StoresKnown,
-    TimesQuery,
-    TimesReply,
-)
-from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import (
-    GREETING,
-    StoreDirectory,
-    StoreQuery,
-)
-from dafka_core.protocol.store_requests import heads_reply
-from tests.unit.protocol.model import PARTITION, TOPIC, TP, Network, bounds
+from dafka_core.protocol.role import Outgoing, PeerNews
+from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
+from tests.unit.protocol.model import PARTITION, TOPIC, TP, bounds
 
 ME = "8E1BBB578999443B8818C5851AFC9A3F"
 LONG_S = 60.0
@@ -45,16 +27,16 @@ def directory(now: float = 0.0) -> StoreDirectory:
 
 
 def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
-    """One of our stores and the directory have come to hear each other."""
-    messages = of.on_message(now, StoreHello(ME, store))
-    messages += of.on_subscribed(now, ConsumerHello, store)
-    return messages + of.on_message(now, HeadsReply(ME, GREETING, store, 0, 1, ()))
+    """Introduce one of our stores, with both directions open."""
+    messages = of.on_message(now, m.StoreHello(ME, store))
+    messages += of.on_subscribed(now, m.ConsumerHello, store)
+    return messages + of.on_message(now, m.HeadsReply(ME, m.UNSOLICITED, store, 0, 1, ()))
 
 
 def greet_c_store(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
     """Greet as a C store, which knows no queries."""
-    messages = of.on_message(now, StoreHello(ME, store))
-    return messages + of.on_subscribed(now, ConsumerHello, store)
+    messages = of.on_message(now, m.StoreHello(ME, store))
+    return messages + of.on_subscribed(now, m.ConsumerHello, store)
 
 
 def reply(
@@ -66,7 +48,7 @@ def reply(
     part: int = 0,
     parts: int = 1,
 ) -> None:
-    message = HeadsReply(ME, question.query.query, store, part, parts, entries)
+    message = m.HeadsReply(ME, question.query.query, store, part, parts, entries)
     assert of.on_message(now, message) == []
 
 
@@ -93,48 +75,41 @@ def test_our_stores_greeting() -> None:
     assert stores.stores == []
     greet(stores, "S1")
     # A greeting alone is enough, whatever was lost before it.
-    stores.on_message(0.0, HeadsReply(ME, GREETING, "S2", 0, 1, ()))
+    stores.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, "S2", 0, 1, ()))
     assert stores.stores == ["S1", "S2"]
     # A store that subscribed to our hello may not reach us yet.
-    stores.on_subscribed(0.0, ConsumerHello, "S3")
+    stores.on_subscribed(0.0, m.ConsumerHello, "S3")
     assert stores.stores == ["S1", "S2"]
 
 
-def test_answered_when_every_store_has_answered() -> None:
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"S1": []}, {}),
+        ({"S1": [entry(9)], "S2": []}, {TP: (0, 9)}),
+        # The greatest end and the earliest beginning count.
+        (
+            {"S1": [entry(9, 3), entry(4, 0, "P2")], "S2": [entry(12, 5)], "S3": [entry(7, 2)]},
+            {TP: (2, 12), (TOPIC, "P2"): (0, 4)},
+        ),
+    ],
+)
+def test_an_answer_is_complete_when_every_store_has_answered(
+    answers: dict[str, list[PartitionInfo]], expected: dict[tuple[str, str], tuple[int, int]]
+) -> None:
     stores = directory()
-    greet(stores, "S1")
-    greet(stores, "S2")
-    question, messages = stores.ask_heads(1.0, ["b", "a"])
-    assert messages == [HeadsQuery(ME, 1, ("a", "b"))]
-    reply(stores, question, "S1", entry(9), now=1.0)
-    assert not answered(stores, question, 1.0)
-    reply(stores, question, "S2", now=1.1)
-    assert answered(stores, question, 1.1)
-    assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
-
-
-def test_an_answer_of_nothing_is_an_answer() -> None:
-    stores = directory()
-    greet(stores, "S1")
-    question = ask(stores, TOPIC, now=1.0)
-    reply(stores, question, "S1", now=1.0)
-    assert answered(stores, question, 1.0)
-    assert question.heads == {}
-
-
-def test_the_furthest_head_and_the_longest_memory_count() -> None:
-    stores = directory()
-    for store in ("S1", "S2", "S3"):
+    for store in answers:
         greet(stores, store)
-    question = ask(stores, now=1.0)
-    reply(stores, question, "S1", entry(9, earliest=3), entry(4, partition="P2"))
-    reply(stores, question, "S2", entry(12, earliest=5))
-    reply(stores, question, "S3", entry(7, earliest=2))
+    question, messages = stores.ask_heads(1.0, ["b", "a"])
+    assert messages == [m.HeadsQuery(ME, 1, ("a", "b"))]
+    for store, entries in answers.items():
+        assert not answered(stores, question, 1.0)
+        reply(stores, question, store, *entries, now=1.0)
     assert answered(stores, question, 1.0)
-    assert bounds(question) == {(TOPIC, PARTITION): (2, 12), (TOPIC, "P2"): (0, 4)}
+    assert bounds(question) == expected
 
 
-def test_a_question_is_not_answered_before_stores_had_time_to_greet() -> None:
+def test_no_answer_is_complete_before_the_settle_time() -> None:
     stores = directory(10.0)
     greet(stores, "S1", 10.0)
     question = ask(stores, now=10.0)
@@ -158,12 +133,12 @@ def test_without_a_store_a_question_is_never_answered() -> None:
     assert set(messages) == {question.query}
 
 
-def test_a_store_that_came_to_hear_us_is_asked_what_is_open() -> None:
+def test_a_store_that_receives_us_from_now_on_is_asked_the_open_questions() -> None:
     stores = directory()
     question = ask(stores, TOPIC)
-    assert stores.on_subscribed(1.0, ConsumerHello, "S1") == [question.query]
-    assert stores.on_subscribed(1.0, ConsumerHello, "") == []
-    assert stores.on_subscribed(1.0, Ack, "S1") == []
+    assert stores.on_subscribed(1.0, m.ConsumerHello, "S1") == [question.query]
+    assert stores.on_subscribed(1.0, m.ConsumerHello, "") == []
+    assert stores.on_subscribed(1.0, m.Ack, "S1") == []
     greet(stores, "S1", 1.0)
     reply(stores, question, "S1", now=1.0)
     assert answered(stores, question, 1.0)
@@ -187,12 +162,12 @@ def test_an_answer_in_parts_is_complete_with_all_of_them_in_any_order(
     assert {partition for _, partition in question.heads} == {"P0", "P1", "P2"}
 
 
-def test_parts_of_answers_of_different_lengths_are_not_taken_for_one() -> None:
+def test_parts_of_different_answers_are_not_mixed() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
     reply(stores, question, "S1", entry(7, partition="P0"), part=0, parts=2)
-    # Asked again, the store has more to tell: what was its second part is elsewhere now.
+    # Asked again, the store has more entries, in other parts.
     reply(stores, question, "S1", entry(7, partition="P1"), part=1, parts=3)
     reply(stores, question, "S1", entry(7, partition="P2"), part=2, parts=3)
     assert not answered(stores, question, 1.0)
@@ -201,7 +176,7 @@ def test_parts_of_answers_of_different_lengths_are_not_taken_for_one() -> None:
     assert bounds(question)[TopicPartition(TOPIC, "P0")] == (0, 8)
 
 
-def test_a_lost_part_is_asked_for_again() -> None:
+def test_a_lost_part_is_requested_again() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
@@ -213,7 +188,7 @@ def test_a_lost_part_is_asked_for_again() -> None:
     assert answered(stores, question, 2.0)
 
 
-def test_a_long_answer_is_not_asked_for_again_while_it_comes() -> None:
+def test_a_long_answer_is_not_requested_again_while_it_arrives() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
@@ -224,7 +199,7 @@ def test_a_long_answer_is_not_asked_for_again_while_it_comes() -> None:
     assert answered(stores, question, 31.0)
 
 
-def test_a_store_whose_greeting_was_lost_is_known_by_its_answer() -> None:
+def test_an_answer_replaces_a_lost_greeting() -> None:
     # Nobody greets twice on one connection, and PUB sockets drop.
     stores = directory()
     question = ask(stores, TOPIC)
@@ -236,7 +211,7 @@ def test_a_store_whose_greeting_was_lost_is_known_by_its_answer() -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 5)}
 
 
-def test_a_dead_store_is_not_waited_for() -> None:
+def test_an_answer_does_not_wait_for_a_dead_store() -> None:
     stores = directory()
     greet(stores, "S1")
     greet(stores, "S2")
@@ -254,43 +229,11 @@ def test_a_dead_store_is_not_waited_for() -> None:
     assert not answered(stores, question, 2 * LONG_S)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(1, 3))
-def test_lost_replies_are_asked_for_until_all_is_there(
-    seed: int, loss: float, store_count: int
-) -> None:
-    network = Network(seed, loss, faults_end_s=5.0, delay_s=0.3)
-    names = [f"S{i}" for i in range(store_count)]
-    stores = directory()
-    for name in names:
-        greet(stores, name)
-    infos = [PartitionInfo(TOPIC, f"P{i}", 0, i + 1) for i in range(5)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dafka_core.protocol.store_requests.MAX_REPLY_ENTRIES", 2)
-        question, sent = stores.ask_heads(0.0, [])
-        tenth = 0
-        while not question.answered:
-            now = tenth / 10
-            assert now < 5.0 + 3 * timing.QUERY_RETRY_S
-            for message in [*sent, *stores.on_tick(now)]:
-                network.send(now, message)
-            sent = []
-            for item in network.arrived(now):
-                if isinstance(item, HeadsQuery):
-                    for name in names:
-                        for part in heads_reply(item, name, infos):
-                            network.send(now, part)
-                elif isinstance(item, HeadsReply):
-                    sent.extend(stores.on_message(now, item))
-            tenth += 1
-    assert bounds(question) == {(i.topic, i.partition): (0, i.end) for i in infos}
-
-
 def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
     stores = directory()
     greet(stores, "S1")
     question = ask(stores, now=1.0)
-    stores.on_message(1.0, HeadsReply(ME, 99, "S1", 0, 1, (entry(5),)))
+    stores.on_message(1.0, m.HeadsReply(ME, 99, "S1", 0, 1, (entry(5),)))
     assert not answered(stores, question, 1.0)
     reply(stores, question, "S1", entry(9), now=1.0)
     assert answered(stores, question, 1.0)
@@ -298,7 +241,7 @@ def test_replies_to_other_questions_and_late_ones_change_nothing() -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
-def test_several_questions_at_once_have_numbers_of_their_own() -> None:
+def test_open_questions_have_different_numbers() -> None:
     stores = directory()
     greet(stores, "S1")
     first, second = ask(stores, "a", now=1.0), ask(stores, "b", now=1.0)
@@ -307,12 +250,12 @@ def test_several_questions_at_once_have_numbers_of_their_own() -> None:
     assert answered(stores, second, 1.0)
     assert not first.answered
     stores.forget(first)
-    assert not any(m == first.query for m in stores.on_tick(LONG_S))
+    assert not any(each == first.query for each in stores.on_tick(LONG_S))
     stores.forget(first)
     assert stores.deadline(LONG_S) is None
 
 
-def test_deadline_is_soon_while_something_is_asked() -> None:
+def test_the_deadline_is_soon_while_a_question_is_open() -> None:
     stores = directory()
     assert stores.deadline(5.0) is None
     question = ask(stores, now=5.0)
@@ -328,16 +271,16 @@ def test_deadline_is_soon_while_something_is_asked() -> None:
 # -- times ----------------------------------------------------------------------------------------
 
 
-def test_times_are_those_of_the_store_that_knows_the_most() -> None:
+def test_the_store_with_most_timestamps_counts() -> None:
     stores = directory()
     greet(stores, "S1")
     greet(stores, "S2")
     question, messages = stores.ask_times(1.0, TP, 3, 9)
-    assert messages == [TimesQuery(ME, 1, TOPIC, PARTITION, 3, 9)]
-    stores.on_message(1.0, TimesReply(ME, 1, "S1", 0, 1, ((3, 100),)))
+    assert messages == [m.TimesQuery(ME, 1, TOPIC, PARTITION, 3, 9)]
+    stores.on_message(1.0, m.TimesReply(ME, 1, "S1", 0, 1, ((3, 100),)))
     assert not answered(stores, question, 1.0)
-    stores.on_message(1.0, TimesReply(ME, 1, "S2", 1, 2, ((6, 90),)))
-    stores.on_message(1.0, TimesReply(ME, 1, "S2", 0, 2, ((3, 80),)))
+    stores.on_message(1.0, m.TimesReply(ME, 1, "S2", 1, 2, ((6, 90),)))
+    stores.on_message(1.0, m.TimesReply(ME, 1, "S2", 0, 2, ((3, 80),)))
     assert answered(stores, question, 1.0)
     assert question.best_times() == [(3, 80), (6, 90)]
 
@@ -367,23 +310,23 @@ def test_stores_are_bounded() -> None:
 
 
 def test_subscriptions() -> None:
-    hellos = (StoreHello, DirectHead, StoreEndpoints, StoresKnown)
-    kinds = (*hellos, HeadsReply, TimesReply, HistoryReply)
+    hellos = (m.StoreHello, m.DirectHead, m.StoreEndpoints, m.StoresKnown)
+    kinds = (*hellos, m.HeadsReply, m.TimesReply, m.HistoryReply)
     assert set(StoreDirectory(ME).subscriptions()) == {subscription(kind, ME) for kind in kinds}
     # Stores greet a node that subscribes to the last of them, after the others.
-    assert max(StoreDirectory(ME).subscriptions()) == subscription(TimesReply, ME)
+    assert max(StoreDirectory(ME).subscriptions()) == subscription(m.TimesReply, ME)
 
 
-def test_endpoints_are_known_of_stores_that_are_there() -> None:
+def test_endpoints_are_those_of_present_stores() -> None:
     of = directory()
-    assert of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",))) == []
-    assert of.endpoints == {}  # not heard of as a store yet
+    assert of.on_message(0.0, m.StoreEndpoints(ME, "S1", ("grpc://h:1",))) == []
+    assert of.endpoints == {}  # it has not greeted yet
     greet(of, "S1")
     greet(of, "S2")
     greet_c_store(of, "C1")
     assert of.endpoints == {"S1": ("grpc://h:1",)}
     assert of.c_stores == ["C1"]
-    of.on_message(1.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)))
+    of.on_message(1.0, m.StoreEndpoints(ME, "S1", ("grpc://h:2",)))
     assert of.endpoints == {"S1": ("grpc://h:2",)}  # started again
     of.on_peer_lost("S1")
     assert of.endpoints == {}
@@ -392,7 +335,108 @@ def test_endpoints_are_known_of_stores_that_are_there() -> None:
 def test_endpoints_of_forged_stores_are_bounded() -> None:
     of = directory()
     for index in range(2 * MAX_STORES):
-        of.on_message(0.0, StoreEndpoints(ME, f"F{index}", ("grpc://h:1",)))
+        of.on_message(0.0, m.StoreEndpoints(ME, f"F{index}", ("grpc://h:1",)))
     greet(of, "S1")
-    of.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:1",)))
+    of.on_message(0.0, m.StoreEndpoints(ME, "S1", ("grpc://h:1",)))
     assert of.endpoints == {"S1": ("grpc://h:1",)}
+
+
+# -- missing stores -------------------------------------------------------------------------------
+
+AWAY = KnownStore("S3", "tcp://h:3", 5)
+
+
+def tell(of: StoreDirectory, teller: str, *known: KnownStore) -> None:
+    assert of.on_message(0.0, m.StoresKnown(ME, teller, known)) == []
+
+
+def test_known_stores_without_a_greeting_are_missing() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    tell(stores, "S1", AWAY, KnownStore("S2", "tcp://h:2", 7, here=True), KnownStore(ME))
+    assert [each.store for each in stores.missing] == ["S2", "S3"]
+    greet(stores, "S2")
+    assert stores.missing == [AWAY]
+    greet(stores, "S3")
+    assert stores.missing == []
+    stores.on_peer_lost("S3")
+    assert stores.missing == [AWAY]
+
+
+def test_a_lost_store_named_by_another_is_not_awaited() -> None:
+    stores = directory()
+    for each in ("S1", "S2"):
+        greet(stores, each)
+    stores.on_peer_lost("S2")
+    tell(stores, "S1", KnownStore("S2", "tcp://h:2", 7, here=True))
+    assert not stores.discovery.waits(0.0)
+
+
+def test_the_newest_entry_counts() -> None:
+    stores = directory()
+    for teller, heard_us in (("S1", 5), ("S2", 9), ("S4", 7)):
+        greet(stores, teller)
+        tell(stores, teller, AWAY._replace(heard_us=heard_us))
+    assert stores.missing == [AWAY._replace(heard_us=9)]
+
+
+def test_a_store_is_missing_as_long_as_any_store_knows_it() -> None:
+    stores = directory()
+    for teller in ("S1", "S2"):
+        greet(stores, teller)
+        tell(stores, teller, AWAY)
+    tell(stores, "S1")
+    assert stores.missing == [AWAY]
+    # Also of one that is away: it may be the only one that has not forgotten.
+    stores.on_peer_lost("S2")
+    assert stores.missing == [AWAY]
+    tell(stores, "S2")
+    assert stores.missing == []
+
+
+def test_without_lists_only_lost_stores_are_missing() -> None:
+    stores = directory()
+    greet(stores, "S1")
+    greet(stores, "S2")
+    assert stores.missing == []
+    stores.on_peer_lost("S2")
+    assert stores.missing == [KnownStore("S2")]
+    greet(stores, "S2")
+    assert stores.missing == []
+    # A store with a list decides: stores outside of it are not missing.
+    tell(stores, "S1")
+    stores.on_peer_lost("S2")
+    assert stores.missing == []
+
+
+def test_only_other_stores_are_awaited_after_the_greeted_ones_have_answered() -> None:
+    stores = directory()
+    stores.on_peer(0.0, PeerNews("N", "tcp://h:9"))
+    question = ask(stores, now=1.0)
+    assert not stores.waits_for_others(question)  # without any store
+    greet(stores, "S1", 1.0)
+    assert not stores.waits_for_others(question)
+    reply(stores, question, "S1", now=1.0)
+    assert stores.waits_for_others(question)
+    assert not answered(stores, question, timing.STORE_TIMEOUT_S - 0.1)
+    assert answered(stores, question, timing.STORE_TIMEOUT_S)
+
+
+# -- replies that are no answers ------------------------------------------------------------------
+
+
+def test_an_unrequested_history_comes_from_no_store() -> None:
+    """A producer may send the history of its partition, but never answers for heads."""
+    stores = directory()
+    greet(stores, "S1")
+    heads = ask(stores, now=1.0)
+    history = stores.ask_history(1.0, TP)[0]
+    other = TP._replace(partition="B" * 32)
+    for question, tp in ((heads, TP), (history, other)):
+        told = m.HistoryReply(ME, question.query.query, "P1", *tp, 5, NO_LIFE, ())
+        assert stores.on_message(1.0, told) == []
+    assert stores.stores == ["S1"]
+    reply(stores, heads, "S1", entry(9), now=1.0)
+    assert answered(stores, heads, 1.0)
+    stores.on_message(1.0, m.HistoryReply(ME, history.query.query, "S1", *TP, 9, NO_LIFE, ()))
+    assert answered(stores, history, 1.0)

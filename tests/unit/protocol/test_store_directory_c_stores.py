@@ -5,69 +5,40 @@ from __future__ import annotations
 import pytest
 
 from dafka_core.model.records import PartitionInfo
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    DirectHead,
-    GetHeads,
-    HeadsQuery,
-    HeadsReply,
-    StoreHello,
-)
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, StoreDirectory, StoreQuery
 from tests.unit.protocol.model import PARTITION, TOPIC, bounds
-
-ME = "8E1BBB578999443B8818C5851AFC9A3F"
-
-
-def directory() -> StoreDirectory:
-    made = StoreDirectory(ME)
-    assert made.on_tick(0.0) == []
-    return made
+from tests.unit.protocol.test_store_directory import ME, answered, ask, directory
+from tests.unit.protocol.test_store_directory import greet_c_store as greet
 
 
-def greet(of: StoreDirectory, store: str, now: float = 0.0) -> list[Outgoing]:
-    """A C store and the directory have come to hear each other."""
-    messages = of.on_message(now, StoreHello(ME, store))
-    return messages + of.on_subscribed(now, ConsumerHello, store)
-
-
-def ask(of: StoreDirectory, *topics: str, now: float = 0.0) -> StoreQuery:
-    return of.ask_heads(now, topics)[0]
-
-
-def answered(of: StoreDirectory, question: StoreQuery, now: float) -> bool:
-    of.on_tick(now)
-    return question.answered
-
-
-def test_c_stores_are_asked_with_get_heads_and_answer_until_they_are_quiet() -> None:
+def test_answers_of_c_stores_to_get_heads_end_with_silence() -> None:
     stores = directory()
     greet(stores, "D1")
     question, messages = stores.ask_heads(1.0, ["b", "a"])
-    assert messages == [HeadsQuery(ME, 1, ("a", "b")), GetHeads("a", ME), GetHeads("b", ME)]
-    stores.on_message(1.1, DirectHead(ME, "a", PARTITION, 8))
-    # C stores compare by prefix, so they tell of "ab", too.
-    stores.on_message(1.2, DirectHead(ME, "ab", PARTITION, 8))
-    stores.on_message(1.2, DirectHead(ME, "b", "P2", 3))
+    assert messages == [m.HeadsQuery(ME, 1, ("a", "b")), m.GetHeads("a", ME), m.GetHeads("b", ME)]
+    stores.on_message(1.1, m.DirectHead(ME, "a", PARTITION, 8))
+    # C stores compare by prefix, so they also send "ab".
+    stores.on_message(1.2, m.DirectHead(ME, "ab", PARTITION, 8))
+    stores.on_message(1.2, m.DirectHead(ME, "b", "P2", 3))
     assert not answered(stores, question, 1.2 + timing.C_STORE_SILENCE_S - 0.01)
     assert answered(stores, question, 1.2 + timing.C_STORE_SILENCE_S)
     assert bounds(question) == {("a", PARTITION): (0, 9), ("b", "P2"): (0, 4)}
 
 
-def test_c_stores_are_asked_for_all_topics_with_an_empty_one() -> None:
+def test_an_empty_topic_asks_c_stores_for_all_topics() -> None:
     stores = directory()
     greet(stores, "D1")
     question, messages = stores.ask_heads(1.0, [])
-    assert messages == [HeadsQuery(ME, 1, ()), GetHeads("", ME)]
-    stores.on_message(1.1, DirectHead(ME, "any", PARTITION, 8))
+    assert messages == [m.HeadsQuery(ME, 1, ()), m.GetHeads("", ME)]
+    stores.on_message(1.1, m.DirectHead(ME, "any", PARTITION, 8))
     assert answered(stores, question, 1.1 + timing.C_STORE_SILENCE_S)
     assert bounds(question) == {("any", PARTITION): (0, 9)}
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 0.05, 0.15, 0.3, 0.39])
-def test_a_slow_c_store_is_not_asked_again_and_again(latency_s: float) -> None:
+def test_a_slow_c_store_is_asked_once(latency_s: float) -> None:
     # Each time of asking ends the silence that ends the answer.
     stores = directory()
     greet(stores, "D1")
@@ -75,10 +46,10 @@ def test_a_slow_c_store_is_not_asked_again_and_again(latency_s: float) -> None:
     answers: list[float] = []
     for hundredth in range(100, 300):
         now = hundredth / 100
-        answers.extend(now + latency_s for message in sent if isinstance(message, GetHeads))
+        answers.extend(now + latency_s for message in sent if isinstance(message, m.GetHeads))
         if answers and answers[0] <= now:
             answers.pop(0)
-            stores.on_message(now, DirectHead(ME, TOPIC, PARTITION, 8))
+            stores.on_message(now, m.DirectHead(ME, TOPIC, PARTITION, 8))
         sent = stores.on_tick(now)
         if question.answered:
             break
@@ -87,12 +58,12 @@ def test_a_slow_c_store_is_not_asked_again_and_again(latency_s: float) -> None:
     assert bounds(question) == {(TOPIC, PARTITION): (0, 9)}
 
 
-def test_a_c_store_that_does_not_hear_us_yet_is_waited_for() -> None:
+def test_an_answer_waits_for_a_c_store_that_does_not_receive_us_yet() -> None:
     stores = directory()
-    stores.on_message(0.0, StoreHello(ME, "D1"))
+    stores.on_message(0.0, m.StoreHello(ME, "D1"))
     question = ask(stores, now=1.0)
     assert not answered(stores, question, 1.0 + timing.C_STORE_SILENCE_S)
-    assert stores.on_subscribed(2.0, ConsumerHello, "D1") == [question.query, GetHeads("", ME)]
+    assert stores.on_subscribed(2.0, m.ConsumerHello, "D1") == [question.query, m.GetHeads("", ME)]
     assert not answered(stores, question, 2.0 + timing.C_STORE_SILENCE_S - 0.01)
     assert answered(stores, question, 2.0 + timing.C_STORE_SILENCE_S)
 
@@ -100,12 +71,12 @@ def test_a_c_store_that_does_not_hear_us_yet_is_waited_for() -> None:
 def test_both_kinds_of_stores_together() -> None:
     stores = directory()
     greet(stores, "D1")
-    stores.on_message(0.0, HeadsReply(ME, GREETING, "S1", 0, 1, ()))
+    stores.on_message(0.0, m.HeadsReply(ME, m.UNSOLICITED, "S1", 0, 1, ()))
     question, messages = stores.ask_heads(1.0, [TOPIC])
-    assert messages == [question.query, GetHeads(TOPIC, ME)]
-    stores.on_message(1.1, DirectHead(ME, TOPIC, PARTITION, 20))
+    assert messages == [question.query, m.GetHeads(TOPIC, ME)]
+    stores.on_message(1.1, m.DirectHead(ME, TOPIC, PARTITION, 20))
     entries = (PartitionInfo(TOPIC, PARTITION, 4, 9),)
-    stores.on_message(1.2, HeadsReply(ME, question.query.query, "S1", 0, 1, entries))
+    stores.on_message(1.2, m.HeadsReply(ME, question.query.query, "S1", 0, 1, entries))
     assert not answered(stores, question, 1.2 + timing.C_STORE_SILENCE_S - 0.01)
     assert answered(stores, question, 1.2 + timing.C_STORE_SILENCE_S)
     # A C store has nothing trimmed.
@@ -113,25 +84,25 @@ def test_both_kinds_of_stores_together() -> None:
 
 
 @pytest.mark.parametrize("hello_first", [True, False])
-def test_a_new_c_store_is_asked_whichever_way_is_open_first(hello_first: bool) -> None:
+def test_a_new_c_store_is_asked_when_both_directions_are_open(hello_first: bool) -> None:
     stores = directory()
     question = ask(stores, "t", now=1.0)
 
     def greets() -> list[Outgoing]:
-        return stores.on_message(1.1, StoreHello(ME, "D1"))
+        return stores.on_message(1.1, m.StoreHello(ME, "D1"))
 
     def subscribes() -> list[Outgoing]:
-        return stores.on_subscribed(1.1, ConsumerHello, "D1")
+        return stores.on_subscribed(1.1, m.ConsumerHello, "D1")
 
     first, second = (greets, subscribes) if hello_first else (subscribes, greets)
     first()
-    assert GetHeads("t", ME) in second()
-    stores.on_message(1.2, DirectHead(ME, "t", PARTITION, 8))
+    assert m.GetHeads("t", ME) in second()
+    stores.on_message(1.2, m.DirectHead(ME, "t", PARTITION, 8))
     assert answered(stores, question, 1.2 + timing.C_STORE_SILENCE_S)
     assert bounds(question) == {("t", PARTITION): (0, 9)}
 
 
-def test_a_c_store_that_was_lost_needs_only_to_greet_anew() -> None:
+def test_a_lost_c_store_returns_with_a_greeting() -> None:
     # Its connection to us has lasted, so it does not subscribe a second time.
     stores = directory()
     greet(stores, "D1")
@@ -139,12 +110,12 @@ def test_a_c_store_that_was_lost_needs_only_to_greet_anew() -> None:
     assert stores.stores == []
     question = ask(stores, "t", now=2.0)
     assert not answered(stores, question, 3.0)
-    assert GetHeads("t", ME) in stores.on_message(3.1, StoreHello(ME, "D1"))
-    stores.on_message(3.2, DirectHead(ME, "t", PARTITION, 8))
+    assert m.GetHeads("t", ME) in stores.on_message(3.1, m.StoreHello(ME, "D1"))
+    stores.on_message(3.2, m.DirectHead(ME, "t", PARTITION, 8))
     assert answered(stores, question, 3.2 + timing.C_STORE_SILENCE_S)
 
 
-def test_c_stores_are_asked_as_often_as_it_matters() -> None:
+def test_c_stores_are_asked_once_in_each_round() -> None:
     stores = directory()
     greet(stores, "D1")
     question, _ = stores.ask_heads(1.0, ["t"], rounds=3)
@@ -152,15 +123,15 @@ def test_c_stores_are_asked_as_often_as_it_matters() -> None:
     while not question.answered:
         now += 0.01
         sent += stores.on_tick(now)
-    assert sent.count(GetHeads("t", ME)) == 2
+    assert sent.count(m.GetHeads("t", ME)) == 2
     assert 1.0 + 3 * timing.C_STORE_SILENCE_S <= now < 1.1 + 3 * timing.C_STORE_SILENCE_S
 
 
-def test_an_answer_that_comes_in_a_later_round_counts() -> None:
+def test_an_answer_in_a_later_round_counts() -> None:
     stores = directory()
     greet(stores, "D1")
     question, _ = stores.ask_heads(1.0, ["t"], rounds=2)
     assert not answered(stores, question, 1.0 + timing.C_STORE_SILENCE_S)
-    stores.on_message(1.5, DirectHead(ME, "t", PARTITION, 8))
+    stores.on_message(1.5, m.DirectHead(ME, "t", PARTITION, 8))
     assert answered(stores, question, 1.5 + timing.C_STORE_SILENCE_S)
     assert bounds(question) == {("t", PARTITION): (0, 9)}

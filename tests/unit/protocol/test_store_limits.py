@@ -11,7 +11,7 @@ from dafka_core.config.node_options import StoreLimitError, StoreLimitOptions
 from dafka_core.model.records import TopicPartition
 from dafka_core.protocol.messages import Head
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_limits import LIMITS, SAY_AGAIN_S, Held, StoreLimits
+from dafka_core.protocol.store_limits import LIMITS, LOG_INTERVAL_S, Held, StoreLimits
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
 from tests.unit.protocol.test_store_role import ME, SYNC_S, Disk, ack, fetch
@@ -74,7 +74,7 @@ def test_without_keys_an_address_is_an_owner() -> None:
     assert option(limits.why_not_new(tp("u"))) == "max_partitions_per_key"
 
 
-def test_what_the_log_does_not_hold_any_more_makes_room() -> None:
+def test_deleted_partitions_make_room() -> None:
     limits = StoreLimits({"max_topics": 1})
     limits.add(tp())
     limits.apply(held(tp()))
@@ -83,7 +83,7 @@ def test_what_the_log_does_not_hold_any_more_makes_room() -> None:
     assert limits.why_not_new(tp("u")) is None
 
 
-def test_a_partition_that_came_during_a_look_counts_after_it() -> None:
+def test_a_partition_that_arrived_during_a_scan_counts_after_it() -> None:
     limits = StoreLimits({"max_partitions": 2})
     limits.add(tp())
     limits.add(tp("u"))
@@ -92,7 +92,7 @@ def test_a_partition_that_came_during_a_look_counts_after_it() -> None:
     assert option(limits.why_not_new(tp("v"))) == "max_partitions"
 
 
-def test_topics_of_dafkas_own_are_none_of_those_that_count() -> None:
+def test_internal_topics_do_not_count() -> None:
     limits = StoreLimits({"max_topics": 1, "max_partitions_per_key": 3}, by_key=True)
     for number in range(3):
         assert limits.why_not_new(tp(f"__dafka.{number}")) is None
@@ -101,7 +101,7 @@ def test_topics_of_dafkas_own_are_none_of_those_that_count() -> None:
     assert option(limits.why_not_new(tp("__dafka.3"))) == "max_partitions_per_key"
 
 
-def test_an_owner_with_as_much_as_he_may_is_over_until_a_look_says_less() -> None:
+def test_an_owner_at_its_byte_limit_is_refused_until_a_scan_finds_less() -> None:
     limits = StoreLimits({"max_key_bytes": 100}, by_key=True)
     assert limits.why_no_records(tp()) is None
     assert not limits.take(tp(), 60)
@@ -123,7 +123,7 @@ def test_an_owner_with_as_much_as_he_may_is_over_until_a_look_says_less() -> Non
     assert limits.take(tp(), 1)
 
 
-def test_what_came_during_a_look_counts_after_it() -> None:
+def test_bytes_written_during_a_scan_count_after_it() -> None:
     limits = StoreLimits({"max_key_bytes": 100}, by_key=True)
     limits.take(tp(), 50)
     limits.store(tp(), 50)
@@ -143,19 +143,16 @@ def test_without_a_limit_nothing_is_refused() -> None:
     assert not limits.counts_bytes
 
 
-def test_what_is_refused_is_counted_and_said_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_refusals_are_counted_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     limits = StoreLimits({"max_topics": 1})
     limits.add(tp())
     error = limits.why_not_new(tp("u"))
-    assert error is not None
     with caplog.at_level(logging.ERROR, "dafka.store"):
         for step in range(100):
-            limits.refuse(error)
+            assert str(limits.check(tp("u"), is_new=True)) == str(error)
             limits.report(step / 10)
-        limits.report(SAY_AGAIN_S)
-        limits.report(3 * SAY_AGAIN_S)
+        limits.report(LOG_INTERVAL_S)
+        limits.report(3 * LOG_INTERVAL_S)
     assert limits.refused == {**dict.fromkeys(LIMITS, 0), "max_topics": 100}
     said = [record.getMessage() for record in caplog.records]
     assert [text.partition(";")[0] for text in said] == [
@@ -189,14 +186,14 @@ def asked(role: StoreRole, begin_s: float, end_s: float) -> int:
     return count
 
 
-def test_a_partition_that_is_on_disk_is_gone_on_with_whatever_there_is() -> None:
+def test_a_partition_on_disk_is_always_continued() -> None:
     role = store(Disk(**{TOPIC: 10}), max_partitions=1, max_topics=1, max_partitions_per_topic=1)
     role.admitted.on_held(Held(Counter({"u": 1}), Counter({"P9": 1})))
     role.on_batch(0.0, "", batch_of(10, 20))
     assert [each.offset for each in role.take_pending()] == [10]  # type: ignore[union-attr]
 
 
-def test_a_new_one_is_taken_when_others_are_gone() -> None:
+def test_a_new_partition_is_accepted_after_others_are_deleted() -> None:
     disk = Disk()
     role = store(disk, max_topics=1)
     role.admitted.on_held(Held(Counter({"u": 1}), Counter({"P9": 1})))
@@ -210,7 +207,7 @@ def test_a_new_one_is_taken_when_others_are_gone() -> None:
     assert disk.store(role) == [ack(10)]
 
 
-def test_records_of_an_owner_who_has_enough_are_neither_taken_nor_asked_for() -> None:
+def test_records_of_an_owner_at_its_limit_are_neither_accepted_nor_requested() -> None:
     disk = Disk()
     role = store(disk, max_key_bytes=SIZE_BYTES)
     role.on_batch(0.0, "", BATCH)
@@ -227,7 +224,7 @@ def test_records_of_an_owner_who_has_enough_are_neither_taken_nor_asked_for() ->
 
 
 @pytest.mark.parametrize("is_fetching", [False, True])
-def test_it_goes_on_by_itself_when_there_is_room(is_fetching: bool) -> None:
+def test_refused_partitions_continue_when_a_scan_finds_room(is_fetching: bool) -> None:
     disk = Disk()
     role = store(disk, max_key_bytes=2 * SIZE_BYTES)
     role.on_batch(0.0, "", BATCH)
@@ -244,7 +241,7 @@ def test_it_goes_on_by_itself_when_there_is_room(is_fetching: bool) -> None:
     assert disk.store(role) == [ack(20)]
 
 
-def test_a_client_is_told_which_limit_it_is() -> None:
+def test_a_refused_client_receives_the_limit() -> None:
     role = store(Disk(), max_topics=1, max_key_bytes=SIZE_BYTES)
     assert role.admitted.refusal(TP) is None
     role.host(0.0, BATCH)

@@ -1,4 +1,4 @@
-"""A partition as a store keeps it: its state is what its facts say, and it can be given up."""
+"""A partition in a store: its state, replacement by a newer life, and clients' records."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_its_state(facts: dict[str, object], state: StoreState) -> None:
 
 
 @pytest.mark.parametrize(("start", "history"), [(7, (A, B)), (5, (A,)), (3, (A,))])
-def test_records_that_are_given_up_are_asked_for(start: int, history: tuple[Epoch, ...]) -> None:
+def test_replaced_records_are_requested(start: int, history: tuple[Epoch, ...]) -> None:
     made = replace(partition(), staged=Transaction(1, 9, 12))
     made.give_up(start, 20, EpochId(9, 9, 1))
     assert made.newest == EpochId(9, 9, 1)
@@ -95,7 +95,7 @@ def test_a_put_must_begin_where_the_partition_ends() -> None:
     assert disk.offsets() == list(range(20))
 
 
-def test_a_put_goes_on_after_what_an_earlier_life_has_stored() -> None:
+def test_a_put_continues_after_the_records_of_an_earlier_life() -> None:
     role = store(Disk(**{TOPIC: 100}))
     assert not role.host(0.0, batch_of(0, 10))
     assert role.next_offset(TP) == 100
@@ -131,7 +131,7 @@ def test_the_head_is_repeated_for_a_while() -> None:
     )
 
 
-def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
+def test_a_partition_with_records_of_a_producer_is_no_longer_hosted() -> None:
     disk = Disk()
     role = store(disk)
     role.host(0.0, batch_of(0, 10))
@@ -144,7 +144,7 @@ def test_a_partition_that_comes_from_elsewhere_is_not_hosted_any_more() -> None:
     assert heads_in(role.on_tick(3.0)) == []
 
 
-def test_records_that_came_ahead_follow_a_put() -> None:
+def test_kept_records_follow_a_put() -> None:
     disk = Disk()
     role = store(disk)
     role.on_batch(0.0, "", batch_of(10, 20))
@@ -154,7 +154,7 @@ def test_records_that_came_ahead_follow_a_put() -> None:
     assert role.next_offset(TP) == 20
 
 
-def test_a_head_above_the_end_does_not_hold_a_put_up() -> None:
+def test_a_head_above_the_end_does_not_delay_a_put() -> None:
     role = store(Disk())
     head(role, 50)  # forged, or of an earlier life with lost records
     assert role.host(0.0, batch_of(0, 10))
@@ -171,7 +171,7 @@ def test_hosted_partitions_are_bounded() -> None:
     assert heads[0] == Head(TOPIC, "P10", 0)
 
 
-def test_tells_who_asks_stores_where_it_can_be_read_in_bulk() -> None:
+def test_a_store_sends_requestors_its_endpoints() -> None:
     role = store(Disk())
     assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == []  # it cannot
     role.known.locations = ("grpc://h:1",)
@@ -182,7 +182,7 @@ def test_tells_who_asks_stores_where_it_can_be_read_in_bulk() -> None:
     assert role.on_subscribed(0.0, TimesReply, OTHER) != []
 
 
-def test_knows_where_other_stores_can_be_read() -> None:
+def test_endpoints_of_other_stores_are_kept_while_they_are_present() -> None:
     role = store(Disk())
     for index in range(MAX_STORES + 5):
         role.on_message(0.0, StoreEndpoints(ME, f"S{index}", ("grpc://h:1",)), "")

@@ -8,24 +8,12 @@ import pytest
 
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, TopicPartition
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import store_requests
 from dafka_core.protocol.codec import decode, encode
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_FETCH_COUNT, MAX_REPLY_ENTRIES
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    DirectHead,
-    DirectRecordBatches,
-    Fetch,
-    FetchBatch,
-    GetHeads,
-    Head,
-    HeadsQuery,
-    HeadsReply,
-    TimesQuery,
-    TimesReply,
-)
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.protocol.store_directory import HEADS, StoreDirectory
+from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.store_requests import (
     MAX_PENDING_REQUESTS,
     AnnounceHeads,
@@ -34,13 +22,10 @@ from dafka_core.protocol.store_requests import (
     PublishCommitted,
     Request,
     RequestQueue,
-    announcement,
     fetched_batches,
-    goes_on,
-    head_messages,
-    heads_reply,
-    packed_heads,
-    times_reply,
+    heads,
+    next_heads,
+    replies,
 )
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC
@@ -52,12 +37,12 @@ def store() -> StoreRole:
     return StoreRole(ME, lambda tp: PartitionLives(0, (), NO_LIFE), sync_interval_s=30.0)
 
 
-def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> Fetch:
+def asked(start: int, count: int = 10, requestor: str = "C", partition: str = PARTITION) -> m.Fetch:
     """Return a node's request."""
-    return Fetch(partition, requestor, TOPIC, start, count)
+    return m.Fetch(partition, requestor, TOPIC, start, count)
 
 
-def queue(role: StoreRole, *requests: Request | FetchBatch) -> None:
+def queue(role: StoreRole, *requests: Request | m.FetchBatch) -> None:
     for request in requests:
         assert role.on_message(0.0, request, "") == []
 
@@ -85,7 +70,7 @@ def test_requestors_take_turns() -> None:
     assert taken(role)[:7] == [many[0], late[0], many[1], late[1], many[2], late[2], many[3]]
 
 
-def test_who_asks_for_much_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_requests_of_one_peer_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_requests, "MAX_PENDING_REQUESTS", 100)
     role = store()
     queue(role, *(asked(0, partition=f"P{i}") for i in range(150)))
@@ -101,8 +86,8 @@ def test_who_asks_for_much_leaves_room_for_others(monkeypatch: pytest.MonkeyPatc
     assert role.requests.add(asked(0))
 
 
-def fetch_batch(*partitions: str, requestor: str = "C", end: int = 5) -> FetchBatch:
-    return FetchBatch(ME, requestor, tuple(PartitionInfo(TOPIC, p, 0, end) for p in partitions))
+def fetch_batch(*partitions: str, requestor: str = "C", end: int = 5) -> m.FetchBatch:
+    return m.FetchBatch(ME, requestor, tuple(PartitionInfo(TOPIC, p, 0, end) for p in partitions))
 
 
 def test_each_partition_of_a_fetch_batch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,20 +112,20 @@ def test_each_partition_of_a_fetch_batch_counts(monkeypatch: pytest.MonkeyPatch)
     assert len(role.requests) == 0
 
 
-def test_of_a_fetch_batch_for_another_store_nothing_is_taken() -> None:
+def test_a_fetch_batch_for_another_store_is_ignored() -> None:
     role = store()
     queue(role, replace(fetch_batch("P"), store="S2"))
     assert not role.requests
 
 
-def test_the_rest_of_a_fetch_batch_and_what_continues_it_are_one() -> None:
+def test_a_continued_fetch_batch_is_joined_to_its_rest() -> None:
     role = store()
     queue(role, fetch_batch("P1", "P2", "P3"))
     work = role.requests.take()
     assert isinstance(work, FetchMany)
     rest = [entry._replace(earliest=2) for entry in work.take(2)]
     later = PartitionInfo(TOPIC, "P1", 5, 8), PartitionInfo(TOPIC, "P2", 0, 3)
-    queue(role, FetchBatch(ME, "C", later))
+    queue(role, m.FetchBatch(ME, "C", later))
     work.add(rest)
     role.requests.put_back(work)
     again = role.requests.take()
@@ -163,8 +148,8 @@ def test_small_batches_are_answered_in_one_message_and_large_ones_alone() -> Non
     parts = [batch("P1", 1), batch("P2", half), batch("P3", 2 * half), batch("P4", half)]
     large, first, second = fetched_batches("C", parts)
     assert large == OutgoingBatch(parts[2], "C")
-    assert isinstance(first, DirectRecordBatches)
-    assert isinstance(second, DirectRecordBatches)
+    assert isinstance(first, m.DirectRecordBatches)
+    assert isinstance(second, m.DirectRecordBatches)
     assert [*first.batches()] == parts[:2]
     assert [*second.batches()] == parts[3:]
     assert fetched_batches("C", []) == []
@@ -174,12 +159,12 @@ def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> Non
     role = store()
     requests: list[Request] = [
         asked(0),
-        GetHeads(TOPIC, "C"),
-        GetHeads("", "C"),
-        ConsumerHello(ME, "C", (TOPIC,)),
-        HeadsQuery("C", 1, ()),
-        HeadsQuery("C", 2, ()),
-        TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
+        m.GetHeads(TOPIC, "C"),
+        m.GetHeads("", "C"),
+        m.ConsumerHello(ME, "C", (TOPIC,)),
+        m.HeadsQuery("C", 1, ()),
+        m.HeadsQuery("C", 2, ()),
+        m.TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
         asked(0, partition="P2"),
     ]
     queue(role, *requests)
@@ -194,12 +179,12 @@ def test_a_requestors_requests_are_served_in_the_order_of_their_arrival() -> Non
         (asked(5), asked(0)),
         (asked(0), asked(0, 99)),
         (asked(0), asked(99)),
-        (GetHeads(TOPIC, "C"), GetHeads(TOPIC, "C")),
-        (ConsumerHello(ME, "C", ("a",)), ConsumerHello(ME, "C", ("a", "b"))),
-        (HeadsQuery("C", 1, ()), HeadsQuery("C", 1, ())),
+        (m.GetHeads(TOPIC, "C"), m.GetHeads(TOPIC, "C")),
+        (m.ConsumerHello(ME, "C", ("a",)), m.ConsumerHello(ME, "C", ("a", "b"))),
+        (m.HeadsQuery("C", 1, ()), m.HeadsQuery("C", 1, ())),
         (
-            TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
-            TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
+            m.TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
+            m.TimesQuery("C", 1, TOPIC, PARTITION, 0, 9),
         ),
     ],
 )
@@ -230,7 +215,7 @@ def test_the_rest_of_a_request_is_served_after_others() -> None:
     assert taken(role) == [asked(0, requestor="C2"), asked(40, 60)]
 
 
-def test_a_newer_request_counts_more_than_the_rest_of_an_older_one() -> None:
+def test_a_newer_request_replaces_the_rest_of_an_older_one() -> None:
     role = store()
     queue(role, asked(0, 100))
     role.requests.take()
@@ -257,7 +242,7 @@ def test_waiting_requests_are_bounded() -> None:
     role = store()
     queue(role, *(asked(0, requestor=f"C{i}") for i in range(MAX_PENDING_REQUESTS + 100)))
     assert role.requests.refused_count == 100
-    queue(role, GetHeads(TOPIC, "C"))
+    queue(role, m.GetHeads(TOPIC, "C"))
     # A waiting requestor may still change its request.
     queue(role, asked(3, requestor="C0"))
     requests = taken(role)
@@ -269,35 +254,27 @@ def test_waiting_requests_are_bounded() -> None:
 # -- answers --------------------------------------------------------------------------------------
 
 
-def test_heads_are_answered_with_one_message_for_each_partition() -> None:
+def test_heads_of_partitions_with_records_are_sent_to_all_or_to_one_requestor() -> None:
     infos = [PartitionInfo("a", "P1", 0, 9), PartitionInfo("b", "P2", 3, 3)]
     infos.append(PartitionInfo("c", "P3", 0, 0))
-    assert head_messages("C", infos) == [
-        DirectHead("C", "a", "P1", 8),
-        DirectHead("C", "b", "P2", 2),
-    ]
+    assert heads(infos) == [m.Head("a", "P1", 8), m.Head("b", "P2", 2)]
+    assert heads(infos, "C") == [m.DirectHead("C", "a", "P1", 8), m.DirectHead("C", "b", "P2", 2)]
 
 
-def test_every_partition_with_records_is_announced() -> None:
-    infos = [PartitionInfo("a", "P1", 0, 9), PartitionInfo("b", "P2", 3, 3)]
-    infos.append(PartitionInfo("c", "P3", 0, 0))
-    assert announcement(infos) == [Head("a", "P1", 8), Head("b", "P2", 2)]
-
-
-def test_who_asked_for_less_than_there_is_hears_that_it_goes_on() -> None:
+def test_a_requestor_of_a_part_receives_the_next_heads() -> None:
     fetch = asked(0, 10)
     for end in (0, 9, 10):
-        assert goes_on(fetch, end) == []
+        assert next_heads(fetch, end) == []
     for end in (11, 99):
-        heads = [DirectHead("C", TOPIC, PARTITION, end - 1), Head(TOPIC, PARTITION, end - 1)]
-        assert goes_on(fetch, end) == heads
+        heads = [m.DirectHead("C", TOPIC, PARTITION, end - 1), m.Head(TOPIC, PARTITION, end - 1)]
+        assert next_heads(fetch, end) == heads
 
 
 def infos_of(count: int) -> list[PartitionInfo]:
     return [PartitionInfo(TOPIC, f"P{i}", i, i + 1) for i in range(count)]
 
 
-part_sizes = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("count", "sizes"),
     [
         (0, [0]),
@@ -307,67 +284,55 @@ part_sizes = pytest.mark.parametrize(
         (2 * MAX_REPLY_ENTRIES + 7, [MAX_REPLY_ENTRIES, MAX_REPLY_ENTRIES, 7]),
     ],
 )
-
-
-@part_sizes
-def test_heads_replies_come_in_parts(count: int, sizes: list[int]) -> None:
-    infos = infos_of(count)
-    empty = PartitionInfo(TOPIC, "empty", 0, 0)
-    messages = heads_reply(HeadsQuery("C", 7, ()), ME, [empty, *infos])
-    entries: list[PartitionInfo] = []
-    for part, message in zip(range(len(sizes)), messages, strict=True):
-        assert isinstance(message, HeadsReply)
+@pytest.mark.parametrize("kind", [m.HeadsReply, m.TimesReply])
+def test_answers_are_sent_in_parts(
+    count: int, sizes: list[int], kind: type[m.HeadsReply | m.TimesReply]
+) -> None:
+    query: m.HeadsQuery | m.TimesQuery = m.HeadsQuery("C", 7, ())
+    expected: list[object] = [*infos_of(count)]
+    sent = [PartitionInfo(TOPIC, "empty", 0, 0), *expected]
+    if kind is m.TimesReply:
+        query = m.TimesQuery("C", 7, TOPIC, PARTITION, 0, count + 1)
+        sent = expected = [(i, 1_000_000 * i) for i in range(count)]
+    entries: list[object] = []
+    for part, message in zip(range(len(sizes)), replies(query, ME, sent), strict=True):
+        assert isinstance(message, kind)
         assert (message.requestor, message.query, message.store) == ("C", 7, ME)
         assert (message.part, message.parts) == (part, len(sizes))
-        entries.extend(message.entries)
+        assert len(message.entries) == sizes[part]
         assert decode(encode(message)) == message
-    assert [len(m.entries) for m in messages if isinstance(m, HeadsReply)] == sizes
-    assert entries == infos
-
-
-@part_sizes
-def test_times_replies_come_in_parts(count: int, sizes: list[int]) -> None:
-    times = [(i, 1_000_000 * i) for i in range(count)]
-    query = TimesQuery("C", 7, TOPIC, PARTITION, 0, count + 1)
-    messages = times_reply(query, ME, times)
-    entries: list[tuple[int, int]] = []
-    for part, message in zip(range(len(sizes)), messages, strict=True):
-        assert isinstance(message, TimesReply)
-        assert (message.requestor, message.query, message.store) == ("C", 7, ME)
-        assert (message.part, message.parts) == (part, len(sizes))
         entries.extend(message.entries)
-    assert [len(m.entries) for m in messages if isinstance(m, TimesReply)] == sizes
-    assert entries == times
+    assert entries == expected
 
 
-def test_heads_for_who_understands_it_are_a_few_messages() -> None:
+def test_heads_are_packed_for_requestors_that_support_it() -> None:
     infos = infos_of(MAX_REPLY_ENTRIES + 1)
-    messages = packed_heads("C", ME, infos)
+    messages = replies(m.HeadsQuery("C", m.HEADS, ()), ME, infos)
     assert len(messages) == 2
     first = messages[0]
-    assert isinstance(first, HeadsReply)
+    assert isinstance(first, m.HeadsReply)
     # It is no greeting: a requestor would ask again what it has asked, without an end.
     assert StoreDirectory("C").on_message(0.0, first) == []
     assert (first.requestor, first.query, first.store, first.entries) == (
         "C",
-        HEADS,
+        m.HEADS,
         ME,
         tuple(infos[:-1]),
     )
 
 
-def test_a_peer_that_makes_up_names_has_one_turn_like_any_other() -> None:
+def test_a_peer_with_invented_names_has_one_turn() -> None:
     queue = RequestQueue()
     for number in range(1_000):
-        queue.add(Fetch("P", f"name {number}", "t", 0, 10), "greedy")
+        queue.add(m.Fetch("P", f"name {number}", "t", 0, 10), "greedy")
     for number in range(3):
-        queue.add(Fetch(f"P{number}", "honest", "t", 0, 10), "honest")
+        queue.add(m.Fetch(f"P{number}", "honest", "t", 0, 10), "honest")
     taken = [queue.take() for _ in range(6)]
     names = ["name 0", "honest", "name 1", "honest", "name 2", "honest"]
-    assert [each.requestor for each in taken if isinstance(each, Fetch)] == names
+    assert [each.requestor for each in taken if isinstance(each, m.Fetch)] == names
     # The rest of a request waits after others of its peer.
-    assert queue.take() == Fetch("P", "name 3", "t", 0, 10)
-    rest = Fetch("P", "name 3", "t", 5, 5)
+    assert queue.take() == m.Fetch("P", "name 3", "t", 0, 10)
+    rest = m.Fetch("P", "name 3", "t", 5, 5)
     queue.put_back(rest)
     while (request := queue.take()) is not None:
         final = request

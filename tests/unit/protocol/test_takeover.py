@@ -10,27 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from dafka_core.model.epochs import (
-    NO_LIFE,
-    Epoch,
-    EpochId,
-    History,
-    digest,
-)
+from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId, History, digest
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import (
-    ConsumerHello,
-    DirectHead,
-    HistoryReply,
-    StoreHello,
-)
 from dafka_core.protocol.producer_role import (
     LEAST_NUMBER,
     MAX_EPOCH_ACKS,
     ROUNDS,
     Missing,
     Takeover,
-    goes_on,
+    continued_history,
     missing,
     new_life,
     newest_life,
@@ -50,11 +39,11 @@ def reply(
     history: History = (),
     life: EpochId = LIFE,
     stores: Sequence[str] = (),
-) -> HistoryReply:
-    return HistoryReply(PARTITION, 1, store, TOPIC, PARTITION, end, life, history, tuple(stores))
+) -> m.HistoryReply:
+    return m.HistoryReply(PARTITION, 1, store, TOPIC, PARTITION, end, life, history, tuple(stores))
 
 
-# -- what answers say -----------------------------------------------------------------------------
+# -- conclusions from answers ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,14 +80,14 @@ def test_how_many_stores_may_be_missing(
     has_some = reply(first, 5, history, mine, names)
     replies = {first: has_some, **{store: reply(store, life=mine) for store in others}}
     assert missing(replies, [], acks) == lacks
-    # However one hears of the stores.
+    # In whatever way the stores are known.
     replies[first] = replace(has_some, stores=())
     assert missing(replies, [], acks, names) == lacks
     # C stores count, too.
     assert missing({first: has_some}, others, acks) == lacks
 
 
-def test_a_life_that_may_have_written_elsewhere_counts_with_its_acks() -> None:
+def test_a_promised_life_counts_with_its_acks() -> None:
     known = ["S1", "S2", "S3"]
     history = (A._replace(acks=3),)
     mine = LIFE._replace(acks=3)
@@ -109,18 +98,18 @@ def test_a_life_that_may_have_written_elsewhere_counts_with_its_acks() -> None:
         assert missing({"S1": one}, [], 3, known) == Missing(needed, ("S2", "S3"))
 
 
-def test_without_an_answer_there_is_nothing_to_go_on_from() -> None:
+def test_a_takeover_needs_an_answer() -> None:
     assert missing({}, [], 1, ["S1"]) == Missing(1, ("S1",))
     assert newest_life({}) == NO_LIFE
 
 
-def test_the_newest_life_that_stores_know_of() -> None:
+def test_the_newest_life_known_to_stores() -> None:
     older = reply("S1", 7, (A, B), life=NO_LIFE)
     assert newest_life({"S1": older}) == B.life
     assert newest_life({"S1": older, "S2": reply("S2", 5, (A,))}) == LIFE
 
 
-def test_only_what_was_promised_to_this_life_counts() -> None:
+def test_only_promises_to_this_life_count() -> None:
     mine, other = reply("S1"), reply("S2", life=LIFE._replace(id=0xD))
     assert promised({"S1": mine, "S2": other, "S3": reply("S3", life=A.life)}, LIFE) == {"S1": mine}
     # A store keeps with it that a life before needed fewer acks.
@@ -144,16 +133,16 @@ def test_only_what_was_promised_to_this_life_counts() -> None:
         ([reply("S1", 5), reply("S2", 8)], 0, 8, 0),
     ],
 )
-def test_a_life_goes_on_from_the_newest_history(
-    replies: list[HistoryReply], least: int, start: int, parent: int
+def test_a_life_continues_the_newest_history(
+    replies: list[m.HistoryReply], least: int, start: int, parent: int
 ) -> None:
     answers = {each.store: each for each in replies}
-    *history, epoch = goes_on(answers, LIFE, least)
+    *history, epoch = continued_history(answers, LIFE, least)
     assert epoch == Epoch(*LIFE, start, parent)
     assert digest(history) == parent
 
 
-def test_a_life_has_room_for_so_many_acks() -> None:
+def test_acks_of_a_life_are_limited() -> None:
     assert new_life(2, 7, 3) == EpochId(2, 7, 3)
     assert new_life(2, 7, 1_000).acks == MAX_EPOCH_ACKS
     assert len(Epoch.first(new_life(2, 7, 1_000)).packed()) == len(A.packed())
@@ -164,28 +153,30 @@ def test_a_life_has_room_for_so_many_acks() -> None:
 
 def takeover(*, acks: int = 2) -> tuple[StoreDirectory, Takeover]:
     directory = StoreDirectory(PARTITION)
-    made = Takeover(directory, TP, life_id=LIFE.id, acks=acks, least_number=1, ignore_missing=False)
+    made = Takeover(
+        directory=directory, tp=TP, life_id=LIFE.id, acks=acks, least_number=1, ignore_missing=False
+    )
     return directory, made
 
 
-def test_c_stores_say_how_far_the_partition_goes_and_count() -> None:
+def test_a_takeover_continues_at_the_end_reported_by_c_stores() -> None:
     directory, mine = takeover(acks=1)
-    directory.on_message(0.0, StoreHello(PARTITION, "C1"))
-    directory.on_subscribed(0.0, ConsumerHello, "C1")
+    directory.on_message(0.0, m.StoreHello(PARTITION, "C1"))
+    directory.on_subscribed(0.0, m.ConsumerHello, "C1")
     mine.on_tick(0.0)
-    directory.on_message(0.1, DirectHead(PARTITION, TOPIC, PARTITION, 6))
+    directory.on_message(0.1, m.DirectHead(PARTITION, TOPIC, PARTITION, 6))
     now = timing.SETTLE_S
     for _ in range(2 * ROUNDS):
         now += timing.C_STORE_SILENCE_S
         mine.on_tick(now)
-    assert mine.epoch == Epoch(LEAST_NUMBER, LIFE.id, 1, 7, 0)
+    assert mine.history == (Epoch(LEAST_NUMBER, LIFE.id, 1, 7, 0),)
 
 
-def test_nothing_is_asked_twice_at_once() -> None:
+def test_a_takeover_asks_one_question_at_a_time() -> None:
     directory, mine = takeover()
     assert mine.deadline(0.0) == 0.0
     first = mine.on_tick(0.0)
     assert len(first) == 1
     assert mine.on_tick(0.0) == []
     assert mine.deadline(0.0) == directory.deadline(0.0)
-    assert mine.epoch is None
+    assert mine.history == ()

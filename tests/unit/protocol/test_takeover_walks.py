@@ -20,15 +20,11 @@ from dafka_core.model.epochs import (
     parting,
     with_epoch,
 )
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.messages import (
-    HeadsReply,
-    HistoryQuery,
-    HistoryReply,
-)
 from dafka_core.protocol.producer_role import LEAST_NUMBER, Takeover
 from dafka_core.protocol.role import Outgoing
-from dafka_core.protocol.store_directory import GREETING, StoreDirectory
+from dafka_core.protocol.store_directory import StoreDirectory
 from tests.unit.protocol.model import PARTITION, TOPIC, TP
 
 # -- any stores, any lives ------------------------------------------------------------------------
@@ -45,13 +41,13 @@ class Acceptor:
     end: int = 0
     promised: EpochId = NO_LIFE
 
-    def answer(self, query: HistoryQuery) -> HistoryReply:
+    def answer(self, query: m.HistoryQuery) -> m.HistoryReply:
         last, life = last_life(self.history), query.life
         if life[:2] > max(last, self.promised)[:2]:
             acks = min(life.acks, self.promised.acks) if self.promised > last else life.acks
             self.promised = life._replace(acks=acks)
         held = self.end, self.promised, self.history, self.met
-        return HistoryReply(query.requestor, query.query, self.name, TOPIC, PARTITION, *held)
+        return m.HistoryReply(query.requestor, query.query, self.name, TOPIC, PARTITION, *held)
 
     def take(self, epoch: Epoch, offset: int) -> EpochId | None:
         """Takes a record if it may; the life that it acknowledges what it has to."""
@@ -82,7 +78,7 @@ class Acceptor:
 
 @dataclass
 class Life:
-    """A producer that begins, writes, and may not hear that it is over."""
+    """A producer that begins, writes, and may not learn of its end."""
 
     directory: StoreDirectory
     takeover: Takeover
@@ -131,34 +127,38 @@ class Cluster:
     def begin(self, acks: int) -> None:
         directory, number = StoreDirectory(PARTITION), len(self.lives)
         made = Takeover(
-            directory, TP, life_id=number, acks=acks, least_number=1, ignore_missing=False
+            directory=directory,
+            tp=TP,
+            life_id=number,
+            acks=acks,
+            least_number=1,
+            ignore_missing=False,
         )
         self.lives.append(Life(directory, made, acks))
 
     def ask(self, life: Life, mask: int) -> None:
-        """The stores that it reaches hear its question and answer; the others are lost to it."""
-        if life.takeover.epoch is not None:
+        """The reached stores receive its question and answer; the others are lost to it."""
+        if life.takeover.history:
             return
         reached = self.reached(mask)
         for store in self.stores:
             if store in reached:
-                hello = HeadsReply(PARTITION, GREETING, store.name, 0, 1, ())
+                hello = m.HeadsReply(PARTITION, m.UNSOLICITED, store.name, 0, 1, ())
                 life.asked += life.directory.on_message(self.now, hello)
             else:
                 life.directory.on_peer_lost(store.name)
         for query in life.asked:
             for store in reached:
-                if isinstance(query, HistoryQuery):
+                if isinstance(query, m.HistoryQuery):
                     life.directory.on_message(self.now, store.answer(query))
                 else:
-                    answer = HeadsReply(PARTITION, query.query, store.name, 0, 1, ())  # type: ignore[union-attr]
+                    answer = m.HeadsReply(PARTITION, query.query, store.name, 0, 1, ())  # type: ignore[union-attr]
                     life.directory.on_message(self.now, answer)
         life.asked = life.takeover.on_tick(self.now)
         self.go_on(life, life.takeover)
 
     def go_on(self, life: Life, takeover: Takeover) -> None:
-        epoch = takeover.epoch
-        if epoch is not None:
+        for epoch in takeover.history[-1:]:
             life.end = epoch.start
             self.bases.append((epoch, self.history_up_to(epoch)))
             self.check()
@@ -172,10 +172,10 @@ class Cluster:
         raise AssertionError("it goes on from what no store has")
 
     def write(self, life: Life, mask: int) -> None:
-        """Writes one record more, and sends all it has to some stores; hears what they say."""
-        epoch = life.takeover.epoch
-        if epoch is None:
+        """Write a record, send all records to some stores, and process the acknowledgements."""
+        if not life.takeover.history:
             return
+        epoch = life.takeover.history[-1]
         life.end += 1
         for store in self.reached(mask):
             for offset in range(epoch.start, life.end):
@@ -215,7 +215,7 @@ def test_a_promise_is_not_enough_to_forget_a_life_with_fewer_acks(again: list[St
         cluster.do(step)
     assert cluster.acknowledged == {(EpochId(LEAST_NUMBER, 0, 1), 0)}
     assert len(cluster.lives) > 1
-    assert all(life.takeover.epoch is None for life in cluster.lives[1:])
+    assert all(not life.takeover.history for life in cluster.lives[1:])
 
 
 def any_step(chance: random.Random, count: int, lives: int) -> Step:
@@ -234,7 +234,7 @@ def any_step(chance: random.Random, count: int, lives: int) -> Step:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_whatever_was_acknowledged_is_in_what_the_next_life_goes_on_from(count: int) -> None:
+def test_the_next_life_continues_all_acknowledged_records(count: int) -> None:
     """``Cluster.check`` compares at each step."""
     begun_count = acknowledged_count = 0
     for seed in range(WALKS):
@@ -247,7 +247,7 @@ def test_whatever_was_acknowledged_is_in_what_the_next_life_goes_on_from(count: 
             cluster.do(("up", number, 0))
         for step in [*begun(1, len(cluster.lives)), *[("ask", len(cluster.lives), ALL)] * 4]:
             cluster.do(step)
-        assert cluster.lives[-1].takeover.epoch is not None
+        assert cluster.lives[-1].takeover.history
         begun_count += len(cluster.bases)
         acknowledged_count += len(cluster.acknowledged)
     # It is not that nothing happens.

@@ -79,7 +79,7 @@ def taken(role: StoreRole) -> list[LogEntry]:
 # -- staged here ----------------------------------------------------------------------------------
 
 
-def test_what_is_staged_is_not_announced() -> None:
+def test_staged_records_are_not_announced() -> None:
     role = role_at(10)
     assert role.stage(staged(10, 20))
     assert role.pending_bytes == 10 * 9
@@ -90,7 +90,7 @@ def test_what_is_staged_is_not_announced() -> None:
     assert role.requests.take() is None
 
 
-def test_what_is_committed_is_acknowledged_and_then_published() -> None:
+def test_a_commit_is_acknowledged_and_then_published() -> None:
     role = role_at(10)
     assert role.stage(staged(10, 20))
     assert isinstance(role.commit(0.0, commit(10, 20)), Commit)
@@ -109,7 +109,7 @@ def test_what_is_committed_is_acknowledged_and_then_published() -> None:
     assert role.on_tick(10.0) == announced
 
 
-def test_a_commit_that_cannot_be_changes_nothing() -> None:
+def test_a_refused_commit_changes_nothing() -> None:
     role = role_at(10)
     role.stage(staged(10, 20))
     role.commit(0.0, commit(10, 20))
@@ -132,7 +132,7 @@ def test_a_repeated_commit_is_published_once() -> None:
     assert not role.requests
 
 
-def test_records_that_come_during_a_commit_are_asked_for_when_it_is_there() -> None:
+def test_records_that_arrive_during_a_commit_are_requested_after_it() -> None:
     """Only then their place is known: the log would stop at a record that does not fit."""
     for outcome, first in ((None, 20), (FENCED, 10)):
         role = role_at(10)
@@ -161,7 +161,7 @@ def test_records_kept_behind_a_gap_follow_a_commit() -> None:
     assert batch == batch_of(20, 30)
 
 
-def test_the_log_is_given_everything_in_order() -> None:
+def test_entries_reach_the_log_in_order() -> None:
     role = role_at(0)
     role.on_batch(0.0, "", batch_of(0, 10))
     role.stage(staged(0, 5))
@@ -209,7 +209,7 @@ def test_partitions_of_commits_are_bounded() -> None:
     assert all(not partition.commits for partition in role.partitions.values())
 
 
-def test_a_commit_of_nothing() -> None:
+def test_an_empty_commit() -> None:
     role = role_at(0)
     assert role.commit(0.0, Commit(()))
     assert store(role, None) == []
@@ -218,7 +218,7 @@ def test_a_commit_of_nothing() -> None:
 # -- of other stores ------------------------------------------------------------------------------
 
 
-def test_a_transaction_is_acknowledged_when_it_is_whole() -> None:
+def test_a_transaction_is_acknowledged_when_it_is_complete() -> None:
     role = role_at(5)
     transaction = Transaction(3, 5, 30)
     for start, end in pairwise((5, 10, 20)):
@@ -230,7 +230,7 @@ def test_a_transaction_is_acknowledged_when_it_is_whole() -> None:
     assert store(role, None) == [ack(30)]
 
 
-def test_a_transaction_that_the_log_does_not_go_on_with_is_fetched_again() -> None:
+def test_a_transaction_that_the_log_refuses_is_fetched_again() -> None:
     held = [5]
     role = StoreRole(ME, lambda tp: PartitionLives(held[0], (), NO_LIFE), sync_interval_s=1_000.0)
     role.on_tick(0.0)
@@ -250,7 +250,7 @@ def test_a_transaction_that_the_log_does_not_go_on_with_is_fetched_again() -> No
     assert store(role, None) == [ack(30)]
 
 
-def test_a_client_that_stages_where_a_transaction_came_in_part_takes_over() -> None:
+def test_a_client_may_stage_over_a_partial_transaction() -> None:
     role = role_at(5)
     role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
     store(role, None)
@@ -265,7 +265,7 @@ def test_a_client_that_stages_where_a_transaction_came_in_part_takes_over() -> N
     assert (fetch.sequence, fetch.end) == (8, 20)
 
 
-def test_a_client_that_writes_where_a_transaction_came_in_part_takes_over() -> None:
+def test_a_client_may_write_over_a_partial_transaction() -> None:
     role = role_at(5)
     role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
     assert not role.host(0.0, batch_of(10, 12))
@@ -273,7 +273,7 @@ def test_a_client_that_writes_where_a_transaction_came_in_part_takes_over() -> N
     assert taken(role) == [batch_of(5, 8)]
 
 
-def test_a_stage_further_on_does_not_take_over() -> None:
+def test_a_stage_beyond_the_end_does_not_replace_a_partial_transaction() -> None:
     """The attempt's staged records are gone, as the log will report."""
     role = role_at(5)
     role.stage(staged(5, 10))
@@ -284,9 +284,7 @@ def test_a_stage_further_on_does_not_take_over() -> None:
 
 
 @pytest.mark.parametrize("transaction", [None, Transaction(4, 10, 40)])
-def test_what_does_not_go_on_with_a_transaction_shows_that_it_was_whole(
-    transaction: Transaction | None,
-) -> None:
+def test_a_record_outside_of_a_transaction_completes_it(transaction: Transaction | None) -> None:
     role = role_at(5)
     role.on_batch(0.0, "", in_transaction(5, 10, Transaction(3, 5, 30)))
     role.on_batch(0.0, "", in_transaction(10, 12, transaction))
@@ -334,7 +332,7 @@ def test_a_batch_within_one_transaction_is_not_copied() -> None:
         assert part.values is batch.values
 
 
-def test_publishing_goes_on_with_what_follows() -> None:
+def test_consecutive_commits_are_published_together() -> None:
     first = PublishCommitted(TP, 0, 10, (Transaction(1, 0, 10),))
     second = PublishCommitted(TP, 10, 30, (Transaction(2, 10, 30),))
     both = first.joined(second)
@@ -351,7 +349,7 @@ def test_publishing_goes_on_with_what_follows() -> None:
     assert both.transactions[-1].end == both.end
 
 
-def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
+def test_the_rest_of_a_publication_precedes_newer_commits() -> None:
     role = role_at(0)
     role.stage(staged(0, 20))
     role.commit(0.0, commit(0, 20))
@@ -368,7 +366,7 @@ def test_what_is_left_to_publish_is_put_back_before_what_is_newer() -> None:
     assert role.requests.take() == PublishCommitted(TP, 8, 25, transactions)
 
 
-def test_going_on_with_a_transaction() -> None:
+def test_a_batch_continues_a_partial_transaction_or_proves_it_complete() -> None:
     transaction = Transaction(1, 0, 20)
     first, last = in_transaction(0, 9, transaction), in_transaction(9, 20, transaction)
     plain = batch_of(9, 12)
@@ -379,7 +377,7 @@ def test_going_on_with_a_transaction() -> None:
     assert continued(in_transaction(9, 12, Transaction(2, 9, 15)), transaction) == (plain, None)
 
 
-def test_hosted_batches_are_published_as_ever() -> None:
+def test_hosted_batches_are_published() -> None:
     role = role_at(0)
     assert role.host(0.0, batch_of(0, 5))
     messages = store(role)

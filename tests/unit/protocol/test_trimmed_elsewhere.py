@@ -13,6 +13,7 @@ from dafka_core.protocol import timing
 from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.messages import HistoryQuery, HistoryReply
 from dafka_core.protocol.partition_fetcher import PartitionFetcher, ReorderBudget
+from dafka_core.protocol.partition_states import ASK_NEXT
 from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.store_role import StoreRole, TrimmedElsewhere
 
@@ -34,8 +35,7 @@ class Waiting:
         fetcher = PartitionFetcher(TP, 30, ReorderBudget())
         self.partition = StorePartition(fetcher, 30, 30, (OLD,))
         fetcher.raise_head(100)
-        fetcher.ask(0.0, OWN, "ask next")
-        fetcher.unanswered_since = 0.0
+        fetcher.claim(0.0, ASK_NEXT)
 
     def hears(self, earliest: int, end: int = 100, store: str = ONE) -> None:
         info = PartitionInfo(*TP, earliest, end)
@@ -58,7 +58,7 @@ def store() -> Waiting:
     return Waiting()
 
 
-def test_it_goes_on_where_the_others_begin_with_the_history_before_that(store: Waiting) -> None:
+def test_it_restarts_where_the_others_begin_with_their_history(store: Waiting) -> None:
     assert store.trimmed.deadline() is None
     store.hears(60)
     assert store.trimmed.deadline() is not None
@@ -77,7 +77,7 @@ def test_it_goes_on_where_the_others_begin_with_the_history_before_that(store: W
 
 
 @pytest.mark.parametrize("end", [59, 60, 61, 100])
-def test_of_what_nobody_has_it_learns_the_last_transaction(store: Waiting, end: int) -> None:
+def test_it_learns_the_last_transaction_before_its_restart(store: Waiting, end: int) -> None:
     """A repeated write of it is recognised; later records come with theirs."""
     store.hears(60)
     last = Transaction(7, 40, end)
@@ -86,7 +86,7 @@ def test_of_what_nobody_has_it_learns_the_last_transaction(store: Waiting, end: 
 
 
 @pytest.mark.parametrize("end", [4, 5, 6])
-def test_the_last_transaction_is_told_of_what_is_stored(end: int) -> None:
+def test_the_last_transaction_is_one_of_stored_records(end: int) -> None:
     last = Transaction(7, 3, end)
     role = StoreRole(OWN, lambda tp: PartitionLives(5, (OLD,), NO_LIFE, last), sync_interval_s=1e9)
     (reply,) = role.on_message(0.0, HistoryQuery(ONE, 0, *TP), "")
@@ -94,7 +94,7 @@ def test_the_last_transaction_is_told_of_what_is_stored(end: int) -> None:
     assert reply.transaction == (last if end <= 5 else None)
 
 
-def test_of_several_stores_that_counts_which_has_the_most(store: Waiting) -> None:
+def test_it_restarts_at_the_earliest_record_of_any_store(store: Waiting) -> None:
     store.known.meet(TWO)
     store.hears(60)
     store.hears(40, store=TWO)
@@ -123,14 +123,14 @@ def newer_itself(store: Waiting) -> None:
 @pytest.mark.parametrize(
     "why", [heard_from_one_that_has_them, sent_just_now, committing, newer_itself]
 )
-def test_it_does_not_go_on_yet(store: Waiting, why: Callable[[Waiting], None]) -> None:
+def test_it_does_not_restart_yet(store: Waiting, why: Callable[[Waiting], None]) -> None:
     store.hears(60)
     why(store)
     assert store.told(LONG) is None
     assert store.partition.fetcher.next_offset == 30
 
 
-def test_who_had_them_has_them_no_more_or_is_gone(store: Waiting) -> None:
+def test_a_store_that_loses_the_records_or_ends_does_not_count(store: Waiting) -> None:
     store.hears(60)
     heard_from_one_that_has_them(store)
     store.hears(0, 30, store=TWO)
@@ -143,7 +143,7 @@ def test_who_had_them_has_them_no_more_or_is_gone(store: Waiting) -> None:
     assert again.told(timing.ABSENT_STORE_S) is not None
 
 
-def test_a_store_that_is_away_is_waited_for_also_one_that_only_others_know(store: Waiting) -> None:
+def test_it_waits_longer_while_any_known_store_is_absent(store: Waiting) -> None:
     store.hears(60)
     assert store.told(LONG, stores=(OWN, TWO)) is None
     assert store.told(timing.ABSENT_STORE_S, stores=(OWN, TWO)) is not None
@@ -156,7 +156,7 @@ def test_a_store_that_is_away_is_waited_for_also_one_that_only_others_know(store
     assert again.told(timing.ABSENT_STORE_S) is not None
 
 
-def test_what_has_come_meanwhile_is_not_asked_about(store: Waiting) -> None:
+def test_no_question_is_sent_after_the_records_have_arrived(store: Waiting) -> None:
     store.hears(60)
     store.partition.fetcher.begin(60)
     assert store.trimmed.on_tick(LONG, {TP: store.partition}) == []

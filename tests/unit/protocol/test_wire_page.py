@@ -7,17 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.protocol import messages
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Message
+from tests.unit.protocol.strategies import COMMANDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "wire.md").read_text()
 NAMES = {"RECORD-MESSAGE": "RECORD", "RECORD-BATCH-MESSAGE": "RECORD-BATCH"}
-COMMANDS = [
-    kind
-    for kind in vars(messages).values()
-    if isinstance(kind, type) and issubclass(kind, Message) and not kind.__subclasses__()
-]
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)

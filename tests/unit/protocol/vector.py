@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dafka_core.config.node_options import C_LAYOUT, RFC46
-from dafka_core.protocol.messages import (
-    Message,
-)
+from dafka_core.protocol import messages as m
 
 
 class Vector(NamedTuple):
     """A message, its frames, and the layout they are in."""
 
-    message: Message
+    message: m.Message
     frames: list[bytes]
     layout: str
 
@@ -23,9 +21,9 @@ class Vector(NamedTuple):
         return f"{self.layout}-{type(self.message).__name__}"
 
 
-def c(message: Message, *frames: str) -> Vector:
+def c(message: m.Message, *frames: str) -> Vector:
     return Vector(message, [bytes.fromhex(frame) for frame in frames], C_LAYOUT)
 
 
-def rfc46(message: Message, *frames: str) -> Vector:
+def rfc46(message: m.Message, *frames: str) -> Vector:
     return Vector(message, [bytes.fromhex(frame) for frame in frames], RFC46)
