@@ -39,7 +39,7 @@ from dafka_core.system.hosts import (
 _SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849): the default routes lead to them."""
 
-LOOK_AGAIN_S: Final = 0.5
+RETRY_S: Final = 0.5
 """Interval of a node's attempts to bind while the network is down."""
 
 _log = logging.getLogger("dafka.nodes")
@@ -71,11 +71,10 @@ def new_address(config: SecurityOptions | None = None) -> str:
 
 def is_elsewhere(host: str) -> bool:
     """Return whether an address is another machine's, as far as routes tell; False for a name."""
-    if address_of(host) is None or is_loopback(host):
-        return False
     with suppress(OSError):
-        address, own = _own_towards(host, 1)
-        return address != own
+        if address_of(host) is not None and not is_loopback(host):
+            address, own = _own_towards(host, 1)
+            return address != own
     return False
 
 
@@ -101,12 +100,32 @@ def own_host(config: NodeOptions) -> str:
             )
             raise ConfigError("host", AUTO_HOST, why)
         if own and not is_loopback(route.own) and route.own != own:
-            text = (
-                "tower %s is reached from %s, and peers are told to connect to %s: see option host"
-            )
+            text = "tower %s is reached from %s, and peers connect to %s: see option host"
             _log.warning(text, route.tower, route.own, own)
-    own = own or routes[0].own
-    return bracketed(own)
+    return bracketed(own or routes[0].own)
+
+
+def _check_named(config: NodeOptions) -> None:
+    """Raise ConfigError for an option ``host`` that other machines cannot reach."""
+    host, on_this_machine = config.host, ""
+    if is_any(host):
+        why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
+        raise ConfigError("host", host, why)
+    # Where a name does not resolve, binding fails with the reason.
+    with suppress(OSError):
+        if not is_loopback(host):
+            address = numeric_host(resolve(host)[0][4])
+            if not is_loopback(address):
+                return
+            on_this_machine = f" ({host} is {address} on this machine, by its /etc/hosts)"
+        far = [route for route in _routes(config.tower) if not route.is_here]
+        if far:
+            own = f"to {far[0].own}, this machine's address on the way there, or to '{AUTO_HOST}'"
+            why = (
+                f"tower {far[0].tower} is on another machine, whose nodes cannot connect to this "
+                f"one there{on_this_machine}: set it {own}"
+            )
+            raise ConfigError("host", host, why)
 
 
 def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
@@ -124,30 +143,34 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
             port = _bound_port(socket, host, config)
             check_closed(socket, "host", config.host, config)
             return host, port
-        except (OSError, zmq.ZMQError) as error:
-            is_tower = isinstance(error, OSError)
-            if is_tower:
-                why = f"none can be reached ({error.strerror})"
-                failure = ConfigError("tower", ", ".join(map(str, config.tower)), why)
-            else:
-                why = f"must be an address of this machine: {why_unbound(error)}"
-                failure = ConfigError("host", config.host, why)
+        except OSError as error:
+            why = f"none can be reached ({error.strerror})"
+            failure = ConfigError("tower", ", ".join(map(str, config.tower)), why)
+        except zmq.ZMQError as error:
+            why = f"must be an address of this machine: {why_unbound(error)}"
+            failure = ConfigError("host", config.host, why)
         if not config.wait_for_tower:
             raise failure
         if not is_logged:
             is_logged = True
             _log.warning("%s; this node waits until that has changed", failure)
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(RETRY_S)
+
+
+def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> int:
+    for port in config.ports:
+        try:
+            return bind(socket, host, port)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+    raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
 
 
 def check_closed(
     socket: zmq.Socket[bytes], option: str, value: str, config: SecurityOptions
 ) -> None:
-    """Check that a socket without keys is on loopback, or open by intention.
-
-    Raises:
-        ConfigError: it is open to other machines because of this option.
-    """
+    """Check that a bound socket without keys is on loopback, or open by intention."""
     if not config.secret_key_file:
         cure = "set secret_key_file and allowed_keys"
         check_trusted(bound_at(socket).host, option, value, config, cure)
@@ -213,44 +236,6 @@ def network_host() -> str:
     return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
 
 
-def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> int:
-    for port in config.ports:
-        try:
-            return bind(socket, host, port)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
-                raise
-    raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
-
-
-def _check_named(config: NodeOptions) -> None:
-    """Raise ConfigError for an option ``host`` that other machines cannot reach."""
-    host = config.host
-    if is_any(host):
-        why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
-        raise ConfigError("host", config.host, why)
-    debians = ""
-    if not is_loopback(host):
-        try:
-            address = numeric_host(resolve(host)[0][4])
-        except OSError:  # binding fails with the reason
-            return
-        if not is_loopback(address):
-            return
-        debians = f" ({host} is {address} on this machine, by its /etc/hosts)"
-    try:
-        far = [route for route in _routes(config.tower) if not route.is_here]
-    except OSError:
-        return
-    if far:
-        own = f"to {far[0].own}, this machine's address on the way there, or to '{AUTO_HOST}'"
-        why = (
-            f"tower {far[0].tower} is on another machine, whose nodes cannot connect to this one "
-            f"there{debians}: set it {own}"
-        )
-        raise ConfigError("host", config.host, why)
-
-
 def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
     """Return the routes to the towers that can be reached now.
 
@@ -269,6 +254,18 @@ def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
     if not routes:
         raise OSError(0, "; ".join(failures))
     return routes
+
+
+def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:
+    """Return the error codes of the names that do not resolve now."""
+    failures = {}
+    for host in hosts:
+        if address_of(host) is None:
+            try:
+                resolve(host)
+            except OSError as error:
+                failures[host] = error.errno
+    return failures
 
 
 def _own_towards(host: str, port: int) -> tuple[str, str]:

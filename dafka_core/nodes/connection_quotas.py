@@ -1,4 +1,4 @@
-"""Limits on what one connection makes a node hold in memory, counted in bytes.
+"""Limits on what one connection makes a node hold in memory, and on the rate of a peer.
 
 ZeroMQ keeps any number of frames of a message until the last one has arrived, and keeps every
 subscription, at about 100 bytes for each byte of its prefix.  No option of ZeroMQ bounds either.
@@ -18,9 +18,10 @@ import socket as sockets
 import sys
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -29,7 +30,6 @@ from weakref import WeakSet
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from dafka_core.nodes.process_limits import ends_of, shut_down
 from dafka_core.security.throttles import LogThrottle
 
 CHECK_S: Final = 0.05
@@ -61,6 +61,9 @@ then, and the next such message would not show."""
 
 SKIPPED_FRAMES: Final = 10_000
 """Frames beyond the last valid one that are skipped in one turn of the loop, some 5 ms."""
+
+AHEAD_S: Final = 1.0
+"""A peer may send this much of its rate at once: records come in bursts."""
 
 _INFO_BYTES: Final = 136
 _RECEIVED: Final = Struct("@128xQ")
@@ -124,8 +127,9 @@ class ConnectionQuotas:
         self.is_paused = False
         self.left_alone: Container[str] = ()
         self._subscribed_bytes = subscribed_bytes
-        factor = WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
-        self._inbound_bytes = factor * subscribed_bytes
+        self._inbound_bytes = subscribed_bytes * (
+            WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
+        )
         self._cure = f": raise option {option} if it needs them" if option else ""
         self._owner_of = owner_of
         self._connections: dict[int, _Connection] = {}
@@ -143,11 +147,9 @@ class ConnectionQuotas:
         _checker.add(self)
 
     def follow(self, descriptor: int, peer: str, limit_bytes: int) -> None:
-        """Apply quotas to a connection to a peer.
+        """Apply quotas to a connection to the endpoint of a peer.
 
         Args:
-            descriptor: its file descriptor.
-            peer: its endpoint.
             limit_bytes: the most that may arrive without a message.
         """
         _, address = ends_of(descriptor)
@@ -155,18 +157,13 @@ class ConnectionQuotas:
             self._add(descriptor, _Connection(peer, limit_bytes, address))
 
     def forget(self, descriptor: int, source: str) -> None:
-        """Drop a connection that has ended.
-
-        Args:
-            descriptor: its file descriptor; a connection of another source may have it by now.
-            source: the endpoint of the peer, or the endpoint that accepted it.
-        """
+        """Drop an ended connection; one of another source may have its descriptor by now."""
         connection = self._connections.get(descriptor)
         if connection is not None and connection.source == source:
             self._remove(descriptor)
 
     def _add(self, descriptor: int, connection: _Connection) -> _Connection:
-        self.observed.discard(descriptor)
+        self._remove(descriptor)
         self._connections[descriptor] = connection
         return connection
 
@@ -186,13 +183,12 @@ class ConnectionQuotas:
             return
         connection = self._connections.get(descriptor)
         if connection is None or not connection.is_inbound:
-            connection = self._accept(descriptor, "")  # the socket has yet to tell of it
+            connection = self._accept(descriptor, "")  # its event is yet to come
         size_bytes = len(frame) - 1
         connection.subscribed_bytes += size_bytes if frame[:1] == b"\1" else -size_bytes
         if connection.subscribed_bytes > self._subscribed_bytes:
-            self.end(
-                descriptor, f"subscribes to more than {self._subscribed_bytes} bytes{self._cure}"
-            )
+            why = f"subscribes to more than {self._subscribed_bytes} bytes{self._cure}"
+            self.end(descriptor, why)
 
     def refuse_message(self, socket: zmq.Socket[bytes], frame: zmq.Frame) -> None:
         """Shut down the connection of a message with too many frames, and skip the rest of it."""
@@ -269,9 +265,8 @@ class ConnectionQuotas:
 
     def _judge(self, now: float, descriptor: int, each: _Connection, received_bytes: int) -> None:
         unread_bytes = received_bytes - each.counted_bytes
-        if each.is_inbound:
-            is_read, is_above = each.noted, unread_bytes > each.limit_bytes
-        else:
+        is_read, is_above = each.noted, unread_bytes > each.limit_bytes
+        if not each.is_inbound:
             is_read, is_above = self._observe(now, descriptor, each, unread_bytes)
         if is_above:
             why = f"has sent {unread_bytes} bytes without a complete message"
@@ -319,16 +314,15 @@ class _Checker:
         """Begin anew: after a fork the child has the lock, perhaps held, and not the thread."""
         self._quotas = WeakSet[ConnectionQuotas]()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._is_running = False
 
     def add(self, quotas: ConnectionQuotas) -> None:
         with self._lock:
             self._quotas.add(quotas)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="dafka-connections", daemon=True
-                )
-                self._thread.start()
+            if not self._is_running:
+                self._is_running = True
+                name = "dafka-connections"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def remove(self, quotas: ConnectionQuotas) -> None:
         with self._lock:
@@ -341,9 +335,9 @@ class _Checker:
             began_s = time.thread_time()
             with self._lock:
                 found = [*self._quotas]
-                if not found:
-                    self._thread = None
-                    return
+                self._is_running = bool(found)
+            if not found:
+                return
             for quotas in found:
                 quotas.check(time.monotonic())
             took_s = time.thread_time() - began_s
@@ -352,6 +346,65 @@ class _Checker:
 
 _checker = _Checker()
 os.register_at_fork(after_in_child=_checker.reset)
+
+
+class PeerRates:
+    """The rates of peers: a node pauses receiving from a peer that sends too fast.
+
+    A pause discards nothing here.  Messages wait in ZeroMQ's queue, then in TCP's windows and in
+    the peer's own queue, which drops those above its high-water mark: these are fetched later.
+
+    Args:
+        bytes_per_s: of each peer; 0: no limit.
+
+    Attributes:
+        paused: the ends of the pauses, by endpoint.
+        pause_count: the number of past and current pauses.
+    """
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self.paused: dict[str, float] = {}
+        self.pause_count = 0
+        self._bytes_per_s = bytes_per_s
+        self._even_at: dict[str, float] = {}  # when a peer is at its rate if it sends nothing more
+        self._throttle = LogThrottle()
+
+    def add(self, now: float, endpoint: str, node: str, size_bytes: int) -> bool:
+        """Count what a peer has sent; return True if it is paused from now on."""
+        if not self._bytes_per_s:
+            return False
+        even_at = max(now, self._even_at.get(endpoint, now)) + size_bytes / self._bytes_per_s
+        self._even_at[endpoint] = even_at
+        if even_at <= now + AHEAD_S:
+            return False
+        self.paused[endpoint] = even_at - AHEAD_S
+        self.pause_count += 1
+        if self._throttle.is_new("peer"):
+            text = (
+                "%(node)s at %(endpoint)s sends more than %(bytes_per_s)d bytes a second, option "
+                "max_peer_rate_bytes: its messages are not read until it is below that rate again. "
+                "Peers were paused %(count)d times so far"
+            )
+            facts = {"node": node, "endpoint": endpoint, "count": self.pause_count}
+            facts["bytes_per_s"] = self._bytes_per_s
+            _log.warning(text, facts, extra={"event": "peer_left_alone"})
+        return True
+
+    def take_due(self, now: float) -> list[str]:
+        """Remove and return the peers that are not paused any more."""
+        due = [endpoint for endpoint, until in self.paused.items() if until <= now]
+        for endpoint in due:
+            del self.paused[endpoint]
+        return due
+
+    def deadline(self) -> float:
+        """Return the end of the next pause; ``inf`` without one."""
+        return min(self.paused.values(), default=inf)
+
+    def forget(self, endpoint: str) -> None:
+        """Forget a closed connection; a new one is counted from zero."""
+        self.paused.pop(endpoint, None)
+        self._even_at.pop(endpoint, None)
 
 
 def monitored(
@@ -374,25 +427,63 @@ def descriptor_of(frame: zmq.Frame) -> int:
         return -1
 
 
+def ends_of(descriptor: int) -> tuple[Any, Any]:
+    """Return a connection's own address and its peer's; both are empty if it has ended.
+
+    Events of ended connections arrive later, when another connection may have the descriptor.
+    """
+    with contextlib.suppress(OSError), _copied(descriptor) as connection:
+        return connection.getsockname(), connection.getpeername()
+    return (), ()
+
+
+def shut_down(descriptor: int, peer: object) -> bool:
+    """End a connection to a peer's address, which ZeroMQ cannot do; return True if it was ended.
+
+    ZeroMQ treats it as closed by the peer.  The descriptor may belong to something else by now.
+    """
+    with contextlib.suppress(OSError), _copied(descriptor) as connection:
+        if connection.getpeername() == peer:
+            connection.shutdown(sockets.SHUT_RDWR)
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def _copied(descriptor: int) -> Iterator[sockets.socket]:
+    """Duplicate the descriptor of a connection that ZeroMQ owns, to check and end the connection.
+
+    ZeroMQ's thread may close its own between the two, and the number may be assigned again.
+
+    Raises:
+        OSError: the descriptor is no connection, or is closed.
+    """
+    copy = os.dup(descriptor)
+    try:
+        connection = sockets.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    with connection:
+        yield connection
+
+
 def _port_in(endpoint: str) -> int:
     return int(endpoint.rpartition(":")[2])
 
 
 def _received_bytes(descriptor: int) -> int | None:
     """Return the bytes that a connection has received; None if the system does not count them."""
-    try:
+    found, info = None, b""
+    with contextlib.suppress(OSError):  # it has ended
+        # With all arguments Python makes no system call to find them.
         found = sockets.socket(
             sockets.AF_INET, sockets.SOCK_STREAM, sockets.IPPROTO_TCP, fileno=descriptor
         )
-    except OSError:
-        return None
-    try:
         info = found.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _INFO_BYTES)
-        return int(_RECEIVED.unpack(info)[0]) if len(info) == _INFO_BYTES else None
-    except OSError:
-        return None
-    finally:
+    if found is not None:
         found.detach()
+    return int(_RECEIVED.unpack(info)[0]) if len(info) == _INFO_BYTES else None
 
 
 def _peak_bytes() -> int:

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets of nodes: creation, bursts of messages, record batches, rates of peers.
+"""ZeroMQ sockets of nodes: creation, bursts of messages, record batches.
 
 In the layout of C nodes each record is a message of its own.  The two loops over such messages are
 the only ones here that cost Python time per record, so they do nothing else.
@@ -7,7 +7,6 @@ the only ones here that cost Python time per record, so they do nothing else.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -30,17 +29,8 @@ from dafka_core.protocol.messages import DirectRecord, RecordMessage, pack_times
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.system.hosts import address_of, parse_endpoint
 
-# Rates of peers: a node pauses receiving from a peer that sends too fast (docs/security.md).
-#
-# A pause discards nothing here.  Messages wait in ZeroMQ's queue, then in TCP's windows and in the
-# peer's own queue, which drops those above its high-water mark: these are fetched later.
-
-
 FAMILY_S: Final = 0.5
 """Time for connecting to a name by one family of addresses: some attempts, 0.1 s apart."""
-
-AHEAD_S: Final = 1.0
-"""A peer may send this much of its rate at once: records come in bursts."""
 
 MESSAGE_BYTES: Final = 64
 """Minimum cost of a message, so that many small ones are not free."""
@@ -50,72 +40,6 @@ REQUEST_BYTES: Final = 4 << 10
 
 WAITING_MESSAGES: Final = 1_000
 """Messages of a paused peer that wait in this process: at most 32 MiB from our nodes."""
-
-SAY_AGAIN_S: Final = 60.0
-
-_log = logging.getLogger("dafka.mesh")
-
-
-class PeerRates:
-    """A rate limiter, which counts what peers send, and determines their pauses.
-
-    Args:
-        bytes_per_s: of each peer; 0: no limit.
-
-    Attributes:
-        paused: the ends of the pauses, by endpoint.
-        pause_count: the number of past and current pauses.
-    """
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self.paused: dict[str, float] = {}
-        self.pause_count = 0
-        self._bytes_per_s = bytes_per_s
-        self._even_at: dict[str, float] = {}  # when a peer is at its rate if it sends nothing more
-        self._said_at = -inf
-
-    def add(self, now: float, endpoint: str, node: str, size_bytes: int) -> bool:
-        """Count what a peer has sent; return True if it is paused from now on."""
-        if not self._bytes_per_s:
-            return False
-        even_at = max(now, self._even_at.get(endpoint, now)) + size_bytes / self._bytes_per_s
-        self._even_at[endpoint] = even_at
-        if even_at <= now + AHEAD_S:
-            return False
-        self.paused[endpoint] = even_at - AHEAD_S
-        self.pause_count += 1
-        if now - self._said_at >= SAY_AGAIN_S:
-            self._said_at = now
-            _log.warning(
-                "%(node)s at %(endpoint)s sends more than %(bytes_per_s)d bytes a second, option "
-                "max_peer_rate_bytes: it is left alone until that is made up for. Peers were left "
-                "alone %(count)d times so far",
-                {
-                    "node": node,
-                    "endpoint": endpoint,
-                    "bytes_per_s": self._bytes_per_s,
-                    "count": self.pause_count,
-                },
-                extra={"event": "peer_left_alone"},
-            )
-        return True
-
-    def take_due(self, now: float) -> list[str]:
-        """Remove and return the peers that are not paused any more."""
-        due = [endpoint for endpoint, until in self.paused.items() if until <= now]
-        for endpoint in due:
-            del self.paused[endpoint]
-        return due
-
-    def deadline(self) -> float:
-        """Return the end of the next pause; ``inf`` without one."""
-        return min(self.paused.values(), default=inf)
-
-    def forget(self, endpoint: str) -> None:
-        """Forget a closed connection; a new one is counted from zero."""
-        self.paused.pop(endpoint, None)
-        self._even_at.pop(endpoint, None)
-
 
 HANDSHAKE_MS: Final = 10_000
 """Timeout of ZeroMQ's handshake, after which the connection is closed: it takes an open file."""
@@ -217,13 +141,14 @@ class AddressFamily:
     is_ipv6: bool = False
     _tried_at: float = -inf
 
-    def switches(self, now: float, endpoint: str) -> bool:
-        """Return True if the next attempt uses the other family, after a failed one."""
-        is_name = address_of(parse_endpoint(endpoint).host) is None
-        if not is_name or now < self._tried_at + FAMILY_S:
-            return False
-        self.is_ipv6, self._tried_at = not self.is_ipv6, now
-        return True
+    def retry(self, now: float, *sockets: tuple[zmq.Socket[bytes], str]) -> None:
+        """After a failed attempt, let sockets connect to their endpoints by the other family."""
+        is_name = address_of(parse_endpoint(sockets[0][1]).host) is None
+        if is_name and now >= self._tried_at + FAMILY_S:
+            self.is_ipv6, self._tried_at = not self.is_ipv6, now
+            for socket, endpoint in sockets:
+                socket.disconnect(endpoint)
+                connect(socket, endpoint, is_ipv6=self.is_ipv6)
 
 
 def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
@@ -253,10 +178,7 @@ def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
 def received_frames(
     socket: zmq.Socket[bytes], quotas: ConnectionQuotas, max_frames: int
 ) -> Iterator[list[zmq.Frame]]:
-    """Yield waiting messages of a bound socket, at most ``CONTROL_COUNT``.
-
-    A message of more than ``max_frames`` frames ends its connection, and is skipped.
-    """
+    """Yield waiting messages of a bound socket; one of too many frames ends its connection."""
     with contextlib.suppress(zmq.Again):
         quotas.skip(socket)
         for _ in range(CONTROL_COUNT):
@@ -273,10 +195,9 @@ def received_frames(
 def received_subscriptions(
     socket: zmq.Socket[bytes], security: Security, quotas: ConnectionQuotas
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield waiting subscriptions, at most ``CONTROL_COUNT``, with their connections' descriptors.
+    """Yield the permitted parts of waiting subscriptions, with their connections' descriptors.
 
-    Parts that a key's owner may not receive are left out.  A descriptor is -1 if ZeroMQ does not
-    report it, as for subscriptions that it removes itself when a peer has gone.
+    A descriptor is -1 for subscriptions that ZeroMQ removes itself because a peer has gone.
     """
     for (frame,) in received_frames(socket, quotas, 1):
         descriptor = descriptor_of(frame)
@@ -299,10 +220,14 @@ def receive_burst(
     others: list[list[bytes]] = []
     buckets = decoder.buckets
     # A Frame knows whether more follow; asking the socket costs more than making a Frame.
-    receive = partial(Socket.recv, socket, copy=False)
-    recv = cast("Callable[[int], zmq.Frame]", receive)
-    if quotas.observed:
-        recv = _noted(recv, quotas)
+    receive = cast("Callable[[int], zmq.Frame]", partial(Socket.recv, socket, copy=False))
+
+    def receive_noted(flags: int) -> zmq.Frame:
+        frame = receive(flags)
+        quotas.note(descriptor_of(frame))
+        return frame
+
+    recv = receive_noted if quotas.observed else receive
     nowait, size_bytes, count = int(zmq.NOBLOCK), 0, 0
     try:
         quotas.skip(socket)
@@ -342,19 +267,6 @@ def receive_burst(
         pass
     size_bytes += sum(len(frame) for frames in others for frame in frames)
     return others, size_bytes + count * MESSAGE_BYTES + len(others) * REQUEST_BYTES
-
-
-def _noted(
-    recv: Callable[[int], zmq.Frame], quotas: ConnectionQuotas
-) -> Callable[[int], zmq.Frame]:
-    """Return a function that receives frames and notes their connections; some are observed."""
-
-    def noted(flags: int) -> zmq.Frame:
-        frame = recv(flags)
-        quotas.note(descriptor_of(frame))
-        return frame
-
-    return noted
 
 
 def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:

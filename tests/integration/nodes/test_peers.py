@@ -15,7 +15,7 @@ from dafka_core import Consumer, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers
-from dafka_core.nodes.peers import Inbound
+from dafka_core.nodes.inbound import Inbound
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import subscription
@@ -63,7 +63,7 @@ def test_a_record_of_exactly_the_limit_passes_in_each_form(
         record = consumer.poll(PATIENCE_S)
         assert record is not None
         assert len(record.value or b"") == LARGE_BYTES
-    assert not consumer._mesh.peers.renewed
+    assert not consumer._mesh.peers.renewal_count
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -91,7 +91,7 @@ def test_a_connection_that_a_message_above_the_limit_has_ended_is_made_anew_and_
     wait_until(lambda: mesh.failure or caplog.records, "the connection to be made anew")
     assert mesh.failure is None
     line = caplog.records[0].getMessage()
-    assert mesh.peers.renewed.total() == 1
+    assert mesh.peers.renewal_count == 1
     assert f"connection to {peer.address}" in line
     assert f"above {max_frame_bytes(SMALL_BYTES)} bytes" in line
     assert f"max_record_bytes = {SMALL_BYTES}" in line
@@ -117,7 +117,7 @@ def test_a_peer_that_went_away_is_not_said_to_have_sent_too_much(
     wait_until(lambda: len(peers.table) == 1, "the peer to be known")
     peer.close()
     wait_until(lambda: len(peers.table) == 0, "the peer to be lost")
-    assert not peers.renewed
+    assert not peers.renewal_count
     assert not caplog.records
 
 
@@ -216,7 +216,7 @@ def test_who_has_not_connected_is_said_and_seldom_again(said: Callable[[], list[
     assert said() == []
     for port in (0, 1):
         inbound.expect(f"tcp://10.0.0.9:{port}")
-    inbound.note(OTHER)
+    inbound.apply(-1, None, DirectRecord, OTHER, subscribed=True)
     inbound.report(10.0)
     [line] = said()
     assert "1 of 2 peers have not connected to this node at tcp://10.0.0.1:7000" in line
@@ -227,7 +227,7 @@ def test_who_has_not_connected_is_said_and_seldom_again(said: Callable[[], list[
         times += [now] * len(said())
     assert times == [20, 40, 80]
     assert inbound.unmet([PEER, OTHER]) == [PEER]
-    inbound.note(PEER)
+    inbound.apply(-1, None, DirectRecord, PEER, subscribed=True)
     inbound.report(1_000.0)
     inbound.forget("tcp://10.0.0.9:0")
     assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
