@@ -36,11 +36,10 @@ from dafka_core.system.hosts import (
     resolve,
 )
 
-_SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
-"""Addresses for documentation (RFC 5737, RFC 3849): the default routes lead to them."""
+RETRY_S: Final = 0.5  # interval of a node's attempts to bind while the network is down
 
-RETRY_S: Final = 0.5
-"""Interval of a node's attempts to bind while the network is down."""
+# Addresses for documentation (RFC 5737, RFC 3849): the default routes lead to them.
+_SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 
 _log = logging.getLogger("dafka.nodes")
 
@@ -52,30 +51,27 @@ class _Route(NamedTuple):
     address: str
     own: str
 
-    @property
-    def is_here(self) -> bool:
-        return self.own == self.address or is_loopback(self.address)
-
 
 def new_address(config: SecurityOptions | None = None) -> str:
     """Return a new node's address, as C nodes write it: 32 upper-case hexadecimal digits.
 
     With a key it begins with digits of the key, which proves its owner.
-
-    Raises:
-        ConfigError: the key is invalid.
     """
     prefix = "" if config is None else own_prefix(config)
     return prefix + uuid.uuid4().hex.upper()[len(prefix) :]
 
 
-def is_elsewhere(host: str) -> bool:
-    """Return whether an address is another machine's, as far as routes tell; False for a name."""
-    with suppress(OSError):
-        if address_of(host) is not None and not is_loopback(host):
-            address, own = _own_towards(host, 1)
-            return address != own
-    return False
+def options_beside(options: NodeOptions) -> dict[str, Any]:
+    """Return options for a second node with the same towers and keys, at another port.
+
+    From a range of ports it takes the next free one, as the first node does.
+    """
+    values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
+    port = options.port if len(options.ports) > 1 else "0"
+    return {name: value for name, value in values.items() if value != ""} | {"port": port}
+
+
+# -- the host to announce --------------------------------------------------------------------------
 
 
 def own_host(config: NodeOptions) -> str:
@@ -90,42 +86,110 @@ def own_host(config: NodeOptions) -> str:
         return config.host
     routes = _routes(config.tower)
     own = next((route.own for route in routes if not is_loopback(route.own)), "")
-    for route in routes:
-        if not own and _is_debians(route.tower.host, route.address):
+    for tower, address, local in routes:
+        # Debian gives a machine's own name the address 127.0.1.1.
+        is_debians = is_loopback(address) and address not in ("127.0.0.1", "::1")
+        if not own and is_debians and not is_loopback(tower.host):
             why = (
-                f"tower {route.tower.host} is {route.address} on this machine, by its /etc/hosts: "
-                "nodes on other machines could not reach this one there. Set host to this "
-                "machine's address in the network, or correct that line of /etc/hosts; where all "
-                "nodes are on this machine, name the tower 127.0.0.1"
+                f"tower {tower.host} is {address} on this machine, by its /etc/hosts: nodes on "
+                "other machines could not reach this one there. Set host to this machine's address "
+                "in the network, or correct that line of /etc/hosts; where all nodes are on this "
+                "machine, name the tower 127.0.0.1"
             )
             raise ConfigError("host", AUTO_HOST, why)
-        if own and not is_loopback(route.own) and route.own != own:
+        if own and not is_loopback(local) and local != own:
             text = "tower %s is reached from %s, and peers connect to %s: see option host"
-            _log.warning(text, route.tower, route.own, own)
+            _log.warning(text, tower, local, own)
     return bracketed(own or routes[0].own)
 
 
 def _check_named(config: NodeOptions) -> None:
     """Raise ConfigError for an option ``host`` that other machines cannot reach."""
-    host, on_this_machine = config.host, ""
+    host, hint = config.host, ""
     if is_any(host):
         why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
         raise ConfigError("host", host, why)
-    # Where a name does not resolve, binding fails with the reason.
-    with suppress(OSError):
+    with suppress(OSError):  # binding fails with the reason
         if not is_loopback(host):
             address = numeric_host(resolve(host)[0][4])
             if not is_loopback(address):
                 return
-            on_this_machine = f" ({host} is {address} on this machine, by its /etc/hosts)"
-        far = [route for route in _routes(config.tower) if not route.is_here]
-        if far:
-            own = f"to {far[0].own}, this machine's address on the way there, or to '{AUTO_HOST}'"
-            why = (
-                f"tower {far[0].tower} is on another machine, whose nodes cannot connect to this "
-                f"one there{on_this_machine}: set it {own}"
-            )
-            raise ConfigError("host", host, why)
+            hint = f" ({host} is {address} on this machine, by its /etc/hosts)"
+        for tower, address, own in _routes(config.tower):
+            if own != address and not is_loopback(address):
+                why = (
+                    f"tower {tower} is on another machine, whose nodes cannot connect to this one "
+                    f"there{hint}: set it to {own}, this machine's address on the way there, or to "
+                    f"'{AUTO_HOST}'"
+                )
+                raise ConfigError("host", host, why)
+
+
+def network_host() -> str:
+    """Return this machine's address in the network: its name's, or that of its default route."""
+    found: list[str] = []
+    for host in (sockets.gethostname(), *_SOMEWHERE, "127.0.0.1", "::1"):
+        with suppress(OSError):
+            found.append(_own_towards(host, 1)[1])
+    return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
+
+
+def is_elsewhere(host: str) -> bool:
+    """Return whether an address is another machine's, as far as routes tell; False for a name."""
+    with suppress(OSError):
+        if address_of(host) is not None and not is_loopback(host):
+            address, own = _own_towards(host, 1)
+            return address != own
+    return False
+
+
+def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:
+    """Return the error codes of the names that do not resolve now."""
+    failures = {}
+    for host in hosts:
+        if address_of(host) is None:
+            try:
+                resolve(host)
+            except OSError as error:
+                failures[host] = error.errno
+    return failures
+
+
+def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
+    """Return the routes to the towers that can be reached now; raise OSError if none can."""
+    routes: list[_Route] = []
+    failures: list[str] = []
+    for tower in towers:
+        try:
+            routes.append(_Route(tower, *_own_towards(tower.host, tower.sub_port)))
+        except OSError as error:
+            failures.append(f"{tower.host}: {error.strerror}")
+    if not routes:
+        raise OSError(0, "; ".join(failures))
+    if failures:
+        _log.warning("a tower cannot be reached now (%s)", "; ".join(failures))
+    return routes
+
+
+def _own_towards(host: str, port: int) -> tuple[str, str]:
+    """Return a host's address, and this machine's address on the way there.
+
+    Raises:
+        OSError: the name does not resolve, or no route leads there.
+    """
+    failure = OSError(0, "no address")
+    for family, *_, address in resolve(host, port):
+        # Connecting a datagram socket sends nothing: the system only chooses a route.
+        with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(address)
+                return numeric_host(address), numeric_host(probe.getsockname())
+            except OSError as error:
+                failure = error
+    raise failure
+
+
+# -- binding ---------------------------------------------------------------------------------------
 
 
 def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
@@ -167,13 +231,37 @@ def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> in
     raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
 
 
+def bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
+    """Bind a socket; return its port.
+
+    Raises:
+        zmq.ZMQError: the port is in use, or the host is not this machine's.
+    """
+    socket.set(zmq.IPV6, is_ipv6(host))
+    socket.bind(f"tcp://{host}:{port or '*'}")
+    return _bound_at(socket).port
+
+
+def _bound_at(socket: zmq.Socket[bytes]) -> HostPort:
+    endpoint = socket.get(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return parse_endpoint(endpoint.rstrip(b"\0").decode())
+
+
+def why_unbound(error: OSError | zmq.ZMQError) -> str:
+    """Return the reason why an address cannot be bound, in the system's words."""
+    if error.errno in (errno.ENODEV, errno.EINVAL):
+        return "no address or interface of this machine has that name"
+    return os.strerror(error.errno or 0)
+
+
 def check_closed(
     socket: zmq.Socket[bytes], option: str, value: str, config: SecurityOptions
 ) -> None:
     """Check that a bound socket without keys is on loopback, or open by intention."""
     if not config.secret_key_file:
         cure = "set secret_key_file and allowed_keys"
-        check_trusted(bound_at(socket).host, option, value, config, cure)
+        check_trusted(_bound_at(socket).host, option, value, config, cure)
 
 
 def check_trusted(
@@ -197,105 +285,3 @@ def check_trusted(
     level = logging.INFO if option == "host" else logging.WARNING
     text = "%s = '%s' asks for no keys: whoever reaches %s reads and writes everything"
     _log.log(level, text, option, value, host, extra={"event": "open_port"})
-
-
-def bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
-    """Bind a socket; return its port.
-
-    Raises:
-        zmq.ZMQError: the port is in use, or the host is not this machine's.
-    """
-    socket.set(zmq.IPV6, is_ipv6(host))
-    socket.bind(f"tcp://{host}:{port or '*'}")
-    return bound_at(socket).port
-
-
-def bound_at(socket: zmq.Socket[bytes]) -> HostPort:
-    """Return the address at which a socket was bound last."""
-    endpoint = socket.get(zmq.LAST_ENDPOINT)
-    assert isinstance(endpoint, bytes)
-    return parse_endpoint(endpoint.rstrip(b"\0").decode())
-
-
-def why_unbound(error: OSError | zmq.ZMQError) -> str:
-    """Return the reason why an address cannot be bound, in the system's words."""
-    if error.errno in (errno.ENODEV, errno.EINVAL):
-        return "no address or interface of this machine has that name"
-    return os.strerror(error.errno or 0)
-
-
-def network_host() -> str:
-    """Return this machine's address in the network: its name's, or that of its default route.
-
-    Debian's /etc/hosts gives a machine's own name 127.0.1.1, so the name alone is not enough.
-    """
-    found: list[str] = []
-    for host in (sockets.gethostname(), *_SOMEWHERE, "127.0.0.1", "::1"):
-        with suppress(OSError):
-            found.append(_own_towards(host, 1)[1])
-    return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
-
-
-def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
-    """Return the routes to the towers that can be reached now.
-
-    Raises:
-        OSError: no tower can be reached.
-    """
-    routes: list[_Route] = []
-    failures: list[str] = []
-    for tower in towers:
-        try:
-            routes.append(_Route(tower, *_own_towards(tower.host, tower.sub_port)))
-        except OSError as error:
-            failures.append(f"{tower.host}: {error.strerror}")
-    if failures and routes:
-        _log.warning("a tower cannot be reached now (%s)", "; ".join(failures))
-    if not routes:
-        raise OSError(0, "; ".join(failures))
-    return routes
-
-
-def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:
-    """Return the error codes of the names that do not resolve now."""
-    failures = {}
-    for host in hosts:
-        if address_of(host) is None:
-            try:
-                resolve(host)
-            except OSError as error:
-                failures[host] = error.errno
-    return failures
-
-
-def _own_towards(host: str, port: int) -> tuple[str, str]:
-    """Return a host's address, and this machine's address on the way there.
-
-    Raises:
-        OSError: the name does not resolve, or no route leads there.
-    """
-    failure = OSError(0, "no address")
-    for family, *_, address in resolve(host, port):
-        # Connecting a datagram socket sends nothing: the system only chooses a route.
-        with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(address)
-                return numeric_host(address), numeric_host(probe.getsockname())
-            except OSError as error:
-                failure = error
-    raise failure
-
-
-def _is_debians(name: str, address: str) -> bool:
-    """Return whether a name has the address that Debian gives a machine's own name."""
-    return not is_loopback(name) and is_loopback(address) and address not in ("127.0.0.1", "::1")
-
-
-def options_beside(options: NodeOptions) -> dict[str, Any]:
-    """Return options for a second node with the same towers and keys, at another port.
-
-    From a range of ports it takes the next free one, as the first node does.
-    """
-    values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
-    port = options.port if len(options.ports) > 1 else "0"
-    return {name: value for name, value in values.items() if value != ""} | {"port": port}

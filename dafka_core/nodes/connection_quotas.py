@@ -32,22 +32,18 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dafka_core.security.throttles import LogThrottle
 
-CHECK_S: Final = 0.05
-"""Interval of the checks: what arrives between two of them comes on top of each quota."""
-
-CHECK_SHARE: Final = 0.01
-"""CPU time of the checks, at most: where a process has very many connections it checks later."""
-
-WIRE_FACTOR: Final = 2
-WIRE_FACTOR_ENCRYPTED: Final = 4
-"""Wire bytes for each byte of a subscription: CURVE adds 35 bytes to a topic of 20."""
+CHECK_S: Final = 0.05  # interval of the checks; what arrives in between comes on top of each quota
+CHECK_SHARE: Final = 0.01  # of a CPU: checks of very many connections are less frequent
+WIRE_FACTOR: Final = 2  # wire bytes for each byte of a subscription
+WIRE_FACTOR_ENCRYPTED: Final = 4  # CURVE adds 35 bytes to a topic of 20
+SKIPPED_FRAMES: Final = 10_000  # frames of an invalid message skipped in one turn, some 5 ms
+AHEAD_S: Final = 1.0  # a peer may send this much of its rate at once: records come in bursts
 
 OBSERVED_BYTES: Final = 8 << 20
 """A connection that exceeds it without a message noted is observed more closely.  Only a message
 with a record can be larger: the largest other one has 5.4 MB."""
 
-OBSERVED_S: Final = 0.3
-"""Time in which the loop must have read a message of an observed connection, if one has come."""
+OBSERVED_S: Final = 0.3  # in which the loop must have read a message that is complete
 
 GROWTH_BYTES: Final = 64 << 20
 GROWTH_FACTOR: Final = 4
@@ -59,15 +55,8 @@ ALERT_S: Final = 600.0
 """Time after such a message in which growth is counted from before it: the process has the memory
 then, and the next such message would not show."""
 
-SKIPPED_FRAMES: Final = 10_000
-"""Frames beyond the last valid one that are skipped in one turn of the loop, some 5 ms."""
-
-AHEAD_S: Final = 1.0
-"""A peer may send this much of its rate at once: records come in bursts."""
-
-_INFO_BYTES: Final = 136
-_RECEIVED: Final = Struct("@128xQ")
-"""``tcpi_bytes_received`` in Linux's ``struct tcp_info``."""
+_RECEIVED: Final = Struct("@128xQ")  # ``tcpi_bytes_received`` in Linux's ``struct tcp_info``
+_COUNTS_BYTES: Final = sys.platform == "linux"
 
 _monitors = count()
 _log = logging.getLogger("dafka.mesh")
@@ -100,7 +89,6 @@ class ConnectionQuotas:
     Args:
         subscribed_bytes: quota of the subscriptions of one connection.
         owner_of: names the key of a connection by its descriptor, for the log.
-        encrypted: whether connections are encrypted.
         option: the option that sets the quota, for the log; may be empty.
 
     Attributes:
@@ -126,10 +114,9 @@ class ConnectionQuotas:
         self.rounds = self.count = 0
         self.is_paused = False
         self.left_alone: Container[str] = ()
+        factor = WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
         self._subscribed_bytes = subscribed_bytes
-        self._inbound_bytes = subscribed_bytes * (
-            WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
-        )
+        self._inbound_bytes = factor * subscribed_bytes
         self._cure = f": raise option {option} if it needs them" if option else ""
         self._owner_of = owner_of
         self._connections: dict[int, _Connection] = {}
@@ -140,18 +127,23 @@ class ConnectionQuotas:
 
     def watch(self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> None:
         """Apply the quotas to the connections that a bound socket accepts from now on."""
-        if sys.platform != "linux":  # others do not count the bytes of a connection
-            return
-        monitor = monitored(context, socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._monitors.append((socket, monitor))
-        _checker.add(self)
+        if _COUNTS_BYTES:
+            monitor = monitored(context, socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+            self._monitors.append((socket, monitor))
+            _checker.add(self)
+
+    def close(self) -> None:
+        """End the checks, before the sockets are closed."""
+        with self._lock:
+            self._connections.clear()
+            for socket, monitor in self._monitors:
+                socket.disable_monitor()  # ZeroMQ's thread would wait for its reader
+                monitor.close()
+            self._monitors.clear()
+        _checker.remove(self)
 
     def follow(self, descriptor: int, peer: str, limit_bytes: int) -> None:
-        """Apply quotas to a connection to the endpoint of a peer.
-
-        Args:
-            limit_bytes: the most that may arrive without a message.
-        """
+        """Limit what may arrive without a message by a connection to the endpoint of a peer."""
         _, address = ends_of(descriptor)
         if address[1:2] == (_port_in(peer),):
             self._add(descriptor, _Connection(peer, limit_bytes, address))
@@ -162,15 +154,6 @@ class ConnectionQuotas:
         if connection is not None and connection.source == source:
             self._remove(descriptor)
 
-    def _add(self, descriptor: int, connection: _Connection) -> _Connection:
-        self._remove(descriptor)
-        self._connections[descriptor] = connection
-        return connection
-
-    def _remove(self, descriptor: int) -> _Connection | None:
-        self.observed.discard(descriptor)
-        return self._connections.pop(descriptor, None)
-
     def note(self, descriptor: int) -> None:
         """Note that the loop has read a message of a connection."""
         self.observed.discard(descriptor)
@@ -179,7 +162,7 @@ class ConnectionQuotas:
 
     def subscribe(self, descriptor: int, frame: bytes) -> None:
         """Count a subscription, or its end, and shut the connection down above the quota."""
-        if descriptor < 0 or sys.platform != "linux":
+        if descriptor < 0 or not _COUNTS_BYTES:
             return
         connection = self._connections.get(descriptor)
         if connection is None or not connection.is_inbound:
@@ -202,13 +185,12 @@ class ConnectionQuotas:
         Raises:
             zmq.Again: more remain than fit into one turn of the loop.
         """
-        if socket not in self.unfinished:
-            return
-        for _ in range(SKIPPED_FRAMES):
-            if not socket.recv(copy=False).more:
-                self.unfinished.discard(socket)
-                return
-        raise zmq.Again
+        if socket in self.unfinished:
+            for _ in range(SKIPPED_FRAMES):
+                if not socket.recv(copy=False).more:
+                    self.unfinished.discard(socket)
+                    return
+            raise zmq.Again
 
     def end(self, descriptor: int, why: str) -> None:
         """Shut a connection down and log why; ZeroMQ then finds that the peer has ended it."""
@@ -224,15 +206,21 @@ class ConnectionQuotas:
             facts = {"peer": peer, "owner": owner and f" with key {owner}", "why": why}
             _log.warning(text, facts, extra={"event": "connection_quota"})
 
-    def close(self) -> None:
-        """End the checks, before the sockets are closed."""
-        with self._lock:
-            self._connections.clear()
-            for socket, monitor in self._monitors:
-                socket.disable_monitor()  # ZeroMQ's thread would wait for its reader
-                monitor.close()
-            self._monitors.clear()
-        _checker.remove(self)
+    def _accept(self, descriptor: int, source: str) -> _Connection:
+        new = _Connection(source, self._inbound_bytes, ends_of(descriptor)[1], is_inbound=True)
+        known = self._connections.get(descriptor)
+        if known is not None and known.address == new.address:  # its subscriptions count
+            new.subscribed_bytes = known.subscribed_bytes
+        return self._add(descriptor, new)
+
+    def _add(self, descriptor: int, connection: _Connection) -> _Connection:
+        self._remove(descriptor)
+        self._connections[descriptor] = connection
+        return connection
+
+    def _remove(self, descriptor: int) -> _Connection | None:
+        self.observed.discard(descriptor)
+        return self._connections.pop(descriptor, None)
 
     # -- called by the checking thread -------------------------------------------------------------
 
@@ -240,28 +228,22 @@ class ConnectionQuotas:
         """Shut down the connections above their quotas."""
         with self._lock:
             for _, monitor in self._monitors:
-                self._hear(monitor)
+                with contextlib.suppress(zmq.Again):
+                    while True:
+                        self._apply_event(
+                            parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+                        )
             for descriptor, connection in [*self._connections.items()]:
                 received_bytes = _received_bytes(descriptor)
                 if received_bytes is not None:
                     self._judge(now, descriptor, connection, received_bytes)
 
-    def _hear(self, monitor: zmq.Socket[bytes]) -> None:
-        with contextlib.suppress(zmq.Again):
-            while True:
-                event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
-                descriptor, endpoint = event["value"], event["endpoint"].decode()
-                if event["event"] != zmq.EVENT_ACCEPTED:
-                    self.forget(descriptor, endpoint)
-                elif ends_of(descriptor)[0][1:2] == (_port_in(endpoint),):
-                    self._accept(descriptor, endpoint)
-
-    def _accept(self, descriptor: int, source: str) -> _Connection:
-        new = _Connection(source, self._inbound_bytes, ends_of(descriptor)[1], is_inbound=True)
-        known = self._connections.get(descriptor)
-        if known is not None and known.address == new.address:  # its subscriptions count
-            new.subscribed_bytes = known.subscribed_bytes
-        return self._add(descriptor, new)
+    def _apply_event(self, event: Any) -> None:
+        descriptor, endpoint = event["value"], event["endpoint"].decode()
+        if event["event"] != zmq.EVENT_ACCEPTED:
+            self.forget(descriptor, endpoint)
+        elif ends_of(descriptor)[0][1:2] == (_port_in(endpoint),):
+            self._accept(descriptor, endpoint)
 
     def _judge(self, now: float, descriptor: int, each: _Connection, received_bytes: int) -> None:
         unread_bytes = received_bytes - each.counted_bytes
@@ -298,10 +280,8 @@ class ConnectionQuotas:
         has_grown = _peak_bytes() > before_bytes + GROWTH_BYTES + GROWTH_FACTOR * unread_bytes
         if has_grown:
             self._alert = before_bytes, now + ALERT_S
-        has_had_time = (
-            now > each.observed_at + OBSERVED_S and self.rounds > each.observed_rounds + 1
-        )
-        return False, has_grown or (has_had_time and unread_bytes > each.limit_bytes)
+        was_slow = now > each.observed_at + OBSERVED_S and self.rounds > each.observed_rounds + 1
+        return False, has_grown or (was_slow and unread_bytes > each.limit_bytes)
 
 
 class _Checker:
@@ -407,6 +387,9 @@ class PeerRates:
         self._even_at.pop(endpoint, None)
 
 
+# -- monitors and descriptors of connections -------------------------------------------------------
+
+
 def monitored(
     context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], events: int
 ) -> zmq.Socket[bytes]:
@@ -454,9 +437,6 @@ def _copied(descriptor: int) -> Iterator[sockets.socket]:
     """Duplicate the descriptor of a connection that ZeroMQ owns, to check and end the connection.
 
     ZeroMQ's thread may close its own between the two, and the number may be assigned again.
-
-    Raises:
-        OSError: the descriptor is no connection, or is closed.
     """
     copy = os.dup(descriptor)
     try:
@@ -480,10 +460,10 @@ def _received_bytes(descriptor: int) -> int | None:
         found = sockets.socket(
             sockets.AF_INET, sockets.SOCK_STREAM, sockets.IPPROTO_TCP, fileno=descriptor
         )
-        info = found.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _INFO_BYTES)
+        info = found.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _RECEIVED.size)
     if found is not None:
         found.detach()
-    return int(_RECEIVED.unpack(info)[0]) if len(info) == _INFO_BYTES else None
+    return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else None
 
 
 def _peak_bytes() -> int:

@@ -35,12 +35,8 @@ AWAY_S: Final = 15.0
 """Time of silence after which a node reconnects to a tower, repeatedly: it resolves the name again
 then, since another machine may have it now."""
 
-REFUSED_S: Final = 0.5
-"""Minimum time between two connection attempts to a tower that refuses this node."""
-
-MAX_LEARNED: Final = 16
-"""Limit on towers learned from other towers, since any node may announce some.  A new tower
-replaces the tower that has been silent for longest."""
+REFUSED_S: Final = 0.5  # minimum time between two attempts to connect to a node that refuses this
+MAX_LEARNED: Final = 16  # of towers learned from other towers, since any node may announce some
 
 _log = logging.getLogger("dafka.mesh")
 
@@ -66,11 +62,7 @@ class Towers:
     """The towers of a node, which receive its beacon and send those of other nodes.
 
     Our towers subscribe to beacons with kinds first.  Others forward the subscriptions of nodes:
-    nodes of such towers send and receive beacons in the form of C nodes.
-
-    Args:
-        beacon: the beacon to announce; without a kind, it has the form of C nodes for all towers.
-        poller: polls the sockets.
+    with such towers, and if ``beacon`` has no kind, beacons have the form of C nodes.
 
     Attributes:
         refusals: the reasons of towers that do not let this node in, by tower.

@@ -18,32 +18,19 @@ import zmq
 from dafka_core.model.records import Neighbour
 from dafka_core.nodes.addresses import is_elsewhere
 from dafka_core.nodes.connection_quotas import ends_of, shut_down
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import KINDS, MAX_PEERS, NodeBeacon, PeerTable, endpoint_of
 from dafka_core.protocol.codec import parse_subscription, subscription
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectRecord,
-    DirectRecordBatch,
-    EpochAck,
-    Message,
-    RecordBatchMessage,
-    RecordMessage,
-)
 from dafka_core.protocol.record_limits import Announcement
 from dafka_core.system.hosts import is_loopback, parse_endpoint
 
-REPEAT_S: Final = 10.0
-"""Time after which the same missing peers are logged again; it doubles each time."""
+REPEAT_S: Final = 10.0  # before the same missing peers are logged again; it doubles each time
+MAX_TOPICS: Final = 100  # of one peer that a map shows, since peers choose them
+_ADDRESS_LENGTH: Final = 32  # of the addresses of C nodes and ours
 
-MAX_TOPICS: Final = 100
-"""Limit on the topics of one peer that a map shows, since peers choose them."""
-
+# Of the requestors that accept packed answers, and of subscribed topics: peers choose the names.
+# Further names are not counted, and such requestors are answered one by one.
 MAX_NAMES: Final = 100_000
-"""Limit on the requestors known to accept packed answers, and on subscribed topics: peers choose
-the names.  Further names are not counted, and such requestors are answered one by one."""
-
-_ADDRESS_LENGTH: Final = 32
-"""Length of the addresses of C nodes and ours."""
 
 _log = logging.getLogger("dafka.mesh")
 
@@ -55,16 +42,9 @@ class _Peer:
 
 
 class Inbound:
-    """The peers that have connected to a node, and those that should have.
+    """The peers that have connected to a node's ``endpoint``, and those that should have.
 
-    Used by the loop's thread only, except ``unmet``.
-
-    Args:
-        own: the node's beacon.
-        table: the peers that towers announce.
-
-    Attributes:
-        endpoint: the endpoint that peers connect to.
+    Used by the loop's thread only, except ``unmet``.  ``table`` has the announced peers.
     """
 
     def __init__(self, own: NodeBeacon, table: PeerTable) -> None:
@@ -73,7 +53,6 @@ class Inbound:
         self._table = table
         self._peers: dict[str, _Peer] = {}
         self._connections: dict[int, tuple[str, object]] = {}  # node and address, by descriptor
-        self._expected: dict[str, None] = {}  # endpoints of peers
         self._due = 0.0
         self._pause_s = REPEAT_S
         self._logged: frozenset[str] = frozenset()
@@ -82,25 +61,22 @@ class Inbound:
         self,
         descriptor: int,
         introduced: Announcement | None,
-        kind: type[Message] | None,
+        kind: type[m.Message] | None,
         topic: str,
         *,
         subscribed: bool,
     ) -> None:
-        """Apply a subscription, or its end, of the connection with a descriptor.
+        """Apply a subscription to a kind of messages with a topic or address, or its end.
 
-        Args:
-            introduced: the announcement of a node in it, if any.
-            kind: the type of the messages subscribed to.
-            topic: their topic or address.
+        ``introduced`` is the announcement of a node in it, if any.
         """
         if introduced is not None and subscribed:
             # A node that reconnects subscribes again.
             self._meet(introduced.node, descriptor).kind = KINDS.get(introduced.letter, "")
             self._peers[introduced.node].topics.clear()
-        elif len(topic) == _ADDRESS_LENGTH and kind is not RecordMessage:
-            self._meet(topic, descriptor if kind is DirectRecord and subscribed else -1)
-        elif kind is RecordMessage and (found := self._connections.get(descriptor)) is not None:
+        elif len(topic) == _ADDRESS_LENGTH and kind is not m.RecordMessage:
+            self._meet(topic, descriptor if kind is m.DirectRecord and subscribed else -1)
+        elif kind is m.RecordMessage and (found := self._connections.get(descriptor)) is not None:
             topics = self._meet(found[0], -1).topics
             if not subscribed:
                 topics.pop(topic, None)
@@ -146,20 +122,14 @@ class Inbound:
                 *(self.endpoint, endpoint),
             )
 
-    def expect(self, endpoint: str) -> None:
-        """Expect a connection from a peer, since the one to it has lasted for long enough."""
-        if len(self._table.node_at(endpoint)) == _ADDRESS_LENGTH:
-            self._expected[endpoint] = None
-
-    def forget(self, endpoint: str) -> None:
-        """Forget the peer at an endpoint."""
-        self._expected.pop(endpoint, None)
-
-    def report(self, now: float) -> None:
-        """Log the peers that have not connected, although their beacons arrive."""
-        nodes = {each: self._table.node_at(each) for each in self._expected}
-        self._expected = {each: None for each, node in nodes.items() if node not in self._peers}
-        unmet = frozenset(self._expected)
+    def report(self, now: float, endpoints: Iterable[str]) -> None:
+        """Log the peers that have not connected, of those at ``endpoints`` that should have."""
+        nodes = {each: self._table.node_at(each) for each in endpoints}
+        unmet = frozenset(
+            each
+            for each, node in nodes.items()
+            if node not in self._peers and len(node) == _ADDRESS_LENGTH
+        )
         if not unmet or (unmet <= self._logged and now < self._due):
             return
         self._pause_s = 2 * self._pause_s if unmet == self._logged else REPEAT_S
@@ -197,26 +167,26 @@ class Subscribers:
         if not subscribed:
             if frame[:1] == b"\x00":
                 self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
-                if kind is DirectRecordBatch:
+                if kind is m.DirectRecordBatch:
                     self._forget(self._requestors, topic)
-                elif kind is EpochAck:
+                elif kind is m.EpochAck:
                     self._forget(self._epoch_ackers, topic)
             return
         self._pub.set(zmq.SUBSCRIBE, frame[1:])
-        if kind is RecordMessage:
+        if kind is m.RecordMessage:
             self._count(self._single, topic)
         # A SUB socket sends its subscriptions in the order of their bytes, and the packed forms
         # come after the single ones.
-        elif kind is RecordBatchMessage and self._pack:
-            self._pub.set(zmq.UNSUBSCRIBE, subscription(RecordMessage) + frame[2:])
+        elif kind is m.RecordBatchMessage and self._pack:
+            self._pub.set(zmq.UNSUBSCRIBE, subscription(m.RecordMessage) + frame[2:])
             self._count(self._packed, topic)
-        elif kind is EpochAck:
+        elif kind is m.EpochAck:
             self._count(self._epoch_ackers, topic)
-        elif kind is Ack and self._epoch_ackers[topic] > 0:
+        elif kind is m.Ack and self._epoch_ackers[topic] > 0:
             # The peer's earlier subscription, to EpochAck, contains more.
             self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
-        elif kind is DirectRecordBatch and self._pack and self._count(self._requestors, topic):
-            self._pub.set(zmq.UNSUBSCRIBE, subscription(DirectRecord) + frame[2:])
+        elif kind is m.DirectRecordBatch and self._pack and self._count(self._requestors, topic):
+            self._pub.set(zmq.UNSUBSCRIBE, subscription(m.DirectRecord) + frame[2:])
 
     def layouts(self, topic: str, requestor: str) -> list[bool]:
         """Return the forms to send records in: packed (True), one by one (False), both or none."""

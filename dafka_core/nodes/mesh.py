@@ -47,14 +47,11 @@ from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound
 
-LINGER_MS: Final = 200
-"""Time for the last messages to leave when a node ends."""
+LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
+CHECK_HOSTS_S: Final = 0.3  # without a tower before the node checks that the towers' names exist
 
-CHECK_HOSTS_S: Final = 0.3
-"""Time without an answer of a tower after which the node checks that the towers' names exist."""
-
+# The name does not exist; other failures may be temporary.
 _NO_HOST: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
-"""The name does not exist; other failures may be temporary."""
 
 T = TypeVar("T")
 

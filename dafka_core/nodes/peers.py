@@ -51,14 +51,11 @@ FIRST_BEACONS_INTERVAL_S: Final = 0.02
 """Interval of beacons until a tower has returned one: a PUB socket drops messages that it sends
 before the tower has accepted the connection."""
 
-SETTLE_S: Final = 0.1
-"""Time in which the existing nodes have connected to a new one.  It takes some 30 ms:
-beacons at ``FIRST_BEACONS_INTERVAL_S`` until one has arrived, and their connecting."""
+SETTLE_S: Final = 0.1  # in which the existing nodes connect to a new one; it takes some 30 ms
 
 DOUBT_S: Final = 0.2
 """Time after the end of a connection in which ZeroMQ begins to reconnect, if at all: it gives up a
-peer that has sent a frame above the limit, or data that is not ZeroMQ's.  Otherwise it begins at
-once."""
+peer that has sent a frame above the limit, or data that is not ZeroMQ's."""
 
 UNREACHED_S: Final = 10.0
 """Time after which a peer is logged that sends beacons but has no connection; the time doubles for
@@ -68,8 +65,7 @@ _ROUND_TRIPS: Final[dict[object, int]] = {zmq.EVENT_CONNECTED: 1, zmq.EVENT_HAND
 """Minimum number of round trips since a connection was begun.  Both events are used: behind a
 relay, the first one shows only the distance to the relay."""
 
-_ALL: Final = ""
-"""The key of the one socket for all peers."""
+_ALL: Final = ""  # the key of the one socket for all peers
 
 _log = logging.getLogger("dafka.mesh")
 
@@ -82,6 +78,7 @@ class _Connection:
     report_at: float = inf  # time of the next report that the peer has no connection
     tried_at: float = 0.0  # start of the last attempt, until it is settled
     made_at: float = inf
+    is_settled: bool = False
     has_ended: bool = False  # since it was settled
     renewals: int = 0
     refusal: str = ""  # why the peer does not let this node in
@@ -90,19 +87,18 @@ class _Connection:
     def begin(self, now: float, *, has_ended: bool) -> None:
         self.since, self.report_at, self.has_ended = now, now + UNREACHED_S, has_ended
         self.tried_at, self.made_at = 0.0 if has_ended else now, inf
-        self.family = AddressFamily()
+        self.is_settled, self.family = False, AddressFamily()
 
     def settle(self) -> None:
-        self.report_at, self.made_at, self.tried_at, self.has_ended = inf, inf, 0.0, False
+        self.is_settled, self.has_ended = True, False
+        self.report_at, self.made_at, self.tried_at = inf, inf, 0.0
 
 
 class Peers:
     """The peers that a node needs, and the connections to them.
 
     Args:
-        beacon: the beacon to announce to the towers.
         prefixes: the subscriptions at every peer.
-        poller: polls the sockets.
         tell_apart: whether each peer has its own socket, so that senders are known.
 
     Attributes:
@@ -189,10 +185,7 @@ class Peers:
     def ready(
         self, polled: Container[zmq.Socket[bytes]]
     ) -> Iterator[tuple[str, zmq.Socket[bytes], str, Permissions]]:
-        """Yield the endpoint, socket, node and permissions for each socket with messages.
-
-        If the node is unknown, it is empty, and everything is permitted.
-        """
+        """Yield endpoint, socket, node (if known) and permissions for sockets with messages."""
         for endpoint, socket in self._sockets.items():
             if socket in polled:
                 node = self.table.node_at(endpoint) if endpoint != _ALL else ""
@@ -220,10 +213,7 @@ class Peers:
                 socket.unsubscribe(prefix)
 
     def set_receiving(self, receiving: bool) -> None:
-        """Set whether to receive from peers.
-
-        Otherwise messages wait in ZeroMQ's queues, which drop messages when they are full.
-        """
+        """Set whether to receive from peers; otherwise ZeroMQ's queues fill, and then drop."""
         self._quotas.is_paused = not receiving
         polled_for = zmq.POLLIN if receiving else 0
         if polled_for != self._polled_for:
@@ -305,7 +295,6 @@ class Peers:
             self._log("peer_went", text, node, endpoint)
             self._forget(endpoint)
         self._check_connections(now)
-        self.inbound.report(now)
         self._has_room(now)
         self.room.report(now, len(self.table), self._config.peer_expiry_ms / 1000)
         lost = [*(node for node, _ in silent), *self.table.replaced]
@@ -361,7 +350,6 @@ class Peers:
         self.security.claims.prove(endpoint, is_proved=False)
         self._doubtful.pop(endpoint, None)
         self.rates.forget(endpoint)
-        self.inbound.forget(endpoint)
         if endpoint in self._new:
             del self._new[endpoint]
         elif _ALL in self._sockets:
@@ -448,11 +436,10 @@ class Peers:
             self._quotas.forget(descriptor, endpoint)
 
     def _check_connections(self, now: float) -> None:
-        """Log the peers that have no connection for long, though their beacons arrive."""
+        """Log the peers without a connection to or from them, though their beacons arrive."""
         for endpoint, connection in self._connections.items():
             if now >= connection.made_at + UNREACHED_S:
                 connection.settle()
-                self.inbound.expect(endpoint)
             elif connection.report_at <= now < connection.made_at and self.table.is_heard(
                 now, endpoint
             ):
@@ -460,6 +447,8 @@ class Peers:
                 _log.warning(
                     "%s at %s keeps no connection, %.0f s long, though its beacons come: nothing "
                     "of it arrives here. It may have reached its limit of open files, then its log "
-                    "says which limit it needs; or something between the two drops packets",
+                    "names the limit that it needs; or something between the two drops packets",
                     *(self.table.node_at(endpoint), endpoint, now - connection.since),
                 )
+        settled = [endpoint for endpoint, each in self._connections.items() if each.is_settled]
+        self.inbound.report(now, settled)

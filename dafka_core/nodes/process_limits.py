@@ -11,32 +11,16 @@ import contextlib
 import logging
 import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-PER_PEER: Final = 2
-"""Descriptors of a peer: its connection to this node, and this node's to it."""
-
-PER_PEER_APART: Final = 5
-"""Descriptors of a peer with a socket of its own, which two more sockets monitor."""
-
-RESERVE: Final = 16
-"""Reserved for short-lived files of the process, and for peers that connect before their beacons
-arrive."""
-
-SCAN_INTERVAL_S: Final = 0.1
-"""Minimum interval of counts of open descriptors: any node may announce thousands of peers."""
-
-MAX_REFUSED: Final = 10_000
-"""Limit of the list of refused peers: any node may announce some.  Others are refused unlisted."""
-
-LOW_LIMIT: Final = 1_024
-"""Below the system's usual limit a node logs at its start how many peers fit."""
-
-REPEAT_S: Final = 60.0
-CHANGE_S: Final = 10.0
-"""Intervals of the log of refused peers: if their number is the same, and if it has changed."""
+PER_PEER: Final = 2  # descriptors of a peer: its connection to this node, and this node's to it
+PER_PEER_APART: Final = 5  # of a peer with a socket of its own, which two more sockets monitor
+RESERVE: Final = 16  # for short-lived files, and peers that connect before their beacons arrive
+SCAN_INTERVAL_S: Final = 0.1  # of counts of open files: any node may announce thousands of peers
+MAX_REFUSED: Final = 10_000  # of the list of refused peers, since any node may announce some
+REPEAT_S: Final = 60.0  # interval of the log of refused peers,
+CHANGE_S: Final = 10.0  # if their number has changed
 
 _OPEN: Final = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
 
@@ -52,8 +36,8 @@ def soft_limit() -> int:
 def raise_limit() -> int:
     """Raise the process's soft limit of open files to the hard one; return the new soft limit.
 
-    The soft limit exists for programs that use ``select()``, which breaks at descriptors above
-    1,023; other programs raise it at their start, as Go's runtime and Java do.
+    The soft limit is for programs with ``select()``, which breaks at descriptors above 1,023.
+    Others raise it at their start, as Go's runtime and Java do.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -70,9 +54,6 @@ def _open_count() -> int:
 
 class PeerRoom:
     """The open files that are left for peers, and the peers refused for want of them.
-
-    Args:
-        per_peer: descriptors that each peer takes.
 
     Attributes:
         refused: the refused peers by endpoint: their node, and the time of its last beacon.
@@ -103,12 +84,7 @@ class PeerRoom:
             return True
         # Known peers' descriptors may not be open yet; those beyond are for other things.
         others = count - self._per_peer * peer_count
-        if self._least is None:
-            self._least = others
-            if self._limit < LOW_LIMIT:
-                room = max(0, (self._limit - others - RESERVE) // self._per_peer)
-                text = "open files limit %d: there is room for about %d peers; see 'ulimit -Hn'"
-                _log.warning(text, self._limit, room)
+        self._least = others if self._least is None else self._least
         self._others = max(others, self._least)
         return True
 
@@ -142,9 +118,8 @@ class PeerRoom:
         return self._others + RESERVE + self._per_peer * peer_count
 
 
+# Under load a store takes some 330 MiB, and 32 KiB more for each message that waits for the disk.
 ENOUGH_BYTES: Final = 1 << 30
-"""A store with less logs a warning at its start.  Under load it takes some 330 MiB, and 32 KiB more
-for each message in the queue of a producer that is faster than the disk."""
 
 _OWN: Final = Path("/proc/self/cgroup")
 _GROUPS: Final = Path("/sys/fs/cgroup")
@@ -153,18 +128,22 @@ _store_log = logging.getLogger("dafka.store")
 
 
 def memory_limit(own: Path = _OWN, groups: Path = _GROUPS) -> int | None:
-    """Return the lowest memory limit of this process's control groups, in bytes, or None.
+    """Return the lowest memory limit of this process's control groups in bytes, or None.
 
-    Args:
-        own: the file that lists these groups.
-        groups: their root directory; in a container the own group may be the topmost (cgroups(7)).
+    ``own`` lists them, and ``groups`` is their root; in a container the own group may be topmost.
     """
     limits = []
-    for path in _limit_files(own, groups):
-        try:
-            limits.append(int(path.read_text()))
-        except (OSError, ValueError):  # missing, or "max"
+    for line in own.read_text().splitlines() if own.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root, name = groups, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = groups / "memory", "memory.limit_in_bytes"
+        else:
             continue
+        for each in (Path(path), *Path(path).parents):
+            with contextlib.suppress(OSError, ValueError):  # missing, or "max"
+                limits.append(int((root / str(each).lstrip("/") / name).read_text()))
     return min(limits, default=None)
 
 
@@ -174,24 +153,7 @@ def say_if_low(limit_bytes: int | None) -> None:
         _store_log.warning(
             "this store may use %d MiB of memory, by the limit of its container or service; under "
             "load it may need %d MiB, and is killed then without a word (exit code 137). What it "
-            "has acknowledged is safe, and it goes on when it is started again. Give it more, or "
+            "has acknowledged is safe, and a restart continues from there. Give it more memory, or "
             "set high_water_mark = 1000 here and a small max_unacked_bytes at its producers",
             *(limit_bytes >> 20, ENOUGH_BYTES >> 20),
         )
-
-
-def _limit_files(own: Path, groups: Path) -> Iterator[Path]:
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            directory, name = groups, "memory.max"
-        elif "memory" in controllers.split(","):
-            directory, name = groups / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        here = Path(path)
-        yield from (directory / str(each).lstrip("/") / name for each in (here, *here.parents))

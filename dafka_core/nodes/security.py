@@ -28,9 +28,13 @@ from dafka_core.security.key_files import AllowedKey, KeyPair, read_secret
 from dafka_core.security.permissions import EVERYBODY, NOBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
 
-PROOF_S: Final = 2.0
-"""Time a peer has to prove its key before the endpoint is offered to the next claimant: a
-connection takes a few milliseconds."""
+PROOF_S: Final = 2.0  # for proving a key before the endpoint is offered to the next claimant
+MOST_REFUSED: Final = 100_000  # distinct refused prefixes: an allowed peer may request any number
+MISMATCH: Final = 0x11000002  # of an event of ZeroMQ: one end has a key, and the other does not
+
+_ZAP: Final = "inproc://zeromq.zap.01"
+_DOMAIN: Final = b"dafka"  # with it ZeroMQ rejects connections that no ZAP handler has approved
+_log = logging.getLogger("dafka.security")
 
 
 @dataclass(slots=True)
@@ -82,10 +86,6 @@ class Claims:
         self._at.pop(endpoint, None)
 
 
-MOST_REFUSED: Final = 100_000
-"""Maximum of distinct refused prefixes: an allowed peer may request any number of them."""
-
-
 class RefusedSubscriptions:
     """The refused subscriptions, so that their removal is not taken for another node's.
 
@@ -126,16 +126,6 @@ def _digest(prefix: bytes) -> bytes:
     return blake2b(prefix, digest_size=16).digest()
 
 
-_ZAP: Final = "inproc://zeromq.zap.01"
-_DOMAIN: Final = b"dafka"
-"""With a domain ZeroMQ rejects every connection that no ZAP handler has approved."""
-
-MISMATCH: Final = 0x11000002
-"""Value of a ZeroMQ event: one end of the connection has a key, and the other does not."""
-
-_log = logging.getLogger("dafka.security")
-
-
 class RefusedNodeError(ProtocolError):
     """A beacon of a node that keys do not allow."""
 
@@ -152,13 +142,8 @@ class Security:
     Attributes:
         own: the node's own key; None without security.
         zap: the socket on which ZeroMQ asks for approval; only with a key.
-        claims: the keys of the nodes at endpoints; empty without security.
         refusal_count: connections, subscriptions and addresses that keys do not allow.
-        refused_beacons: the number of nodes' beacons refused by keys.
-        refused_node: the reason of the last refusal of a beacon.
-
-    Raises:
-        ConfigError: the keys are invalid.
+        refused_beacons, refused_node: refused beacons of nodes, and why the last one was.
     """
 
     def __init__(
@@ -186,36 +171,32 @@ class Security:
             why = f"has no key with role {TOWER}, so that no tower can be trusted"
             raise ConfigError("allowed_keys", config.allowed_keys, why)
         known = self._allowed.find(own.public.decode())
-        if known is not None and is_tower and TOWER not in known.roles:
-            why = f"key {known.name} has not the role {TOWER} in {config.allowed_keys}"
-            raise ConfigError("secret_key_file", config.secret_key_file, why)
-        if known is not None and not is_tower and known.roles == {TOWER}:
-            why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
-            raise ConfigError("secret_key_file", config.secret_key_file, why)
         self.own = own
         self._self = unlisted(own.public) if known is None else known.permissions
+        why = ""
         if known is None:
             text = "this node's own key (%s) is not in %s: nodes with the same keys refuse it"
             _log.warning(text, own.public.decode(), self._allowed.directory)
+        elif is_tower and TOWER not in known.roles:
+            why = f"key {known.name} has not the role {TOWER} in {config.allowed_keys}"
+        elif not is_tower and known.roles == {TOWER}:
+            why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
+        if why:
+            raise ConfigError("secret_key_file", config.secret_key_file, why)
         self.zap = context.socket(zmq.REP)
         self.zap.bind(_ZAP)
 
     # -- keys and nodes --------------------------------------------------------------------------
 
     def check_address(self, address: str) -> None:
-        """Check that an address of this node belongs to its key.
-
-        Raises:
-            ConfigError: it does not; other nodes would refuse its messages.
-        """
+        """Raise ConfigError unless an address of this node belongs to its key."""
         if self.own is not None and not self._self.is_own(address):
             raise ConfigError("address", escape(address), f"is {_foreign(self._self)} everywhere")
 
     def check_consume(self, topic: str) -> None:
-        """Check early whether a topic may be consumed: otherwise only the logs of others report it.
+        """Raise NotAllowedError if this node's directory forbids its key to consume a topic.
 
-        Raises:
-            NotAllowedError: this node's directory does not allow its key to consume the topic.
+        Otherwise only the logs of other nodes would report it.
         """
         if self.own is not None:
             owner = self._permissions(self.own.public.decode())
@@ -223,11 +204,7 @@ class Security:
                 raise refused(owner, f"consume {quoted(topic)}")
 
     def check_node(self, node: str, key: str) -> None:
-        """Check that a node belongs to a key.
-
-        Raises:
-            RefusedNodeError: its address belongs to a different key.
-        """
+        """Raise RefusedNodeError unless a node's address belongs to a key."""
         owner = self._permissions(key)
         if not owner.is_own(node):
             self.refusal_count += 1
@@ -246,11 +223,6 @@ class Security:
             return True
         known = self._allowed.find(key)
         return known is not None and TOWER in known.roles
-
-    @property
-    def public(self) -> str:
-        """Return the node's own public key; empty without security."""
-        return "" if self.own is None else self.own.public.decode()
 
     def tower_key(self, attempt: int) -> str:
         """Return the expected key of a tower: several keys take turns."""
@@ -288,8 +260,7 @@ class Security:
         """Return a tower's beacon without the key of its node, and that key.
 
         Raises:
-            ProtocolError: the key is missing.
-            RefusedNodeError: the key is not allowed for a node.
+            ProtocolError: the key is missing, or not allowed for a node (RefusedNodeError).
         """
         if self.own is None:
             return frames, ""
@@ -318,12 +289,12 @@ class Security:
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
 
-    def aim(self, socket: zmq.Socket[bytes], key: str) -> None:
-        """Restrict a socket's next connections to the owner of a key."""
+    def aim(self, socket: zmq.Socket[bytes], key: str | None = None) -> None:
+        """Restrict a socket's next connections to the owner of a key, by default the own one."""
         if self.own is not None:
             socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
-            socket.set(zmq.CURVE_SERVERKEY, key.encode())
+            socket.set(zmq.CURVE_SERVERKEY, self.own.public if key is None else key.encode())
 
     def attend(self, now: float) -> None:
         """Answer ZeroMQ, reread the directory if that is due, and end revoked connections."""
@@ -441,8 +412,8 @@ class Security:
         if self.own is None or (requestor := getattr(message, "requestor", None)) is None:
             return message
         known = self._allowed.owner(requestor)
-        who = self._self if self._self.is_own(requestor) else known and known.permissions
-        return None if who is None else shown(who, message)
+        owner = self._self if self._self.is_own(requestor) else known and known.permissions
+        return None if owner is None else shown(owner, message)
 
     def _say(self, what: str, text: str, *facts: object) -> None:
         if self._said.is_new(what):

@@ -29,27 +29,16 @@ from dafka_core.protocol.messages import DirectRecord, RecordMessage, pack_times
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.system.hosts import address_of, parse_endpoint
 
-FAMILY_S: Final = 0.5
-"""Time for connecting to a name by one family of addresses: some attempts, 0.1 s apart."""
-
-MESSAGE_BYTES: Final = 64
-"""Minimum cost of a message, so that many small ones are not free."""
-
-REQUEST_BYTES: Final = 4 << 10
-"""Cost of a message without records: in its 50 us, more bytes of records could be processed."""
-
-WAITING_MESSAGES: Final = 1_000
-"""Messages of a paused peer that wait in this process: at most 32 MiB from our nodes."""
-
-HANDSHAKE_MS: Final = 10_000
-"""Timeout of ZeroMQ's handshake, after which the connection is closed: it takes an open file."""
+FAMILY_S: Final = 0.5  # for connecting to a name by one family: some attempts, 0.1 s apart
+MESSAGE_BYTES: Final = 64  # minimum cost of a message, so that many small ones are not free
+REQUEST_BYTES: Final = 4 << 10  # cost of a message without records, which takes 50 us
+WAITING_MESSAGES: Final = 1_000  # of a paused peer, in this process: at most 32 MiB from our nodes
+HANDSHAKE_MS: Final = 10_000  # until ZeroMQ closes an unfinished connection: it takes an open file
+IDLE_S: Final = 5  # without data before TCP probes the connection; also the probes' interval
 
 STALLED_MS: Final = 10_000
 """A connection on which no data leaves for this time is closed, and the messages for it are freed,
 as large ones take too much memory below the high-water mark.  The peer reconnects."""
-
-IDLE_S: Final = 5
-"""Time without data from a peer before TCP probes the connection; also the probes' interval."""
 
 CONNECT_TIMEOUT_MS: Final = 5_000
 """Timeout of one attempt to connect.  A peer without room for more drops attempts, and TCP alone
@@ -60,24 +49,21 @@ BURST_BYTES: Final = 16 << 20
 """Limits on messages received from one socket in its turn.  The allocator returns larger buffers to
 the system each time, and the system's zeroing of new ones would cost more than all else here."""
 
+CONTROL_COUNT: Final = 1_000  # other messages received in a turn, each some 50 us of work
+
 MOST_SOCKETS: Final = 3 * MAX_PEERS + 100
 """A peer with its own socket needs three, as two monitor it; some 300 peers would reach ZeroMQ's
 own limit of 1,023 in all."""
 
-CONTROL_COUNT: Final = 1_000
-"""Beacons, subscriptions, or messages without packed records, each some 50 us of work, received
-before something else has its turn."""
-
 _SEQUENCE = Struct(">Q")
-
 _RECORD_IDS = b"MD"
 
+# Events of a connection that has ended before its handshake was complete.
 HANDSHAKE_FAILED: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-"""Events of a connection that has ended before its handshake was complete."""
 
 
 def new_socket(
@@ -107,10 +93,7 @@ def new_socket(
 def watched(
     context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]
 ) -> zmq.Socket[bytes]:
-    """Return a monitor of a socket's connections: those made, ended, and retried.
-
-    If no open file is left for the monitor, the socket is closed.
-    """
+    """Return a monitor of a socket's connections; without an open file, close the socket."""
     made = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
     events = made | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | HANDSHAKE_FAILED
     try:
@@ -122,21 +105,14 @@ def watched(
 
 
 def connect(socket: zmq.Socket[bytes], endpoint: str, *, is_ipv6: bool = False) -> None:
-    """Connect to an endpoint; to a name by one family of its addresses, as ZeroMQ does.
-
-    Raises:
-        zmq.ZMQError: the endpoint is invalid, or no open file is left.
-    """
+    """Connect to an endpoint; to a name by one family of its addresses, as ZeroMQ does."""
     socket.set(zmq.IPV6, is_ipv6 or "[" in endpoint)
     socket.connect(endpoint)
 
 
 @dataclass(slots=True)
 class AddressFamily:
-    """The family of addresses for connecting to a name: IPv4 and IPv6 take turns until one works.
-
-    IPv4 is first, as C nodes support no other.
-    """
+    """IPv4 and IPv6 take turns for connecting to a name; IPv4 first, as C nodes have no other."""
 
     is_ipv6: bool = False
     _tried_at: float = -inf

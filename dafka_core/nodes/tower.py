@@ -1,7 +1,7 @@
 """A tower, which introduces nodes to each other.  No record passes through it.
 
 Nodes send beacons to its XSUB socket and receive those of all others from its XPUB socket, which
-greets each new subscriber with a welcome message.
+sends each new subscriber a welcome message.
 """
 
 from __future__ import annotations
@@ -35,21 +35,15 @@ from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.system.distribution import this_version
 from dafka_core.system.hosts import bracketed, is_any, is_ipv6, is_loopback, parse_endpoint, plain
 
-MAX_BEACON_BYTES: Final = 4096
-"""The largest frame of a beacon is a UUID or host of 255 bytes."""
+MAX_BEACON_BYTES: Final = 4096  # the largest frame of a beacon is a UUID or host of 255 bytes
+MAX_FRAMES: Final = 6  # frames of the longest message to a tower: a beacon with kind and receiver
 
-MAX_FRAMES: Final = 6
-"""Frames of the longest message to a tower: a beacon with kind and receiver."""
-
+# Quota of one connection: a node subscribes to some ten prefixes, most with its own address.
 MAX_SUBSCRIBED_BYTES: Final = 64 << 10
-"""Quota of one connection: a node subscribes to some ten prefixes, most with its own address."""
+JOIN_INTERVAL_MS: Final = 1_000  # at which a tower announces itself and the towers that it joins
 
-JOIN_INTERVAL_MS: Final = 1_000
-"""Interval at which a tower announces itself and the towers that it joins."""
-
+# Time after which a silent node is not counted: 2.5 times the default of ``peer_expiry_ms``.
 SILENT_S: Final = 10.0
-"""Time after which a silent node is no longer counted: 2.5 times the default of ``peer_expiry_ms``,
-the time that nodes wait for each other."""
 
 _log: Final = logging.getLogger("dafka.tower")
 
@@ -92,9 +86,6 @@ class Tower(Node):
     Attributes:
         tower: ``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes.
         heard: the nodes that send beacons.
-
-    Raises:
-        ConfigError: an address cannot be bound to.
     """
 
     def __init__(self, *, announce: Any = True, **options: Any) -> None:
@@ -209,7 +200,7 @@ class _Relay:
         announcements = []
         for tower in towers:
             pub = new_socket(self._context, zmq.PUB, MAX_BEACON_BYTES)
-            self.security.aim(pub, self.security.public)  # towers that join have the same key
+            self.security.aim(pub)  # towers that join have the same key
             connect(pub, tower.sub_endpoint, is_ipv6=is_ipv6(tower.host))
             announcements.append((pub, beacons.encode_tower_address(self.place)))
             if is_loopback(self.place.host) or not is_loopback(tower.host):
@@ -306,11 +297,7 @@ def _bind(socket: zmq.Socket[bytes], option: str, config: TowerOptions) -> tuple
 
 
 def _reachable(bound_host: str, config: TowerOptions) -> str:
-    """Return the host at which others reach a tower.
-
-    Raises:
-        ConfigError: it would join towers of other machines, and their nodes cannot reach it.
-    """
+    """Return the host at which others reach a tower; raise ConfigError if they cannot."""
     is_everywhere = is_any(bound_host)
     if not config.join:
         return network_host() if is_everywhere else bound_host
@@ -320,7 +307,7 @@ def _reachable(bound_host: str, config: TowerOptions) -> str:
     except ConfigError:
         why = f"tower {config.join[0]} is on another machine, whose nodes cannot connect there"
         if is_everywhere:
-            why = f"tower {config.join[0]} has a loopback address here: name another one of it"
+            why = f"tower {config.join[0]} has a loopback address here: name its network address"
             raise ConfigError("join", str(config.join[0]), why) from None
         cure = "set it, and pub_address, to tcp://*:PORT or this machine's address"
         raise ConfigError("sub_address", config.sub_address, f"{why}: {cure}") from None

@@ -22,11 +22,8 @@ from dafka_core.security.permissions import EVERYBODY, Permissions
 if TYPE_CHECKING:
     from dafka_core.nodes.peers import Peers
 
-REPEAT_S: Final = 60.0
-"""Time before the same reason is logged again: a peer may send thousands of frames per second."""
-
-CHECK_S: Final = 1.0
-"""Interval at which the loop checks for refusals to log."""
+REPEAT_S: Final = 60.0  # before the same reason is logged again
+CHECK_S: Final = 1.0  # interval at which the loop checks for refusals to log
 
 FORBIDDEN: Final = "forbidden"
 

@@ -212,24 +212,22 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 def test_who_has_not_connected_is_said_and_seldom_again(said: Callable[[], list[str]]) -> None:
     inbound = Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table_with(PEER, OTHER))
-    inbound.report(0.0)
+    peers = [f"tcp://10.0.0.9:{port}" for port in (0, 1)]
+    inbound.report(0.0, [])
     assert said() == []
-    for port in (0, 1):
-        inbound.expect(f"tcp://10.0.0.9:{port}")
     inbound.apply(-1, None, DirectRecord, OTHER, subscribed=True)
-    inbound.report(10.0)
+    inbound.report(10.0, peers)
     [line] = said()
     assert "1 of 2 peers have not connected to this node at tcp://10.0.0.1:7000" in line
     assert f"as {PEER} at tcp://10.0.0.9:0" in line
     times = []
     for now in range(11, 100):
-        inbound.report(float(now))
+        inbound.report(float(now), peers)
         times += [now] * len(said())
     assert times == [20, 40, 80]
     assert inbound.unmet([PEER, OTHER]) == [PEER]
     inbound.apply(-1, None, DirectRecord, PEER, subscribed=True)
-    inbound.report(1_000.0)
-    inbound.forget("tcp://10.0.0.9:0")
+    inbound.report(1_000.0, peers)
     assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
 
 

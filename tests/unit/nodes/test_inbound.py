@@ -95,7 +95,9 @@ def test_only_connections_of_the_given_nodes_are_ended() -> None:
             peers.append(stack.enter_context(socket.create_connection(server.getsockname())))
             near.append(stack.enter_context(server.accept()[0]))
             node.subscribe(subscription(DirectRecord) + each.encode(), near[-1].fileno())
-        os.dup2(near[2].fileno(), near[1].fileno())  # B's connection has ended, C's is there
+        os.dup2(
+            near[2].fileno(), near[1].fileno()
+        )  # B's connection has ended; C's has its descriptor
         node.inbound.end({A, B})
         peers[0].settimeout(10)
         assert peers[0].recv(1) == b""

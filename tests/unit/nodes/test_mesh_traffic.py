@@ -41,7 +41,7 @@ def test_an_answer_with_many_partitions_is_one_message_and_all_their_records() -
     assert traffic.direct_bytes >= 6
 
 
-def test_what_is_refused_is_counted_by_reason() -> None:
+def test_refused_frames_are_counted_by_reason() -> None:
     decoder = BulkDecoder()
     traffic = MeshTraffic("store S", decoder)
     assert traffic.admitted(EVERYBODY, [b"no message"]) is None
