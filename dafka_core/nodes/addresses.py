@@ -23,6 +23,7 @@ from dafka_core.config.node_options import (
     TowerAddress,
 )
 from dafka_core.errors import ConfigError
+from dafka_core.nodes.zmq_types import Socket
 from dafka_core.security.key_files import own_prefix
 from dafka_core.system.hosts import (
     HostPort,
@@ -192,7 +193,7 @@ def _own_towards(host: str, port: int) -> tuple[str, str]:
 # -- binding ---------------------------------------------------------------------------------------
 
 
-def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
+def bound(socket: Socket, config: NodeOptions) -> tuple[str, int]:
     """Bind a node's socket to ``own_host`` and one of its ports; return both.
 
     With ``wait_for_tower`` it retries while the network is down or names do not resolve.
@@ -221,7 +222,7 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
         time.sleep(RETRY_S)
 
 
-def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> int:
+def _bound_port(socket: Socket, host: str, config: NodeOptions) -> int:
     for port in config.ports:
         try:
             return bind(socket, host, port)
@@ -231,7 +232,7 @@ def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> in
     raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
 
 
-def bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
+def bind(socket: Socket, host: str, port: int) -> int:
     """Bind a socket; return its port.
 
     Raises:
@@ -242,7 +243,7 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
     return _bound_at(socket).port
 
 
-def _bound_at(socket: zmq.Socket[bytes]) -> HostPort:
+def _bound_at(socket: Socket) -> HostPort:
     endpoint = socket.get(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     return parse_endpoint(endpoint.rstrip(b"\0").decode())
@@ -255,9 +256,7 @@ def why_unbound(error: OSError | zmq.ZMQError) -> str:
     return os.strerror(error.errno or 0)
 
 
-def check_closed(
-    socket: zmq.Socket[bytes], option: str, value: str, config: SecurityOptions
-) -> None:
+def check_closed(socket: Socket, option: str, value: str, config: SecurityOptions) -> None:
     """Check that a bound socket without keys is on loopback, or open by intention."""
     if not config.secret_key_file:
         cure = "set secret_key_file and allowed_keys"

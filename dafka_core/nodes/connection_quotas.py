@@ -30,6 +30,7 @@ from weakref import WeakSet
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.security.throttles import LogThrottle
 
 CHECK_S: Final = 0.05  # interval of the checks; what arrives in between comes on top of each quota
@@ -90,15 +91,6 @@ class ConnectionQuotas:
         subscribed_bytes: quota of the subscriptions of one connection.
         owner_of: names the key of a connection by its descriptor, for the log.
         option: the option that sets the quota, for the log; may be empty.
-
-    Attributes:
-        observed: descriptors of connections of which the loop must note the next message.
-        unfinished: sockets of which the rest of an invalid message must be skipped.  Disconnecting
-            from a peer within a message aborts the process (a defect of libzmq).
-        rounds: rounds of the loop so far.
-        is_paused: whether the loop reads no messages from peers.
-        left_alone: endpoints of peers of which the loop reads none.
-        count: connections that were ended.
     """
 
     def __init__(
@@ -109,23 +101,26 @@ class ConnectionQuotas:
         encrypted: bool,
         option: str = "",
     ) -> None:
-        self.observed: set[int] = set()
-        self.unfinished: set[zmq.Socket[bytes]] = set()
-        self.rounds = self.count = 0
-        self.is_paused = False
-        self.left_alone: Container[str] = ()
+        self.observed: set[int] = set()  # descriptors of which the loop must note the next message
+        # Sockets of which the rest of an invalid message must be skipped.  Disconnecting from a
+        # peer within a message aborts the process (a defect of libzmq).
+        self.unfinished: set[Socket] = set()
+        self.rounds = 0  # of the loop
+        self.count = 0  # ended connections
+        self.is_paused = False  # the loop reads no messages from peers,
+        self.left_alone: Container[str] = ()  # or none from these endpoints
         factor = WIRE_FACTOR_ENCRYPTED if encrypted else WIRE_FACTOR
         self._subscribed_bytes = subscribed_bytes
         self._inbound_bytes = factor * subscribed_bytes
         self._cure = f": raise option {option} if it needs them" if option else ""
         self._owner_of = owner_of
         self._connections: dict[int, _Connection] = {}
-        self._monitors: list[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = []
+        self._monitors: list[tuple[Socket, Socket]] = []
         self._lock = threading.Lock()  # of the monitors, and of the connections' dictionary
         self._alert = 0, 0.0  # memory before the last message of tiny frames; until when it counts
         self._throttle = LogThrottle()
 
-    def watch(self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> None:
+    def watch(self, context: Context, socket: Socket) -> None:
         """Apply the quotas to the connections that a bound socket accepts from now on."""
         if _COUNTS_BYTES:
             monitor = monitored(context, socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
@@ -173,13 +168,13 @@ class ConnectionQuotas:
             why = f"subscribes to more than {self._subscribed_bytes} bytes{self._cure}"
             self.end(descriptor, why)
 
-    def refuse_message(self, socket: zmq.Socket[bytes], frame: zmq.Frame) -> None:
+    def refuse_message(self, socket: Socket, frame: zmq.Frame) -> None:
         """Shut down the connection of a message with too many frames, and skip the rest of it."""
         self.unfinished.add(socket)
         self.end(descriptor_of(frame), "sends a message of too many frames")
         self.skip(socket)
 
-    def skip(self, socket: zmq.Socket[bytes]) -> None:
+    def skip(self, socket: Socket) -> None:
         """Skip frames of an invalid message.
 
         Raises:
@@ -333,19 +328,12 @@ class PeerRates:
 
     A pause discards nothing here.  Messages wait in ZeroMQ's queue, then in TCP's windows and in
     the peer's own queue, which drops those above its high-water mark: these are fetched later.
-
-    Args:
-        bytes_per_s: of each peer; 0: no limit.
-
-    Attributes:
-        paused: the ends of the pauses, by endpoint.
-        pause_count: the number of past and current pauses.
     """
 
     def __init__(self, bytes_per_s: int) -> None:
-        self.paused: dict[str, float] = {}
+        self.paused: dict[str, float] = {}  # the ends of the pauses, by endpoint
         self.pause_count = 0
-        self._bytes_per_s = bytes_per_s
+        self._bytes_per_s = bytes_per_s  # of each peer; 0: no limit
         self._even_at: dict[str, float] = {}  # when a peer is at its rate if it sends nothing more
         self._throttle = LogThrottle()
 
@@ -390,9 +378,7 @@ class PeerRates:
 # -- monitors and descriptors of connections -------------------------------------------------------
 
 
-def monitored(
-    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], events: int
-) -> zmq.Socket[bytes]:
+def monitored(context: Context, socket: Socket, events: int) -> Socket:
     """Return a monitor of events of a socket's connections."""
     address = f"inproc://monitor-{next(_monitors)}"
     socket.monitor(address, events)

@@ -28,6 +28,7 @@ from dafka_core.nodes.sockets import (
     received,
     watched,
 )
+from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import MAX_HEADER_BYTES
 
@@ -45,9 +46,9 @@ _log = logging.getLogger("dafka.mesh")
 class _Link:
     """The connection to one tower."""
 
-    sub: zmq.Socket[bytes]
-    pub: zmq.Socket[bytes]
-    monitor: zmq.Socket[bytes]
+    sub: Socket
+    pub: Socket
+    monitor: Socket
     key: str
     made_at: float
     heard_at: float
@@ -63,23 +64,19 @@ class Towers:
 
     Our towers subscribe to beacons with kinds first.  Others forward the subscriptions of nodes:
     with such towers, and if ``beacon`` has no kind, beacons have the form of C nodes.
-
-    Attributes:
-        refusals: the reasons of towers that do not let this node in, by tower.
-        is_announced: whether this node sends beacons and connects to peers: both make it known.
     """
 
     def __init__(
         self,
         beacon: beacons.NodeBeacon,
         config: NodeOptions,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: Context,
         poller: zmq.Poller,
         security: Security,
     ) -> None:
         self.invalid_count = 0
-        self.refusals: dict[str, str] = {}
-        self.is_announced = True
+        self.refusals: dict[str, str] = {}  # why towers do not let this node in, by tower
+        self.is_announced = True  # sends beacons and connects to peers: both make it known
         self._security = security
         self._own = beacon
         self._away_s = max(AWAY_S, 3 * config.beacon_interval_ms / 1000)
@@ -100,9 +97,7 @@ class Towers:
         links = [*self._links.items()]
         return {str(tower): max(link.heard_at, link.made_at) for tower, link in links}
 
-    def receive(
-        self, now: float, polled: Container[zmq.Socket[bytes]]
-    ) -> Iterator[tuple[str, list[bytes]]]:
+    def receive(self, now: float, polled: Container[Socket]) -> Iterator[tuple[str, list[bytes]]]:
         """Yield the received messages about nodes, each with its tower."""
         for tower, link in [*self._links.items()]:
             for frames in received(link.monitor) if link.monitor in polled else ():

@@ -18,6 +18,7 @@ import zmq
 from dafka_core.model.records import Neighbour
 from dafka_core.nodes.addresses import is_elsewhere
 from dafka_core.nodes.connection_quotas import ends_of, shut_down
+from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import KINDS, MAX_PEERS, NodeBeacon, PeerTable, endpoint_of
 from dafka_core.protocol.codec import parse_subscription, subscription
@@ -152,7 +153,7 @@ class Subscribers:
     that subscribes to the packed form receives no single records.
     """
 
-    def __init__(self, pub: zmq.Socket[bytes], *, pack: bool = True) -> None:
+    def __init__(self, pub: Socket, *, pack: bool = True) -> None:
         self._pub = pub
         self._pack = pack
         self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic

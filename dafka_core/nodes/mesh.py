@@ -35,6 +35,7 @@ from dafka_core.nodes.sockets import (
 )
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.traffic import MeshTraffic
+from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
@@ -63,13 +64,6 @@ class Mesh(ProcessBound):
         kind: the node's kind, one of ``KINDS``.
         tell_peers_apart: receive from each peer through its own socket, so that the role knows
             the sender of a message.  RFC 46's ACK does not contain it.
-
-    Attributes:
-        failure: the error that ended the loop, if any.
-        beacon: the address at which peers reach the node.
-        limits: the largest records that peers accept.
-        traffic: counters of received and sent messages.
-        peers: used by the loop's thread only, once it has started.
     """
 
     def __init__(
@@ -77,8 +71,8 @@ class Mesh(ProcessBound):
     ) -> None:
         self.kind = kind
         self.role = role
-        self.failure: BaseException | None = None
-        self.limits = RecordLimits()
+        self.failure: BaseException | None = None  # the error that ended the loop
+        self.limits = RecordLimits()  # the largest records that peers accept
         self._config = config
         self._towers = [str(tower) for tower in config.tower]
         self._on_round: Callable[[float], bool] = lambda now: False
@@ -118,6 +112,7 @@ class Mesh(ProcessBound):
         if self.security.own is not None:
             self._poller.register(self.security.zap, zmq.POLLIN)
         own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
+        # Used by the loop's thread only, once it has started.
         self.peers = Peers(
             self.beacon,
             [own_limit, *role.subscriptions()],
@@ -130,7 +125,7 @@ class Mesh(ProcessBound):
         )
         self._thread = NodeThread(f"dafka-{kind}", self._run)
 
-    def _new_pub(self) -> zmq.Socket[bytes]:
+    def _new_pub(self) -> Socket:
         """Return the socket for publishing, which receives subscriptions only."""
         most = self._config.high_water_mark
         pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, most)
@@ -365,9 +360,7 @@ class Mesh(ProcessBound):
         for _ in range(len(self._calls)):
             self._calls.popleft()(now)
 
-    def _receive_messages(
-        self, now: float, socket: zmq.Socket[bytes], peer: str, sender: Permissions
-    ) -> int:
+    def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> int:
         others, size_bytes = receive_burst(socket, self._decoder, self._quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):

@@ -42,6 +42,7 @@ from dafka_core.nodes.sockets import (
     received,
     watched,
 )
+from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.limits import max_frame_bytes
 from dafka_core.protocol.role import PeerNews
@@ -100,13 +101,6 @@ class Peers:
     Args:
         prefixes: the subscriptions at every peer.
         tell_apart: whether each peer has its own socket, so that senders are known.
-
-    Attributes:
-        table: the announced peers.
-        tower_found: True once a tower has answered.
-        beacon_due: time of the next beacon.
-        invalid_count: beacons that were invalid, or named an endpoint that ZeroMQ cannot use.
-        renewal_count: connections made anew after ZeroMQ had given a peer up.
     """
 
     def __init__(
@@ -114,7 +108,7 @@ class Peers:
         beacon: beacons.NodeBeacon,
         prefixes: Iterable[bytes],
         config: NodeOptions,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: Context,
         poller: zmq.Poller,
         tell_apart: bool,
         security: Security,
@@ -127,9 +121,10 @@ class Peers:
         self.room = PeerRoom(PER_PEER_APART if apart else PER_PEER)
         self.inbound = Inbound(beacon, self.table)
         self.security = security
-        self.tower_found = False
+        self.tower_found = False  # until a tower answers
         self.beacon_due = 0.0
-        self.invalid_count = self.renewal_count = 0
+        self.invalid_count = 0  # beacons that are invalid, or name an endpoint unusable for ZeroMQ
+        self.renewal_count = 0  # connections made anew after ZeroMQ had given a peer up
         self._own = beacon.node
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
         self._connections: dict[str, _Connection] = {}  # by endpoint, of each peer in the table
@@ -144,7 +139,7 @@ class Peers:
         self.towers = Towers(beacon, config, context, poller, security)
         self._prefixes = dict.fromkeys(prefixes)
         self._polled_for: int = zmq.POLLIN
-        self._monitors: dict[str, zmq.Socket[bytes]] = {}
+        self._monitors: dict[str, Socket] = {}
         self._sockets = {} if apart else {_ALL: self._new_socket(_ALL)}
 
     @property
@@ -156,9 +151,7 @@ class Peers:
         """Make this node known from now on."""
         self.towers.is_announced, self.beacon_due = True, now
 
-    def attend(
-        self, now: float, polled: Container[zmq.Socket[bytes]]
-    ) -> tuple[list[PeerNews], list[str]]:
+    def attend(self, now: float, polled: Container[Socket]) -> tuple[list[PeerNews], list[str]]:
         """Receive beacons, make and end connections, and send the beacon if it is due.
 
         Returns the news of peers, and the lost nodes.  Not called between ``poll`` and ``recv``:
@@ -182,9 +175,7 @@ class Peers:
 
     # -- receiving from peers --------------------------------------------------------------------
 
-    def ready(
-        self, polled: Container[zmq.Socket[bytes]]
-    ) -> Iterator[tuple[str, zmq.Socket[bytes], str, Permissions]]:
+    def ready(self, polled: Container[Socket]) -> Iterator[tuple[str, Socket, str, Permissions]]:
         """Yield endpoint, socket, node (if known) and permissions for sockets with messages."""
         for endpoint, socket in self._sockets.items():
             if socket in polled:
@@ -323,7 +314,7 @@ class Peers:
                 self._forget(endpoint)
                 self.invalid_count += 1
 
-    def _new_socket(self, endpoint: str) -> zmq.Socket[bytes]:
+    def _new_socket(self, endpoint: str) -> Socket:
         most = self._config.high_water_mark
         most = min(most, WAITING_MESSAGES) if self._config.max_peer_rate_bytes else most
         socket = new_socket(self._context, zmq.SUB, self._max_frame_bytes, most)

@@ -53,13 +53,10 @@ def _open_count() -> int:
 
 
 class PeerRoom:
-    """The open files that are left for peers, and the peers refused for want of them.
-
-    Attributes:
-        refused: the refused peers by endpoint: their node, and the time of its last beacon.
-    """
+    """The open files that are left for peers, and the peers refused for want of them."""
 
     def __init__(self, per_peer: int) -> None:
+        # By endpoint: the node, and the time of its last beacon.
         self.refused: dict[str, tuple[str, float]] = {}
         self._per_peer = per_peer
         self._limit = soft_limit()

@@ -19,6 +19,7 @@ from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import escape, quoted
 from dafka_core.nodes.connection_quotas import ends_of, shut_down
+from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.messages import Message
@@ -138,25 +139,15 @@ class Security:
 
     Args:
         is_tower: whether it also accepts keys that have only the role of a tower.
-
-    Attributes:
-        own: the node's own key; None without security.
-        zap: the socket on which ZeroMQ asks for approval; only with a key.
-        refusal_count: connections, subscriptions and addresses that keys do not allow.
-        refused_beacons, refused_node: refused beacons of nodes, and why the last one was.
     """
 
     def __init__(
-        self,
-        config: SecurityOptions,
-        context: zmq.Context[zmq.Socket[bytes]],
-        *,
-        is_tower: bool = False,
+        self, config: SecurityOptions, context: Context, *, is_tower: bool = False
     ) -> None:
-        self.own: KeyPair | None = None
+        self.own: KeyPair | None = None  # without security
         self.claims = Claims()
-        self.refusal_count = self.refused_beacons = 0
-        self.refused_node = ""
+        self.refusal_count = 0  # connections, subscriptions and addresses that keys do not allow
+        self.refused_beacons, self.refused_node = 0, ""  # and why the last one was refused
         self._is_tower = is_tower
         self._refused = RefusedSubscriptions()
         # By descriptor: the peer's address, its key, and its permissions at its last message.
@@ -282,14 +273,14 @@ class Security:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def serve(self, socket: zmq.Socket[bytes]) -> None:
+    def serve(self, socket: Socket) -> None:
         """Make a socket, before it is bound, accept only owners of allowed keys."""
         if self.own is not None:
             socket.set(zmq.CURVE_SERVER, 1)
             socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
             socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
 
-    def aim(self, socket: zmq.Socket[bytes], key: str | None = None) -> None:
+    def aim(self, socket: Socket, key: str | None = None) -> None:
         """Restrict a socket's next connections to the owner of a key, by default the own one."""
         if self.own is not None:
             socket.set(zmq.CURVE_PUBLICKEY, self.own.public)

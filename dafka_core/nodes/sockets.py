@@ -16,11 +16,14 @@ from typing import Final, cast
 
 import numpy as np
 import zmq
-from zmq.backend import Socket  # without the convenience code of zmq.Socket before each call
+from zmq.backend import (
+    Socket as BareSocket,  # without the convenience code of zmq.Socket before each call
+)
 
 from dafka_core.config.node_options import C_LAYOUT, LIVE_BATCH_BYTES
 from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of, monitored
 from dafka_core.nodes.security import Security
+from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import BatchNumbers, encode, encode_batch_prefix, pack_batch_numbers
@@ -66,9 +69,7 @@ HANDSHAKE_FAILED: Final = (
 )
 
 
-def new_socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, max_bytes: int, high_water_mark: int = 1_000
-) -> zmq.Socket[bytes]:
+def new_socket(context: Context, kind: int, max_bytes: int, high_water_mark: int = 1_000) -> Socket:
     """Return a socket that refuses frames above ``max_bytes``, and drops unsent ones when closed.
 
     TCP's keep-alive finds connections that the peer has closed while packets were lost: a socket
@@ -90,9 +91,7 @@ def new_socket(
     return socket
 
 
-def watched(
-    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]
-) -> zmq.Socket[bytes]:
+def watched(context: Context, socket: Socket) -> Socket:
     """Return a monitor of a socket's connections; without an open file, close the socket."""
     made = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
     events = made | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | HANDSHAKE_FAILED
@@ -104,7 +103,7 @@ def watched(
         raise
 
 
-def connect(socket: zmq.Socket[bytes], endpoint: str, *, is_ipv6: bool = False) -> None:
+def connect(socket: Socket, endpoint: str, *, is_ipv6: bool = False) -> None:
     """Connect to an endpoint; to a name by one family of its addresses, as ZeroMQ does."""
     socket.set(zmq.IPV6, is_ipv6 or "[" in endpoint)
     socket.connect(endpoint)
@@ -117,7 +116,7 @@ class AddressFamily:
     is_ipv6: bool = False
     _tried_at: float = -inf
 
-    def retry(self, now: float, *sockets: tuple[zmq.Socket[bytes], str]) -> None:
+    def retry(self, now: float, *sockets: tuple[Socket, str]) -> None:
         """After a failed attempt, let sockets connect to their endpoints by the other family."""
         is_name = address_of(parse_endpoint(sockets[0][1]).host) is None
         if is_name and now >= self._tried_at + FAMILY_S:
@@ -127,7 +126,7 @@ class AddressFamily:
                 connect(socket, endpoint, is_ipv6=self.is_ipv6)
 
 
-def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+def close_watched(socket: Socket, monitor: Socket) -> None:
     """Close a socket and its monitor.
 
     Until a socket is closed its connections are retried, and ZeroMQ's own thread would wait forever
@@ -139,12 +138,12 @@ def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None
         each.close()
 
 
-def drop_stalled_peers(socket: zmq.Socket[bytes]) -> None:
+def drop_stalled_peers(socket: Socket) -> None:
     """Make a sending socket close stalled connections, on which no data leaves any more."""
     socket.set(zmq.TCP_MAXRT, STALLED_MS)
 
 
-def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
+def received(socket: Socket) -> Iterator[list[bytes]]:
     """Yield the waiting messages, at most ``CONTROL_COUNT``; each is received when requested."""
     with contextlib.suppress(zmq.Again):
         for _ in range(CONTROL_COUNT):
@@ -152,7 +151,7 @@ def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
 
 
 def received_frames(
-    socket: zmq.Socket[bytes], quotas: ConnectionQuotas, max_frames: int
+    socket: Socket, quotas: ConnectionQuotas, max_frames: int
 ) -> Iterator[list[zmq.Frame]]:
     """Yield waiting messages of a bound socket; one of too many frames ends its connection."""
     with contextlib.suppress(zmq.Again):
@@ -169,7 +168,7 @@ def received_frames(
 
 
 def received_subscriptions(
-    socket: zmq.Socket[bytes], security: Security, quotas: ConnectionQuotas
+    socket: Socket, security: Security, quotas: ConnectionQuotas
 ) -> Iterator[tuple[bytes, int]]:
     """Yield the permitted parts of waiting subscriptions, with their connections' descriptors.
 
@@ -185,7 +184,7 @@ def received_subscriptions(
 
 
 def receive_burst(
-    socket: zmq.Socket[bytes], decoder: BulkDecoder, quotas: ConnectionQuotas
+    socket: Socket, decoder: BulkDecoder, quotas: ConnectionQuotas
 ) -> tuple[list[list[bytes]], int]:
     """Receive the waiting messages, until they suffice for one turn.
 
@@ -196,7 +195,7 @@ def receive_burst(
     others: list[list[bytes]] = []
     buckets = decoder.buckets
     # A Frame knows whether more follow; asking the socket costs more than making a Frame.
-    receive = cast("Callable[[int], zmq.Frame]", partial(Socket.recv, socket, copy=False))
+    receive = cast("Callable[[int], zmq.Frame]", partial(BareSocket.recv, socket, copy=False))
 
     def receive_noted(flags: int) -> zmq.Frame:
         frame = receive(flags)
@@ -245,7 +244,7 @@ def receive_burst(
     return others, size_bytes + count * MESSAGE_BYTES + len(others) * REQUEST_BYTES
 
 
-def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:
+def send_one_by_one(socket: Socket, message: OutgoingBatch, layout: str) -> None:
     """Send a message for each record of the batch."""
     batch, requestor = message.batch, message.requestor
     if layout != C_LAYOUT:
@@ -255,13 +254,13 @@ def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: s
             socket.send_multipart(encode(single, layout))
         return
     prefix = encode_batch_prefix(requestor, batch.tp, packed=False)
-    send, pack, more = partial(Socket.send, socket), _SEQUENCE.pack, int(zmq.SNDMORE)
+    send, pack, more = partial(BareSocket.send, socket), _SEQUENCE.pack, int(zmq.SNDMORE)
     for sequence, value in enumerate(batch.values, batch.offset):
         send(prefix + pack(sequence), more)
         send(value)
 
 
-def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
+def send_packed(socket: Socket, message: OutgoingBatch) -> None:
     """Send the batch in as few messages as the limits allow, without processing single records."""
     batch = message.batch
     prefix = encode_batch_prefix(message.requestor, batch.tp, packed=True)

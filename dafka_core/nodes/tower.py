@@ -18,18 +18,13 @@ import zmq
 
 from dafka_core.config.node_options import AUTO_HOST, NodeOptions, TowerAddress, TowerOptions
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
-from dafka_core.nodes.addresses import (
-    bind,
-    check_closed,
-    network_host,
-    own_host,
-    why_unbound,
-)
+from dafka_core.nodes.addresses import bind, check_closed, network_host, own_host, why_unbound
 from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import connect, new_socket, received_frames
 from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.system.distribution import this_version
@@ -82,17 +77,13 @@ class Tower(Node):
     Args:
         announce: whether towers that it joins know it at once, or only after ``announce``.
         options: see ``TowerOptions``.
-
-    Attributes:
-        tower: ``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes.
-        heard: the nodes that send beacons.
     """
 
     def __init__(self, *, announce: Any = True, **options: Any) -> None:
         self._relay = relay = _Relay(TowerOptions.build(options), is_announced=announce)
         self.host, self.sub_port, self.pub_port = relay.place
-        self.tower = str(TowerAddress(*relay.place))
-        self.heard = relay.heard
+        self.tower = str(TowerAddress(*relay.place))  # for the ``tower`` option of nodes
+        self.heard = relay.heard  # the nodes that send beacons
         self._thread = NodeThread("dafka-tower", relay.run)
         try:
             self._thread.start()
@@ -165,9 +156,7 @@ class _Relay:
             made.callback(self._context.destroy, linger=0)
             self.security = Security(config, self._context, is_tower=True)
             self._quotas = ConnectionQuotas(
-                MAX_SUBSCRIBED_BYTES,
-                self.security.key_name,
-                encrypted=bool(config.secret_key_file),
+                MAX_SUBSCRIBED_BYTES, self.security.key_name, encrypted=bool(config.secret_key_file)
             )
             made.callback(self._quotas.close)
             self._xsub = self._new_socket(zmq.XSUB)
@@ -186,13 +175,13 @@ class _Relay:
             self.stop_signal.connect("inproc://stop")
             self.close = made.pop_all().close
 
-    def _new_socket(self, kind: int) -> zmq.Socket[bytes]:
+    def _new_socket(self, kind: int) -> Socket:
         socket = new_socket(self._context, kind, MAX_BEACON_BYTES)
         self.security.serve(socket)
         self._quotas.watch(self._context, socket)
         return socket
 
-    def _join(self, towers: Sequence[TowerAddress]) -> list[tuple[zmq.Socket[bytes], list[bytes]]]:
+    def _join(self, towers: Sequence[TowerAddress]) -> list[tuple[Socket, list[bytes]]]:
         """Connect to other towers; return the sockets and the announcements to send on them.
 
         Other towers receive this one's address, and this tower's nodes theirs.
@@ -280,7 +269,7 @@ class _Relay:
         return self.place.host if not seen or is_loopback(seen) else plain(seen)
 
 
-def _bind(socket: zmq.Socket[bytes], option: str, config: TowerOptions) -> tuple[str, int]:
+def _bind(socket: Socket, option: str, config: TowerOptions) -> tuple[str, int]:
     address = str(getattr(config, option))
     try:
         where = parse_endpoint(re.sub(r":\*$", ":0", address))  # ZeroMQ's notation for any port

@@ -38,33 +38,20 @@ _log = logging.getLogger("dafka.mesh")
 
 
 class MeshTraffic:
-    """Counters of messages and records; not by topic, because peers could create too many.
-
-    Args:
-        node: the node's name in the log.
-        decoder: counts invalid records.
-
-    Attributes:
-        records_received, bytes_received: records of peers and their contents, as received,
-            including duplicates and records that the node did not want.
-        received: messages without records, by the name of their type.
-        live_records, live_bytes: published to peers that follow the topic; each counts once,
-            for any number of peers.
-        direct_records, direct_bytes: sent again to one peer that requested them.
-        invalid_count, forbidden_count: invalid messages, except records; and messages that keys
-            do not allow.
-        sent: messages by the name of their type, except those that consist of records only.
-    """
+    """Counters of messages and records; not by topic, because peers could create too many."""
 
     def __init__(self, node: str, decoder: BulkDecoder) -> None:
-        self.invalid_count = self.forbidden_count = 0
+        self.invalid_count = 0  # messages, except records
+        self.forbidden_count = 0  # messages and records that keys do not allow
+        # As received, including duplicates and records that the node did not want.
         self.records_received = self.bytes_received = 0
+        # Published to the followers of a topic; each counts once, for any number of followers.
         self.live_records = self.live_bytes = 0
-        self.direct_records = self.direct_bytes = 0
-        self.received = Counter[str]()
-        self.sent = Counter[str]()
-        self._node = node
-        self._decoder = decoder
+        self.direct_records = self.direct_bytes = 0  # sent again to a peer that requested them
+        # Messages by the name of their type, except those that consist of records only.
+        self.received, self.sent = Counter[str](), Counter[str]()
+        self._node = node  # its name in the log
+        self._decoder = decoder  # counts invalid records
         self._check_at = 0.0
         self._logged: dict[str, tuple[float, int]] = {}  # time and count, by reason
         self._last: dict[str, str] = {}  # why the last frame was refused, by reason
