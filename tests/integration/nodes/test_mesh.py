@@ -133,9 +133,11 @@ def test_nodes_meet_through_any_of_several_towers(
 def test_a_new_node_is_answered_at_once(tower: str, tmp_path: Path) -> None:
     # With beacons this rare they meet only because each answers the other's first one.
     rare: dict[str, Any] = {"tower": tower, "beacon_interval_ms": 600_000}
-    with Store(tmp_path, **rare), Producer("t", **rare) as producer:
-        producer.publish(b"0")
-        producer.flush(PATIENCE_S)
+    with Store(tmp_path, **rare) as store:
+        wait_until(lambda: store.parts.mesh.peers.table.announced)  # by its last beacon for long
+        with Producer("t", **rare) as producer:
+            producer.publish(b"0")
+            producer.flush(PATIENCE_S)
 
 
 def test_silent_peers_are_given_up_and_found_again(tower: str, raw: Callable[..., RawPeer]) -> None:

@@ -16,6 +16,7 @@ from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers
 from dafka_core.nodes.inbound import Inbound
+from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import subscription
@@ -186,6 +187,25 @@ def test_without_an_open_file_left_a_connection_is_made_anew_later_and_that_is_s
     wait_until(lambda: not of_peers.room.refused)
     assert caplog.text.count("peers refused: open files limit") == 1
     peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
+
+
+def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
+    raw: Callable[..., RawPeer],
+    consume: Callable[..., Consumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mesh = consume("t")._mesh
+    refused: set[str] = set()
+
+    def check_node(node: str, key: str) -> None:
+        refused.add(node)
+        raise RefusedNodeError(node)
+
+    monkeypatch.setattr(mesh.security, "check_node", check_node)
+    peer = raw()
+    wait_until(lambda: peer.address in refused, "the beacon of the peer")
+    mesh.call(lambda now: None)  # the round that received it has ended
+    assert len(mesh.peers.table) == 0
 
 
 ME, PEER, OTHER = "A" * 32, "B" * 32, "C" * 32

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import ExitStack
+from typing import Any, cast
 
 import pytest
 
 from dafka_core.model.records import Neighbour
 from dafka_core.nodes import inbound
-from dafka_core.nodes.inbound import Inbound
+from dafka_core.nodes.inbound import Inbound, Subscribers
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import parse_subscription, subscription
 from dafka_core.protocol.limits import max_taken_bytes
-from dafka_core.protocol.messages import DirectRecord, RecordMessage
+from dafka_core.protocol.messages import DirectRecord, RecordBatchMessage, RecordMessage
 from dafka_core.protocol.record_limits import announcement, parse_announcement
 
 A, B, C = "A" * 32, "B" * 32, "C" * 32
@@ -104,3 +105,21 @@ def test_only_connections_of_the_given_nodes_are_ended() -> None:
         peers[2].setblocking(False)
         with pytest.raises(BlockingIOError):
             peers[2].recv(1)
+
+
+class Pub:
+    """An XPUB socket in manual mode, without peers."""
+
+    def set(self, option: int, prefix: bytes) -> None:
+        pass
+
+
+def test_records_are_sent_in_the_forms_that_peers_subscribe_to() -> None:
+    subscribers = Subscribers(cast("Any", Pub()))
+    assert subscribers.layouts("t", "") == []
+    for kind in (RecordMessage, RecordBatchMessage):  # a node of ours takes both
+        subscribers.apply(b"\1" + subscription(kind, "t"))
+    assert subscribers.layouts("t", "") == [True]
+    subscribers.apply(b"\1" + subscription(RecordMessage, ""))  # a C node, to all topics
+    assert subscribers.layouts("t", "") == [True, False]
+    assert subscribers.layouts("u", "") == [False]
