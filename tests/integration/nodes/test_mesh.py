@@ -134,7 +134,10 @@ def test_a_new_node_is_answered_at_once(tower: str, tmp_path: Path) -> None:
     # With beacons this rare they meet only because each answers the other's first one.
     rare: dict[str, Any] = {"tower": tower, "beacon_interval_ms": 600_000}
     with Store(tmp_path, **rare) as store:
-        wait_until(lambda: store.parts.mesh.peers.table.announced)  # by its last beacon for long
+        peers = store.parts.mesh.peers
+        wait_until(
+            lambda: peers.beacon_due > time.monotonic() + 60, "the last of the first beacons"
+        )
         with Producer("t", **rare) as producer:
             producer.publish(b"0")
             producer.flush(PATIENCE_S)
