@@ -23,6 +23,7 @@ from dafka_core.config.node_options import (
     TowerAddress,
 )
 from dafka_core.errors import ConfigError
+from dafka_core.nodes.zmq_types import Socket
 from dafka_core.security.key_files import own_prefix
 from dafka_core.system.hosts import (
     HostPort,
@@ -36,11 +37,10 @@ from dafka_core.system.hosts import (
     resolve,
 )
 
-_SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
-"""Addresses for documentation (RFC 5737, RFC 3849): the default routes lead to them."""
+RETRY_S: Final = 0.5  # interval of a node's attempts to bind while the network is down
 
-LOOK_AGAIN_S: Final = 0.5
-"""Interval of a node's attempts to bind while the network is down."""
+# Addresses for documentation (RFC 5737, RFC 3849): the default routes lead to them.
+_SOMEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 
 _log = logging.getLogger("dafka.nodes")
 
@@ -52,31 +52,27 @@ class _Route(NamedTuple):
     address: str
     own: str
 
-    @property
-    def is_here(self) -> bool:
-        return self.own == self.address or is_loopback(self.address)
-
 
 def new_address(config: SecurityOptions | None = None) -> str:
     """Return a new node's address, as C nodes write it: 32 upper-case hexadecimal digits.
 
     With a key it begins with digits of the key, which proves its owner.
-
-    Raises:
-        ConfigError: the key is invalid.
     """
     prefix = "" if config is None else own_prefix(config)
     return prefix + uuid.uuid4().hex.upper()[len(prefix) :]
 
 
-def is_elsewhere(host: str) -> bool:
-    """Return whether an address is another machine's, as far as routes tell; False for a name."""
-    if address_of(host) is None or is_loopback(host):
-        return False
-    with suppress(OSError):
-        address, own = _own_towards(host, 1)
-        return address != own
-    return False
+def options_beside(options: NodeOptions) -> dict[str, Any]:
+    """Return options for a second node with the same towers and keys, at another port.
+
+    From a range of ports it takes the next free one, as the first node does.
+    """
+    values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
+    port = options.port if len(options.ports) > 1 else "0"
+    return {name: value for name, value in values.items() if value != ""} | {"port": port}
+
+
+# -- the host to announce --------------------------------------------------------------------------
 
 
 def own_host(config: NodeOptions) -> str:
@@ -91,25 +87,113 @@ def own_host(config: NodeOptions) -> str:
         return config.host
     routes = _routes(config.tower)
     own = next((route.own for route in routes if not is_loopback(route.own)), "")
-    for route in routes:
-        if not own and _is_debians(route.tower.host, route.address):
+    for tower, address, local in routes:
+        # Debian gives a machine's own name the address 127.0.1.1.
+        is_debians = is_loopback(address) and address not in ("127.0.0.1", "::1")
+        if not own and is_debians and not is_loopback(tower.host):
             why = (
-                f"tower {route.tower.host} is {route.address} on this machine, by its /etc/hosts: "
-                "nodes on other machines could not reach this one there. Set host to this "
-                "machine's address in the network, or correct that line of /etc/hosts; where all "
-                "nodes are on this machine, name the tower 127.0.0.1"
+                f"tower {tower.host} is {address} on this machine, by its /etc/hosts: nodes on "
+                "other machines could not reach this one there. Set host to this machine's address "
+                "in the network, or correct that line of /etc/hosts; where all nodes are on this "
+                "machine, name the tower 127.0.0.1"
             )
             raise ConfigError("host", AUTO_HOST, why)
-        if own and not is_loopback(route.own) and route.own != own:
-            text = (
-                "tower %s is reached from %s, and peers are told to connect to %s: see option host"
-            )
-            _log.warning(text, route.tower, route.own, own)
-    own = own or routes[0].own
-    return bracketed(own)
+        if own and not is_loopback(local) and local != own:
+            text = "tower %s is reached from %s, and peers connect to %s: see option host"
+            _log.warning(text, tower, local, own)
+    return bracketed(own or routes[0].own)
 
 
-def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
+def _check_named(config: NodeOptions) -> None:
+    """Raise ConfigError for an option ``host`` that other machines cannot reach."""
+    host, hint = config.host, ""
+    if is_any(host):
+        why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
+        raise ConfigError("host", host, why)
+    with suppress(OSError):  # binding fails with the reason
+        if not is_loopback(host):
+            address = numeric_host(resolve(host)[0][4])
+            if not is_loopback(address):
+                return
+            hint = f" ({host} is {address} on this machine, by its /etc/hosts)"
+        for tower, address, own in _routes(config.tower):
+            if own != address and not is_loopback(address):
+                why = (
+                    f"tower {tower} is on another machine, whose nodes cannot connect to this one "
+                    f"there{hint}: set it to {own}, this machine's address on the way there, or to "
+                    f"'{AUTO_HOST}'"
+                )
+                raise ConfigError("host", host, why)
+
+
+def network_host() -> str:
+    """Return this machine's address in the network: its name's, or that of its default route."""
+    found: list[str] = []
+    for host in (sockets.gethostname(), *_SOMEWHERE, "127.0.0.1", "::1"):
+        with suppress(OSError):
+            found.append(_own_towards(host, 1)[1])
+    return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
+
+
+def is_elsewhere(host: str) -> bool:
+    """Return whether an address is another machine's, as far as routes tell; False for a name."""
+    with suppress(OSError):
+        if address_of(host) is not None and not is_loopback(host):
+            address, own = _own_towards(host, 1)
+            return address != own
+    return False
+
+
+def failed_lookups(hosts: Iterable[str]) -> dict[str, int | None]:
+    """Return the error codes of the names that do not resolve now."""
+    failures = {}
+    for host in hosts:
+        if address_of(host) is None:
+            try:
+                resolve(host)
+            except OSError as error:
+                failures[host] = error.errno
+    return failures
+
+
+def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
+    """Return the routes to the towers that can be reached now; raise OSError if none can."""
+    routes: list[_Route] = []
+    failures: list[str] = []
+    for tower in towers:
+        try:
+            routes.append(_Route(tower, *_own_towards(tower.host, tower.sub_port)))
+        except OSError as error:
+            failures.append(f"{tower.host}: {error.strerror}")
+    if not routes:
+        raise OSError(0, "; ".join(failures))
+    if failures:
+        _log.warning("a tower cannot be reached now (%s)", "; ".join(failures))
+    return routes
+
+
+def _own_towards(host: str, port: int) -> tuple[str, str]:
+    """Return a host's address, and this machine's address on the way there.
+
+    Raises:
+        OSError: the name does not resolve, or no route leads there.
+    """
+    failure = OSError(0, "no address")
+    for family, *_, address in resolve(host, port):
+        # Connecting a datagram socket sends nothing: the system only chooses a route.
+        with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(address)
+                return numeric_host(address), numeric_host(probe.getsockname())
+            except OSError as error:
+                failure = error
+    raise failure
+
+
+# -- binding ---------------------------------------------------------------------------------------
+
+
+def bound(socket: Socket, config: NodeOptions) -> tuple[str, int]:
     """Bind a node's socket to ``own_host`` and one of its ports; return both.
 
     With ``wait_for_tower`` it retries while the network is down or names do not resolve.
@@ -124,33 +208,59 @@ def bound(socket: zmq.Socket[bytes], config: NodeOptions) -> tuple[str, int]:
             port = _bound_port(socket, host, config)
             check_closed(socket, "host", config.host, config)
             return host, port
-        except (OSError, zmq.ZMQError) as error:
-            is_tower = isinstance(error, OSError)
-            if is_tower:
-                why = f"none can be reached ({error.strerror})"
-                failure = ConfigError("tower", ", ".join(map(str, config.tower)), why)
-            else:
-                why = f"must be an address of this machine: {why_unbound(error)}"
-                failure = ConfigError("host", config.host, why)
+        except OSError as error:
+            why = f"none can be reached ({error.strerror})"
+            failure = ConfigError("tower", ", ".join(map(str, config.tower)), why)
+        except zmq.ZMQError as error:
+            why = f"must be an address of this machine: {why_unbound(error)}"
+            failure = ConfigError("host", config.host, why)
         if not config.wait_for_tower:
             raise failure
         if not is_logged:
             is_logged = True
             _log.warning("%s; this node waits until that has changed", failure)
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(RETRY_S)
 
 
-def check_closed(
-    socket: zmq.Socket[bytes], option: str, value: str, config: SecurityOptions
-) -> None:
-    """Check that a socket without keys is on loopback, or open by intention.
+def _bound_port(socket: Socket, host: str, config: NodeOptions) -> int:
+    for port in config.ports:
+        try:
+            return bind(socket, host, port)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+    raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
+
+
+def bind(socket: Socket, host: str, port: int) -> int:
+    """Bind a socket; return its port.
 
     Raises:
-        ConfigError: it is open to other machines because of this option.
+        zmq.ZMQError: the port is in use, or the host is not this machine's.
     """
+    socket.set(zmq.IPV6, is_ipv6(host))
+    socket.bind(f"tcp://{host}:{port or '*'}")
+    return _bound_at(socket).port
+
+
+def _bound_at(socket: Socket) -> HostPort:
+    endpoint = socket.get(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return parse_endpoint(endpoint.rstrip(b"\0").decode())
+
+
+def why_unbound(error: OSError | zmq.ZMQError) -> str:
+    """Return the reason why an address cannot be bound, in the system's words."""
+    if error.errno in (errno.ENODEV, errno.EINVAL):
+        return "no address or interface of this machine has that name"
+    return os.strerror(error.errno or 0)
+
+
+def check_closed(socket: Socket, option: str, value: str, config: SecurityOptions) -> None:
+    """Check that a bound socket without keys is on loopback, or open by intention."""
     if not config.secret_key_file:
         cure = "set secret_key_file and allowed_keys"
-        check_trusted(bound_at(socket).host, option, value, config, cure)
+        check_trusted(_bound_at(socket).host, option, value, config, cure)
 
 
 def check_trusted(
@@ -174,131 +284,3 @@ def check_trusted(
     level = logging.INFO if option == "host" else logging.WARNING
     text = "%s = '%s' asks for no keys: whoever reaches %s reads and writes everything"
     _log.log(level, text, option, value, host, extra={"event": "open_port"})
-
-
-def bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
-    """Bind a socket; return its port.
-
-    Raises:
-        zmq.ZMQError: the port is in use, or the host is not this machine's.
-    """
-    socket.set(zmq.IPV6, is_ipv6(host))
-    socket.bind(f"tcp://{host}:{port or '*'}")
-    return bound_at(socket).port
-
-
-def bound_at(socket: zmq.Socket[bytes]) -> HostPort:
-    """Return the address at which a socket was bound last."""
-    endpoint = socket.get(zmq.LAST_ENDPOINT)
-    assert isinstance(endpoint, bytes)
-    return parse_endpoint(endpoint.rstrip(b"\0").decode())
-
-
-def why_unbound(error: OSError | zmq.ZMQError) -> str:
-    """Return the reason why an address cannot be bound, in the system's words."""
-    if error.errno in (errno.ENODEV, errno.EINVAL):
-        return "no address or interface of this machine has that name"
-    return os.strerror(error.errno or 0)
-
-
-def network_host() -> str:
-    """Return this machine's address in the network: its name's, or that of its default route.
-
-    Debian's /etc/hosts gives a machine's own name 127.0.1.1, so the name alone is not enough.
-    """
-    found: list[str] = []
-    for host in (sockets.gethostname(), *_SOMEWHERE, "127.0.0.1", "::1"):
-        with suppress(OSError):
-            found.append(_own_towards(host, 1)[1])
-    return bracketed(next((each for each in found if not is_loopback(each)), found[0]))
-
-
-def _bound_port(socket: zmq.Socket[bytes], host: str, config: NodeOptions) -> int:
-    for port in config.ports:
-        try:
-            return bind(socket, host, port)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
-                raise
-    raise ConfigError("port", config.port, f"is in use at {host}, or all of these ports are")
-
-
-def _check_named(config: NodeOptions) -> None:
-    """Raise ConfigError for an option ``host`` that other machines cannot reach."""
-    host = config.host
-    if is_any(host):
-        why = f"is not an address that peers can connect to: set one, or '{AUTO_HOST}'"
-        raise ConfigError("host", config.host, why)
-    debians = ""
-    if not is_loopback(host):
-        try:
-            address = numeric_host(resolve(host)[0][4])
-        except OSError:  # binding fails with the reason
-            return
-        if not is_loopback(address):
-            return
-        debians = f" ({host} is {address} on this machine, by its /etc/hosts)"
-    try:
-        far = [route for route in _routes(config.tower) if not route.is_here]
-    except OSError:
-        return
-    if far:
-        own = f"to {far[0].own}, this machine's address on the way there, or to '{AUTO_HOST}'"
-        why = (
-            f"tower {far[0].tower} is on another machine, whose nodes cannot connect to this one "
-            f"there{debians}: set it {own}"
-        )
-        raise ConfigError("host", config.host, why)
-
-
-def _routes(towers: Iterable[TowerAddress]) -> list[_Route]:
-    """Return the routes to the towers that can be reached now.
-
-    Raises:
-        OSError: no tower can be reached.
-    """
-    routes: list[_Route] = []
-    failures: list[str] = []
-    for tower in towers:
-        try:
-            routes.append(_Route(tower, *_own_towards(tower.host, tower.sub_port)))
-        except OSError as error:
-            failures.append(f"{tower.host}: {error.strerror}")
-    if failures and routes:
-        _log.warning("a tower cannot be reached now (%s)", "; ".join(failures))
-    if not routes:
-        raise OSError(0, "; ".join(failures))
-    return routes
-
-
-def _own_towards(host: str, port: int) -> tuple[str, str]:
-    """Return a host's address, and this machine's address on the way there.
-
-    Raises:
-        OSError: the name does not resolve, or no route leads there.
-    """
-    failure = OSError(0, "no address")
-    for family, *_, address in resolve(host, port):
-        # Connecting a datagram socket sends nothing: the system only chooses a route.
-        with sockets.socket(family, sockets.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(address)
-                return numeric_host(address), numeric_host(probe.getsockname())
-            except OSError as error:
-                failure = error
-    raise failure
-
-
-def _is_debians(name: str, address: str) -> bool:
-    """Return whether a name has the address that Debian gives a machine's own name."""
-    return not is_loopback(name) and is_loopback(address) and address not in ("127.0.0.1", "::1")
-
-
-def options_beside(options: NodeOptions) -> dict[str, Any]:
-    """Return options for a second node with the same towers and keys, at another port.
-
-    From a range of ports it takes the next free one, as the first node does.
-    """
-    values = {each.name: getattr(options, each.name) for each in fields(NodeOptions)}
-    port = options.port if len(options.ports) > 1 else "0"
-    return {name: value for name, value in values.items() if value != ""} | {"port": port}

@@ -7,29 +7,22 @@ they pass functions for the loop to call.
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket as sockets
-import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import zmq
 
 from dafka_core.config.node_options import NEEDED_NODES, NodeOptions
-from dafka_core.errors import (
-    ClosedError,
-    NodeFailedError,
-    NoStoreError,
-    ProtocolError,
-    TowerNotFoundError,
-)
+from dafka_core.errors import ClosedError, NodeFailedError, NoStoreError, TowerNotFoundError
 from dafka_core.model.records import RecordBatch
-from dafka_core.nodes.addresses import bound
+from dafka_core.nodes.addresses import bound, failed_lookups
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
+from dafka_core.nodes.inbound import Subscribers
 from dafka_core.nodes.peers import Peers
-from dafka_core.nodes.process_limits import make_room_for_node
+from dafka_core.nodes.process_limits import raise_limit
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import (
     MOST_SOCKETS,
@@ -41,320 +34,25 @@ from dafka_core.nodes.sockets import (
     send_packed,
 )
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
+from dafka_core.nodes.traffic import MeshTraffic
+from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import timing
-from dafka_core.protocol.authorization import records_refusal, refusal
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import decode, encode, parse_subscription, subscription
+from dafka_core.protocol.codec import encode, parse_subscription
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectRecord,
-    DirectRecordBatch,
-    DirectRecordBatches,
-    EpochAck,
-    Message,
-    RecordBatchMessage,
-    RecordMessage,
-)
+from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import StoreDirectory, StoreQuery
-from dafka_core.security.permissions import EVERYBODY, Permissions
+from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound
-from dafka_core.system.hosts import address_of
 
-# Counters of the messages that a node receives and sends, and of the frames that it refuses.
-#
-# The loop's thread counts, other threads read.
+LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
+CHECK_HOSTS_S: Final = 0.3  # without a tower before the node checks that the towers' names exist
 
-
-SAY_AGAIN_S: Final = 60.0
-"""Time before the same reason is logged again: a peer may send thousands of frames per second."""
-
-FORBIDDEN: Final = "forbidden"
-
-REASONS: Final = ("message", "records", "beacon", "tower", FORBIDDEN)
-"""Reasons for refusing frames: invalid message, invalid records, invalid beacon or one with an
-unusable endpoint, invalid announcement of a tower, not allowed by the sender's key."""
-
-_CAUSES: Final = {FORBIDDEN: "a key allows only what its file says (docs/security.md)"}
-_NO_PROTOCOL: Final = (
-    "who sends them speaks no protocol of ours, or is of a version that this one does not know"
-)
-
-LOOK_S: Final = 1.0
-"""Interval at which the loop checks for refusals to log."""
-
-_log = logging.getLogger("dafka.mesh")
-
-
-class RefusedFrames:
-    """The log of a node's refused frames.
-
-    Args:
-        node: the node's name in the log.
-    """
-
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._due = 0.0
-        self._said: dict[str, tuple[float, int]] = {}
-        self._last: dict[str, str] = {}
-
-    def note(self, reason: str, why: str) -> None:
-        """Note why the last frame was refused, for the next report."""
-        self._last[reason] = why
-
-    def is_due(self, now: float) -> bool:
-        """Return True if ``report`` should be called."""
-        return now >= self._due
-
-    def report(self, now: float, counts: Mapping[str, int]) -> None:
-        """Log the number of frames refused since the last report, by reason."""
-        self._due = now + LOOK_S
-        for reason, count in counts.items():
-            said_at, said = self._said.get(reason, (-SAY_AGAIN_S, 0))
-            if count == said or now - said_at < SAY_AGAIN_S:
-                continue
-            self._said[reason] = now, count
-            _log.warning(
-                "%(node)s: %(count)d frames refused, reason %(reason)s%(last)s; %(cause)s",
-                {
-                    "node": self._node,
-                    "count": count - said,
-                    "reason": reason,
-                    "cause": _CAUSES.get(reason, _NO_PROTOCOL),
-                    "last": f" (the last one: {why})" if (why := self._last.get(reason)) else "",
-                },
-                extra={"event": "frames_refused"},
-            )
-
-
-class MeshTraffic:
-    """Counters of messages and records; not by topic, because peers could create too many.
-
-    Args:
-        node: the node's name in the log.
-        decoder: counts invalid records.
-
-    Attributes:
-        records_received, bytes_received: records of peers and their contents, as received,
-            including duplicates and records that the node did not want.
-        received: messages without records, by the name of their type.
-        live_records, live_bytes: published to peers that follow the topic; each counts once,
-            for any number of peers.
-        direct_records, direct_bytes: sent again to one peer that requested them.
-        invalid_count, forbidden_count: invalid messages, except records; and messages that keys
-            do not allow.
-        sent: messages by the name of their type, except those that consist of records only.
-    """
-
-    def __init__(self, node: str, decoder: BulkDecoder) -> None:
-        self._decoder = decoder
-        self.invalid_count = self.forbidden_count = 0
-        self._refused = RefusedFrames(node)
-        self.records_received = self.bytes_received = 0
-        self.live_records = self.live_bytes = 0
-        self.direct_records = self.direct_bytes = 0
-        self.received = Counter[str]()
-        self.sent = Counter[str]()
-
-    def add_received(self, batch: RecordBatch) -> None:
-        """Count received records."""
-        self.records_received += batch.count
-        self.bytes_received += batch.values.size_bytes
-
-    def add_sent(self, message: OutgoingBatch) -> None:
-        """Count sent records."""
-        batch = message.batch
-        if message.requestor:
-            self.direct_records += batch.count
-            self.direct_bytes += batch.values.size_bytes
-        else:
-            self.live_records += batch.count
-            self.live_bytes += batch.values.size_bytes
-
-    def add_sent_message(self, message: Message) -> None:
-        """Count another message; the answer to a FETCH-BATCH contains records, too."""
-        self.sent[type(message).__name__] += 1
-        if isinstance(message, DirectRecordBatches):
-            self.direct_records += sum(each.end - each.earliest for each in message.entries)
-            self.direct_bytes += len(message.value)
-
-    def admits_records(self, sender: Permissions, batch: RecordBatch) -> bool:
-        """Count received records; return True if their sender may write them."""
-        if why := records_refusal(sender, batch.tp):
-            self._forbid(why)
-            return False
-        self.add_received(batch)
-        return True
-
-    def admitted(self, sender: Permissions, frames: list[bytes]) -> Message | None:
-        """Return the decoded message; None if it is invalid or the sender may not send it."""
-        try:
-            message = decode(frames)
-        except ProtocolError as error:
-            self.invalid_count += 1
-            self._refused.note(REASONS[0], str(error))
-            return None
-        why = "" if sender is EVERYBODY else refusal(sender, message)
-        if why:
-            self._forbid(why)
-        return None if why else message
-
-    def _forbid(self, why: str) -> None:
-        self.forbidden_count += 1
-        self._refused.note(FORBIDDEN, why)
-
-    def refused(self, peers: Peers) -> dict[str, int]:
-        """Return the number of refused frames, by reason."""
-        counts = (
-            *(self.invalid_count, self._decoder.invalid_count),
-            *(peers.invalid_count, peers.towers.invalid_count),
-            self.forbidden_count + peers.security.refused_beacons,
-        )
-        return dict(zip(REASONS, counts, strict=True))
-
-    def look(self, now: float, peers: Peers) -> None:
-        """Log the refused frames if a report is due."""
-        if self._refused.is_due(now):
-            if peers.security.refused_node:
-                self._refused.note(FORBIDDEN, peers.security.refused_node)
-                peers.security.refused_node = ""
-            self._refused.report(now, self.refused(peers))
-
-
-_NEVER: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
-"""The name does not exist; other failures may be temporary."""
-
-
-class HostLookup:
-    """Lookups of host names in background threads: they may take long, and no signal ends them.
-
-    Calls ``on_failure()`` when a name does not resolve.
-    """
-
-    def __init__(self, hosts: Iterable[str], on_failure: Callable[[], None]) -> None:
-        self._hosts = {*hosts}
-        self._on_failure = on_failure
-        self._failures: dict[str, int | None] = {}
-        for host in self._hosts:
-            if address_of(host) is None:
-                threading.Thread(
-                    target=self._look, args=(host,), name="dafka-hosts", daemon=True
-                ).start()
-
-    @property
-    def unknown(self) -> list[str]:
-        """Return the names that are known by now not to resolve."""
-        return sorted(self._failures)
-
-    @property
-    def in_vain(self) -> bool:
-        """Return True if none of the hosts exists."""
-        failures = dict(self._failures)
-        return len(failures) == len(self._hosts) and all(
-            code in _NEVER for code in failures.values()
-        )
-
-    def _look(self, host: str) -> None:
-        try:
-            sockets.getaddrinfo(host, None)
-        except OSError as error:
-            self._failures[host] = error.errno
-            self._on_failure()
-
-
-# The form in which each peer receives records: packed, or one by one.
-#
-# Our nodes subscribe to both forms of a record, RECORD and its packed extension, because a producer
-# may be ours or a C node.  Our producers must not send both: the XPUB socket's manual mode
-# (ZeroMQ's XPUB_MANUAL) lets a node decide what each peer's subscription means, and a peer that
-# subscribes to the packed form receives no single records.
-
-
-MAX_NAMES: Final = 100_000
-"""Limit on the requestors known to accept packed answers, and on subscribed topics: peers choose
-the names.  Further names are not counted, and such requestors are answered one by one."""
-
-
-class Subscribers:
-    """The subscriptions that an XPUB socket in manual mode reports."""
-
-    def __init__(self, pub: zmq.Socket[bytes], *, pack: bool = True) -> None:
-        self._pub = pub
-        self._pack = pack
-        self._single: Counter[str] = Counter()  # subscriptions to RECORD, by topic
-        self._packed: Counter[str] = Counter()  # subscriptions to its packed form
-        self._requestors: Counter[str] = Counter()  # connections that accept packed answers
-        self._epoch_ackers: Counter[str] = Counter()  # partitions with producers that know epochs
-        self._layouts: dict[str, list[bool]] = {}  # of one topic, until a subscription changes them
-
-    def apply(self, frame: bytes) -> None:
-        """Apply a subscription right after it was received: ZeroMQ applies it to its sender."""
-        subscribed, kind, topic = parse_subscription(frame)
-        if not subscribed:
-            if frame[:1] == b"\x00":
-                self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
-                if kind is DirectRecordBatch:
-                    self._forget(self._requestors, topic)
-                elif kind is EpochAck:
-                    self._forget(self._epoch_ackers, topic)
-            return
-        self._pub.set(zmq.SUBSCRIBE, frame[1:])
-        if kind is RecordMessage:
-            self._count(self._single, topic)
-        # A SUB socket sends its subscriptions in the order of their bytes, and the packed forms
-        # come after the single ones.
-        elif kind is RecordBatchMessage and self._pack:
-            self._pub.set(zmq.UNSUBSCRIBE, subscription(RecordMessage) + frame[2:])
-            self._count(self._packed, topic)
-        elif kind is EpochAck and self._has_room(self._epoch_ackers, topic):
-            self._epoch_ackers[topic] += 1
-        elif kind is Ack and self._epoch_ackers[topic] > 0:
-            # The peer's earlier subscription, to EpochAck, contains more.
-            self._pub.set(zmq.UNSUBSCRIBE, frame[1:])
-        elif kind is DirectRecordBatch and self._pack and self._has_room(self._requestors, topic):
-            self._pub.set(zmq.UNSUBSCRIBE, subscription(DirectRecord) + frame[2:])
-            self._requestors[topic] += 1
-
-    def layouts(self, topic: str, requestor: str) -> list[bool]:
-        """Return the forms to send records in: packed (True), one by one (False), both or none."""
-        if requestor:
-            return [requestor in self._requestors]
-        layouts = self._layouts.get(topic)
-        if layouts is None:
-            packed = _matching(self._packed, topic)
-            # ZeroMQ does not report the end of every subscription, so the counts may be too high:
-            # records are then sent in an unneeded form as well, which costs only time.
-            single = _matching(self._single, topic) - packed
-            layouts = [form for form, count in ((True, packed), (False, single)) if count > 0]
-            self._layouts = {topic: layouts}
-        return layouts
-
-    def _count(self, subscriptions: Counter[str], topic: str) -> None:
-        if self._has_room(subscriptions, topic):
-            subscriptions[topic] += 1
-            self._layouts = {}
-
-    @staticmethod
-    def _forget(names: Counter[str], name: str) -> None:
-        names[name] -= 1
-        if names[name] <= 0:
-            del names[name]
-
-    @staticmethod
-    def _has_room(names: Counter[str], name: str) -> bool:
-        return name in names or len(names) < MAX_NAMES
-
-
-def _matching(subscriptions: Counter[str], topic: str) -> int:
-    return sum(count for prefix, count in subscriptions.items() if topic.startswith(prefix))
-
-
-LINGER_MS: Final = 200
-"""Time for the last messages to leave when a node ends."""
+# The name does not exist; other failures may be temporary.
+_NO_HOST: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
 
 T = TypeVar("T")
 
@@ -373,8 +71,8 @@ class Mesh(ProcessBound):
     ) -> None:
         self.kind = kind
         self.role = role
-        self.failure: BaseException | None = None
-        """The error that ended the loop, if any."""
+        self.failure: BaseException | None = None  # the error that ended the loop
+        self.limits = RecordLimits()  # the largest records that peers accept
         self._config = config
         self._towers = [str(tower) for tower in config.tower]
         self._on_round: Callable[[float], bool] = lambda now: False
@@ -383,34 +81,38 @@ class Mesh(ProcessBound):
         self._stopping = False
         self._decoder = BulkDecoder()
         self.traffic = MeshTraffic(f"{kind} {role.address}", self._decoder)
-        """Counters of received and sent messages."""
-        self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
-        # Not a pair of ZeroMQ sockets: with a high-water mark of 1, one refuses to send for up to a
-        # millisecond after its peer has received, and a lost wake costs a whole second.
-        self._waker, self._wakened = sockets.socketpair()
-        make_room_for_node(self._wakened.fileno())
-        self._waker.setblocking(False)
-        self._wakened.setblocking(False)
-        # It receives subscriptions only.
-        self._pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, config.high_water_mark)
-        self._quotas = ConnectionQuotas(
-            config.max_subscribed_bytes,
-            self._key_name,
-            encrypted=bool(config.secret_key_file),
-            option="max_subscribed_bytes",
-        )
-        self.beacon = self._bind()
-        """The address at which peers reach the node."""
+        raise_limit()
+        with contextlib.ExitStack() as made:
+            # Not a pair of ZeroMQ sockets: with a high-water mark of 1, one refuses to send for up
+            # to a millisecond after its peer has received, and a lost wake costs a whole second.
+            self._waker, self._wakened = sockets.socketpair()
+            for each in (self._waker, self._wakened):
+                made.enter_context(each).setblocking(False)
+            self._context = zmq.Context()
+            made.callback(self._context.destroy)
+            self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
+            self.security = Security(config, self._context)
+            self.security.check_address(role.address)
+            self._quotas = ConnectionQuotas(
+                config.max_subscribed_bytes,
+                self.security.key_name,
+                encrypted=bool(config.secret_key_file),
+                option="max_subscribed_bytes",
+            )
+            made.callback(self._quotas.close)
+            self._pub = self._new_pub()
+            host, port = bound(self._pub, config)
+            self._resources = made.pop_all()
+        letter = kind[0].upper() if config.connect_to == NEEDED_NODES else ""
+        self.beacon = NodeBeacon(role.address, host, port, letter)
         self._subscribers = Subscribers(self._pub)
         self._poller = zmq.Poller()
         self._poller.register(self._wakened.fileno(), zmq.POLLIN)
         self._poller.register(self._pub, zmq.POLLIN)
         if self.security.own is not None:
             self._poller.register(self.security.zap, zmq.POLLIN)
-        self.limits = RecordLimits()
-        """The largest records that peers accept."""
         own_limit = announcement(kind, role.address, max_taken_bytes(config.max_record_bytes))
+        # Used by the loop's thread only, once it has started.
         self.peers = Peers(
             self.beacon,
             [own_limit, *role.subscriptions()],
@@ -421,8 +123,19 @@ class Mesh(ProcessBound):
             self.security,
             self._quotas,
         )
-        """Used by the loop's thread only, once it has started."""
         self._thread = NodeThread(f"dafka-{kind}", self._run)
+
+    def _new_pub(self) -> Socket:
+        """Return the socket for publishing, which receives subscriptions only."""
+        most = self._config.high_water_mark
+        pub = new_socket(self._context, zmq.XPUB, MAX_HEADER_BYTES, most)
+        drop_stalled_peers(pub)
+        pub.set(zmq.XPUB_VERBOSE, 1)  # report each peer's subscriptions,
+        pub.set(zmq.XPUB_MANUAL, 1)  # for ``Subscribers`` to apply
+        pub.set(zmq.LINGER, LINGER_MS)  # the last ACK would be lost otherwise
+        self.security.serve(pub)
+        self._quotas.watch(self._context, pub)
+        return pub
 
     @property
     def invalid_count(self) -> int:
@@ -450,18 +163,22 @@ class Mesh(ProcessBound):
             raise
 
     def _wait_for_tower(self) -> None:
-        if self._config.wait_for_tower:
-            self.wait_until(lambda: self.peers.tower_found, None)
+        config, began_s = self._config, time.monotonic()
+
+        def is_found(timeout_s: float | None) -> bool:
+            return self.wait_until(lambda: self.peers.tower_found, timeout_s)
+
+        if is_found(None if config.wait_for_tower else min(CHECK_HOSTS_S, config.tower_timeout_s)):
             return
-        began_s, timeout_s = time.monotonic(), self._config.tower_timeout_s
-        names = HostLookup((tower.host for tower in self._config.tower), self._round_ended.notify)
-        self.wait_until(lambda: self.peers.tower_found or names.in_vain, timeout_s)
-        if not self.peers.tower_found:
-            waited_s, refusals = timeout_s, [*self.peers.towers.refusals.items()]
-            if names.in_vain:
-                waited_s = min(round(time.monotonic() - began_s, 1), timeout_s)
-            why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))
-            raise TowerNotFoundError(self._towers, waited_s, names.unknown, diagnosis=why)
+        failures = failed_lookups(tower.host for tower in config.tower)
+        waited_s = round(time.monotonic() - began_s, 1)
+        if not all(failures.get(tower.host) in _NO_HOST for tower in config.tower):
+            waited_s = config.tower_timeout_s
+            if is_found(began_s + waited_s - time.monotonic()):
+                return
+        refusals = self.peers.towers.refusals.items()
+        why = "; ".join(map("tower {0[0]} does not let this node in: {0[1]}".format, refusals))
+        raise TowerNotFoundError(self._towers, waited_s, sorted(failures), diagnosis=why)
 
     def attend(self, on_round: Callable[[float], bool]) -> None:
         """Set the function that the loop calls at the end of each round, and keep it alive."""
@@ -562,7 +279,7 @@ class Mesh(ProcessBound):
             self.wake()
             self._thread.join()
         else:
-            self._close_sockets()
+            self._resources.close()
 
     # -- called by the loop's thread only --------------------------------------------------------
 
@@ -596,32 +313,6 @@ class Mesh(ProcessBound):
         """Set whether to receive from peers."""
         self.peers.set_receiving(receiving)
 
-    def _bind(self) -> NodeBeacon:
-        drop_stalled_peers(self._pub)
-        self._pub.set(zmq.XPUB_VERBOSE, 1)  # report each peer's subscriptions,
-        self._pub.set(zmq.XPUB_MANUAL, 1)  # for ``Subscribers`` to apply
-        self._pub.set(zmq.LINGER, LINGER_MS)  # the last ACK would be lost otherwise
-        try:
-            self.security = Security(self._config, self._context)
-            self.security.check_address(self.role.address)
-            self.security.serve(self._pub)
-            self._quotas.watch(self._context, self._pub)
-            host, port = bound(self._pub, self._config)
-        except BaseException:
-            self._close_sockets()
-            raise
-        kind = self.kind[0].upper() if self._config.connect_to == NEEDED_NODES else ""
-        return NodeBeacon(self.role.address, host, port, kind)
-
-    def _key_name(self, descriptor: int) -> str:
-        return self.security.key_name(descriptor)
-
-    def _close_sockets(self) -> None:
-        self._quotas.close()
-        self._context.destroy()
-        self._waker.close()
-        self._wakened.close()
-
     def _run(self) -> None:
         try:
             more = False
@@ -633,7 +324,7 @@ class Mesh(ProcessBound):
         except BaseException as error:  # noqa: BLE001 -- every error is reported to the application
             self.failure = error
         finally:
-            self._close_sockets()
+            self._resources.close()
             self.attend(lambda now: False)  # so that the loop does not keep the node alive
             self._round_ended.notify()
 
@@ -650,17 +341,13 @@ class Mesh(ProcessBound):
         for endpoint, socket, node, sender in self.peers.ready(ready):
             size_bytes = self._receive_messages(now, socket, node, sender)
             self.peers.on_received(now, endpoint, node, size_bytes)
-        # Peers are never disconnected between poll and recv: poll takes a message's first frame
-        # from the queue, a disconnect drops the others, and recv then aborts the process (a
-        # defect of libzmq).
-        self.peers.receive_beacons(now, ready)
-        self.peers.connect(now, ready)
-        for news in self.peers.take_news():
-            self.role.on_peer(now, news)
-        for node in self.peers.send_beacon(now):
+        news, lost = self.peers.attend(now, ready)
+        for each in news:
+            self.role.on_peer(now, each)
+        for node in lost:
             self.role.on_peer_lost(node)
         self.send(self.role.on_tick(now))
-        self.traffic.look(now, self.peers)
+        self.traffic.log_refused(now, self.peers)
         return self._on_round(now)
 
     def _timeout_ms(self, now: float) -> int:
@@ -673,9 +360,7 @@ class Mesh(ProcessBound):
         for _ in range(len(self._calls)):
             self._calls.popleft()(now)
 
-    def _receive_messages(
-        self, now: float, socket: zmq.Socket[bytes], peer: str, sender: Permissions
-    ) -> int:
+    def _receive_messages(self, now: float, socket: Socket, peer: str, sender: Permissions) -> int:
         others, size_bytes = receive_burst(socket, self._decoder, self._quotas)
         for requestor, batch in self._decoder.take():
             if self.traffic.admits_records(sender, batch):
@@ -705,10 +390,7 @@ class Mesh(ProcessBound):
                 news = PeerNews(introduced.node, is_store=introduced.is_store)
                 self.role.on_peer(now, news)
             subscribed, kind, topic = parse_subscription(frame)
-            self.peers.inbound.note(topic)
-            if kind is DirectRecord:  # each node subscribes to those for its own address
-                self.peers.room.note_inbound(descriptor, topic)
-            self.peers.neighbours.apply(descriptor, introduced, kind, topic, subscribed=subscribed)
+            self.peers.inbound.apply(descriptor, introduced, kind, topic, subscribed=subscribed)
             if subscribed and kind is not None:
                 self.send(self.role.on_subscribed(now, kind, topic))
         self.limits.refresh()

@@ -22,8 +22,7 @@ class Node(ProcessBound):
     since closing waits, and Python emits a ResourceWarning, as for a file.
     """
 
-    _is_open = False
-    """Set at the end of the constructor; ``close`` resets it."""
+    _is_open = False  # until the end of the constructor, and after ``close``
 
     @property
     def kind(self) -> str:
@@ -47,20 +46,20 @@ class Node(ProcessBound):
             _log.error("%s", error)
 
     def __del__(self) -> None:
-        if not self._is_open:
-            return
-        _dropped.add(self)
-        self.revive()
-        try:
-            start_new_thread(_close, (self,))
-        except RuntimeError:  # the interpreter ends, and the threads with it
-            _dropped.discard(self)
-        name = type(self).__name__
-        warnings.warn(f"unclosed {name}: use 'with', or close()", ResourceWarning, 2, source=self)
+        if self._is_open:
+            _dropped.add(self)
+            self.revive()
+            try:
+                start_new_thread(_close, (self,))
+            except RuntimeError:  # the interpreter ends, and the threads with it
+                _dropped.discard(self)
+            text = f"unclosed {type(self).__name__}: use 'with', or close()"
+            warnings.warn(text, ResourceWarning, 2, source=self)
 
 
 _dropped: set[Node] = set()
 _closed: Final = InterruptibleCondition()
+os.register_at_fork(after_in_child=_dropped.clear)  # the parent's, as its threads are
 
 
 def wait_for_dropped() -> None:
@@ -74,6 +73,3 @@ def _close(node: Node) -> None:
     finally:
         _dropped.discard(node)
         _closed.notify()
-
-
-os.register_at_fork(after_in_child=_dropped.clear)  # the parent's, as its threads are

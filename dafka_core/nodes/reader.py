@@ -100,7 +100,7 @@ class Reader(Node):
 
     def neighbours(self) -> list[Neighbour]:
         """Return the announced nodes with their kinds, and whether they have connected here."""
-        return self._mesh.call(lambda now: self._mesh.peers.neighbours.found())
+        return self._mesh.call(lambda now: self._mesh.peers.inbound.neighbours())
 
     def towers(self) -> list[str]:
         """Return the towers of its mesh, as ``HOST:SUB_PORT:PUB_PORT``."""

@@ -18,7 +18,8 @@ from zmq.utils import z85
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import escape, quoted
-from dafka_core.nodes.process_limits import ends_of, shut_down
+from dafka_core.nodes.connection_quotas import ends_of, shut_down
+from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol.authorization import granted, shown
 from dafka_core.protocol.codec import parse_subscription
 from dafka_core.protocol.messages import Message
@@ -28,9 +29,13 @@ from dafka_core.security.key_files import AllowedKey, KeyPair, read_secret
 from dafka_core.security.permissions import EVERYBODY, NOBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
 
-PROOF_S: Final = 2.0
-"""Time a peer has to prove its key before the endpoint is offered to the next claimant: a
-connection takes a few milliseconds."""
+PROOF_S: Final = 2.0  # for proving a key before the endpoint is offered to the next claimant
+MOST_REFUSED: Final = 100_000  # distinct refused prefixes: an allowed peer may request any number
+MISMATCH: Final = 0x11000002  # of an event of ZeroMQ: one end has a key, and the other does not
+
+_ZAP: Final = "inproc://zeromq.zap.01"
+_DOMAIN: Final = b"dafka"  # with it ZeroMQ rejects connections that no ZAP handler has approved
+_log = logging.getLogger("dafka.security")
 
 
 @dataclass(slots=True)
@@ -44,7 +49,7 @@ class Claims:
     """The keys of the nodes at endpoints.
 
     An endpoint belongs to the peer that proved its key by a connection.  Until then the announced
-    peers take turns, so that none can block another.
+    peers take turns, so that a peer cannot block another.
     """
 
     def __init__(self) -> None:
@@ -80,10 +85,6 @@ class Claims:
     def forget(self, endpoint: str) -> None:
         """Remove the claim to an endpoint that has no node any more."""
         self._at.pop(endpoint, None)
-
-
-MOST_REFUSED: Final = 100_000
-"""Maximum of distinct refused prefixes: an allowed peer may request any number of them."""
 
 
 class RefusedSubscriptions:
@@ -126,16 +127,6 @@ def _digest(prefix: bytes) -> bytes:
     return blake2b(prefix, digest_size=16).digest()
 
 
-_ZAP: Final = "inproc://zeromq.zap.01"
-_DOMAIN: Final = b"dafka"
-"""With a domain ZeroMQ rejects every connection that no ZAP handler has approved."""
-
-MISMATCH: Final = 0x11000002
-"""Value of a ZeroMQ event: one end of the connection has a key, and the other does not."""
-
-_log = logging.getLogger("dafka.security")
-
-
 class RefusedNodeError(ProtocolError):
     """A beacon of a node that keys do not allow."""
 
@@ -148,26 +139,16 @@ class Security:
 
     Args:
         is_tower: whether it also accepts keys that have only the role of a tower.
-
-    Raises:
-        ConfigError: the keys are invalid.
     """
 
     def __init__(
-        self,
-        config: SecurityOptions,
-        context: zmq.Context[zmq.Socket[bytes]],
-        *,
-        is_tower: bool = False,
+        self, config: SecurityOptions, context: Context, *, is_tower: bool = False
     ) -> None:
-        self.own: KeyPair | None = None
-        self.refusal_count = 0
-        """Connections, subscriptions and addresses that were refused because of their keys."""
-        self.refused_beacons, self.refused_node = 0, ""
-        """The number of nodes' beacons refused by keys, and the reason of the last refusal."""
-        self._is_tower = is_tower
+        self.own: KeyPair | None = None  # without security
         self.claims = Claims()
-        """The keys of the nodes at endpoints; empty without security."""
+        self.refusal_count = 0  # connections, subscriptions and addresses that keys do not allow
+        self.refused_beacons, self.refused_node = 0, ""  # and why the last one was refused
+        self._is_tower = is_tower
         self._refused = RefusedSubscriptions()
         # By descriptor: the peer's address, its key, and its permissions at its last message.
         self._inbound: dict[int, tuple[object, str, Permissions]] = {}
@@ -181,86 +162,86 @@ class Security:
             why = f"has no key with role {TOWER}, so that no tower can be trusted"
             raise ConfigError("allowed_keys", config.allowed_keys, why)
         known = self._allowed.find(own.public.decode())
-        if known is not None and is_tower and TOWER not in known.roles:
-            why = f"key {known.name} has not the role {TOWER} in {config.allowed_keys}"
-            raise ConfigError("secret_key_file", config.secret_key_file, why)
-        if known is not None and not is_tower and known.roles == {TOWER}:
-            why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
-            raise ConfigError("secret_key_file", config.secret_key_file, why)
         self.own = own
         self._self = unlisted(own.public) if known is None else known.permissions
+        why = ""
         if known is None:
-            text = "this node's own key (%s) is not in %s: who has the same keys there refuses it"
+            text = "this node's own key (%s) is not in %s: nodes with the same keys refuse it"
             _log.warning(text, own.public.decode(), self._allowed.directory)
+        elif is_tower and TOWER not in known.roles:
+            why = f"key {known.name} has not the role {TOWER} in {config.allowed_keys}"
+        elif not is_tower and known.roles == {TOWER}:
+            why = f"key {known.name} is a tower's only in {config.allowed_keys}: add another role"
+        if why:
+            raise ConfigError("secret_key_file", config.secret_key_file, why)
         self.zap = context.socket(zmq.REP)
-        """The socket on which ZeroMQ asks for approval; only with a key."""
         self.zap.bind(_ZAP)
 
-    def check_address(self, address: str) -> None:
-        """Check that an address of this node belongs to its key.
+    # -- keys and nodes --------------------------------------------------------------------------
 
-        Raises:
-            ConfigError: it does not; other nodes would refuse its messages.
-        """
-        if self.own is None or self._self.is_own(address):
-            return
-        name, prefix = self._self.name, self._self.prefix
-        why = (
-            f"is none of key {name}, whose addresses begin with {prefix}: where it is from before "
-            f"the key, list it under 'addresses' in {name}.key everywhere"
-        )
-        raise ConfigError("address", escape(address), why)
+    def check_address(self, address: str) -> None:
+        """Raise ConfigError unless an address of this node belongs to its key."""
+        if self.own is not None and not self._self.is_own(address):
+            raise ConfigError("address", escape(address), f"is {_foreign(self._self)} everywhere")
 
     def check_consume(self, topic: str) -> None:
-        """Check early whether a topic may be consumed: otherwise only the logs of others report it.
+        """Raise NotAllowedError if this node's directory forbids its key to consume a topic.
 
-        Raises:
-            NotAllowedError: this node's directory does not allow its key to consume the topic.
+        Otherwise only the logs of other nodes would report it.
         """
         if self.own is not None:
             owner = self._permissions(self.own.public.decode())
             if not owner.may_consume(topic):
                 raise refused(owner, f"consume {quoted(topic)}")
 
-    # -- sockets ---------------------------------------------------------------------------------
+    def check_node(self, node: str, key: str) -> None:
+        """Raise RefusedNodeError unless a node's address belongs to a key."""
+        owner = self._permissions(key)
+        if not owner.is_own(node):
+            self.refusal_count += 1
+            why = f"node {escape(node)} is {_foreign(owner)}"
+            self._say(f"{key} address", "%s", why)
+            self._refuse_node(why)
 
-    def serve(self, socket: zmq.Socket[bytes]) -> None:
-        """Make a socket, before it is bound, accept only owners of allowed keys."""
-        if self.own is not None:
-            socket.set(zmq.CURVE_SERVER, 1)
-            socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
-            socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
+    def _refuse_node(self, why: str) -> NoReturn:
+        self.refused_beacons += 1
+        self.refused_node = why
+        raise RefusedNodeError(why)
 
-    def aim(self, socket: zmq.Socket[bytes], server: bytes) -> None:
-        """Restrict a socket's next connections to the owner of a key."""
-        if self.own is not None:
-            socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
-            socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
-            socket.set(zmq.CURVE_SERVERKEY, server)
+    def is_tower(self, key: str) -> bool:
+        """Return True if a tower may have a key."""
+        if self.own is None:
+            return True
+        known = self._allowed.find(key)
+        return known is not None and TOWER in known.roles
 
-    def tower_key(self, attempt: int) -> bytes:
+    def tower_key(self, attempt: int) -> str:
         """Return the expected key of a tower: several keys take turns."""
         if self.own is None:
-            return b""
+            return ""
         towers = self._allowed.with_role(TOWER)
         # Without any it is a key without an owner: nothing is ever sent unencrypted.
-        return towers[attempt % len(towers)].key.encode() if towers else zmq.curve_keypair()[0]
+        return towers[attempt % len(towers)].key if towers else zmq.curve_keypair()[0].decode()
 
-    def trusts_tower(self, key: bytes) -> bool:
-        """Return True if a tower may have a key."""
-        return self.own is None or self.is_tower(key.decode())
+    def sender(self, endpoint: str) -> Permissions:
+        """Return the permissions of the node at an endpoint."""
+        return self._permissions(self.claims.key_at(endpoint))
 
-    def aim_at_twin(self, socket: zmq.Socket[bytes]) -> None:
-        """Restrict a socket's next connections to a tower with this tower's key."""
-        if self.own is not None:
-            self.aim(socket, self.own.public)
+    def _permissions(self, key: str) -> Permissions:
+        if self.own is None:
+            return EVERYBODY
+        known = self._guest(key)
+        if known is not None:
+            return known.permissions
+        return self._self if key.encode() == self.own.public else NOBODY
 
-    def aim_at(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
-        """Restrict a socket's next connections to the node at an endpoint."""
-        if self.own is not None:
-            self.aim(socket, self.claims.key_at(endpoint).encode())
+    def _guest(self, key: str) -> AllowedKey | None:
+        known = self._allowed.find(key)
+        if known is None or (not self._is_tower and known.roles == {TOWER}):
+            return None
+        return known
 
-    # -- beacons ---------------------------------------------------------------------------------
+    # -- beacons of towers -----------------------------------------------------------------------
 
     def named(self, frames: list[bytes], owner: str) -> list[bytes]:
         """Return a tower's beacon with the key of the announced node."""
@@ -270,8 +251,7 @@ class Security:
         """Return a tower's beacon without the key of its node, and that key.
 
         Raises:
-            ProtocolError: the key is missing.
-            RefusedNodeError: the key is not allowed for a node.
+            ProtocolError: the key is missing, or not allowed for a node (RefusedNodeError).
         """
         if self.own is None:
             return frames, ""
@@ -283,25 +263,6 @@ class Security:
             self._refuse_node(f"key {key} of a node is not in {self._allowed.directory}")
         return frames, key
 
-    def check_node(self, node: str, key: str) -> None:
-        """Check that a node belongs to a key.
-
-        Raises:
-            RefusedNodeError: its address belongs to a different key.
-        """
-        owner = self._permissions(key)
-        if owner.is_own(node):
-            return
-        self.refusal_count += 1
-        why = _is_anothers(owner, node)
-        self._say(f"{key} address", "%s", why)
-        self._refuse_node(why)
-
-    def _refuse_node(self, why: str) -> NoReturn:
-        self.refused_beacons += 1
-        self.refused_node = why
-        raise RefusedNodeError(why)
-
     def expect(self, now: float, endpoint: str, key: str) -> bool:
         """Note the key of the node at an endpoint; return True if it replaces a different key.
 
@@ -310,18 +271,100 @@ class Security:
         """
         return self.own is not None and self.claims.take(now, endpoint, key)
 
-    def is_tower(self, owner: str) -> bool:
-        """Return True if the sender of a frame may announce towers."""
+    # -- connections -----------------------------------------------------------------------------
+
+    def serve(self, socket: Socket) -> None:
+        """Make a socket, before it is bound, accept only owners of allowed keys."""
+        if self.own is not None:
+            socket.set(zmq.CURVE_SERVER, 1)
+            socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+            socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
+
+    def aim(self, socket: Socket, key: str | None = None) -> None:
+        """Restrict a socket's next connections to the owner of a key, by default the own one."""
+        if self.own is not None:
+            socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
+            socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+            socket.set(zmq.CURVE_SERVERKEY, self.own.public if key is None else key.encode())
+
+    def attend(self, now: float) -> None:
+        """Answer ZeroMQ, reread the directory if that is due, and end revoked connections."""
         if self.own is None:
-            return True
-        known = self._allowed.find(owner)
-        return known is not None and TOWER in known.roles
+            return
+        with contextlib.suppress(zmq.Again):
+            while True:
+                frames = self.zap.recv_multipart(zmq.NOBLOCK)
+                self.zap.send_multipart(self._answer(frames))
+        if now < self._due:
+            return
+        self._due = now + LOOK_INTERVAL_S
+        if self._allowed.look(now):
+            # A node with changed permissions connects and subscribes again, to what it may receive.
+            for descriptor, (_, key, allowed) in [*self._inbound.items()]:
+                if self._guest(key) is None or self._permissions(key) != allowed:
+                    self._end(descriptor)
 
-    # -- messages --------------------------------------------------------------------------------
+    def due(self, otherwise: float) -> float:
+        """Return the time of the next check, or ``otherwise`` if that is earlier."""
+        return otherwise if self.own is None else min(otherwise, self._due)
 
-    def sender(self, endpoint: str) -> Permissions:
-        """Return the permissions of the node at an endpoint."""
-        return self._permissions(self.claims.key_at(endpoint))
+    def _answer(self, frames: list[bytes]) -> list[bytes]:
+        version, request = frames[:2]
+        key = ""
+        if len(frames) == 7 and frames[5] == b"CURVE":
+            key = z85.encode(frames[6]).decode()
+        if self._guest(key) is not None:
+            return [version, request, b"200", b"OK", key.encode(), b""]
+        self.refusal_count += 1
+        text = (
+            "refused a connection from %s, whose key is %s: it is not in %s, or only as a tower's"
+        )
+        host = frames[3].decode("ascii", "replace")
+        self._say(f"{host} {key}", text, host, key or "none", self._allowed.directory)
+        return [version, request, b"400", b"not allowed", b"", b""]
+
+    def owner(self, frame: zmq.Frame) -> str | None:
+        """Return the key of a frame's sender on a bound socket; empty without security.
+
+        None if the key is not allowed any more; the connection is ended then.
+        """
+        if self.own is None:
+            return ""
+        try:
+            key = str(frame.get("User-Id"))
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:  # a subscription that ZeroMQ removes because its peer has gone
+            return ""
+        self._inbound[descriptor] = ends_of(descriptor)[1], key, self._permissions(key)
+        if self._guest(key) is None:
+            self._end(descriptor)
+            return None
+        return key
+
+    def key_name(self, descriptor: int) -> str:
+        """Return the name of the key of a connection; empty if it is unknown."""
+        _, key, allowed = self._inbound.get(descriptor, (None, "", NOBODY))
+        return escape(allowed.name) if key else ""
+
+    def _end(self, descriptor: int) -> None:
+        peer, _, _ = self._inbound.pop(descriptor)
+        shut_down(descriptor, peer)
+
+    def why_refused(self, event: int, value: int) -> str:
+        """Return the reason of a failed handshake; empty if it is unknown."""
+        own = self.own
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:
+            key = own.public.decode()
+            return f"it refuses this node's key {key}, which has to be in its directory"
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
+            if own is None:
+                return "it lets in owners of keys only: set secret_key_file and allowed_keys"
+            return "it has no key, and this node talks to owners of allowed keys only"
+        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
+            return "it has no key, or another one than it is to have by this node's allowed_keys"
+        return ""
+
+    # -- subscriptions and answers ---------------------------------------------------------------
 
     def granted(self, key: str, frame: bytes) -> bytes | None:
         """Return the permitted part of a subscription by a key's owner; None if nothing."""
@@ -352,118 +395,25 @@ class Security:
             text = f"key %s may be no store, which node %s says it is: add role {STORE} to %s.key"
             self._say(f"{key} {STORE}", text, owner.name, escape(introduced.node), owner.name)
         else:
-            self._say(f"{key} address", "%s", _is_anothers(owner, introduced.node))
+            node = escape(introduced.node)
+            self._say(f"{key} address", "node %s is %s", node, _foreign(owner))
 
     def shown(self, message: Message) -> Message | None:
         """Return the part of an answer that its requestor may receive; None if nothing."""
         if self.own is None or (requestor := getattr(message, "requestor", None)) is None:
             return message
         known = self._allowed.owner(requestor)
-        who = self._self if self._self.is_own(requestor) else known and known.permissions
-        return None if who is None else shown(who, message)
-
-    def _permissions(self, key: str) -> Permissions:
-        if self.own is None:
-            return EVERYBODY
-        known = self._guest(key)
-        if known is not None:
-            return known.permissions
-        return self._self if key.encode() == self.own.public else NOBODY
-
-    # -- connections -----------------------------------------------------------------------------
-
-    def owner(self, frame: zmq.Frame) -> str | None:
-        """Return the key of a frame's sender on a bound socket; empty without security.
-
-        None if the key is not allowed any more; the connection is ended then.
-        """
-        if self.own is None:
-            return ""
-        try:
-            key = str(frame.get("User-Id"))
-            descriptor = int(frame.get(zmq.SRCFD))
-        except zmq.ZMQError:  # a subscription that ZeroMQ removes because its peer has gone
-            return ""
-        self._inbound[descriptor] = ends_of(descriptor)[1], key, self._permissions(key)
-        if self._guest(key) is None:
-            self._end(descriptor)
-            return None
-        return key
-
-    def key_name(self, descriptor: int) -> str:
-        """Return the name of the key of a connection; empty if it is unknown."""
-        _, key, allowed = self._inbound.get(descriptor, (None, "", NOBODY))
-        return escape(allowed.name) if key else ""
-
-    def attend(self, now: float) -> None:
-        """Answer ZeroMQ, reread the directory if that is due, and end revoked connections."""
-        if self.own is None:
-            return
-        with contextlib.suppress(zmq.Again):
-            while True:
-                frames = self.zap.recv_multipart(zmq.NOBLOCK)
-                self.zap.send_multipart(self._answer(frames))
-        if now < self._due:
-            return
-        self._due = now + LOOK_INTERVAL_S
-        if self._allowed.look(now):
-            # A node with changed permissions connects and subscribes again, to what it may receive.
-            for descriptor, (_, key, allowed) in [*self._inbound.items()]:
-                if self._guest(key) is None or self._permissions(key) != allowed:
-                    self._end(descriptor)
-
-    def due(self, otherwise: float) -> float:
-        """Return the time of the next check, or ``otherwise`` if that is earlier."""
-        return otherwise if self.own is None else min(otherwise, self._due)
-
-    def _guest(self, key: str) -> AllowedKey | None:
-        known = self._allowed.find(key)
-        if known is None or (not self._is_tower and known.roles == {TOWER}):
-            return None
-        return known
-
-    def _answer(self, frames: list[bytes]) -> list[bytes]:
-        version, request = frames[:2]
-        key = ""
-        if len(frames) == 7 and frames[5] == b"CURVE":
-            key = z85.encode(frames[6]).decode()
-        if self._guest(key) is not None:
-            return [version, request, b"200", b"OK", key.encode(), b""]
-        self.refusal_count += 1
-        text = (
-            "refused a connection from %s, whose key is %s: it is not in %s, or only as a tower's"
-        )
-        host = frames[3].decode("ascii", "replace")
-        self._say(f"{host} {key}", text, host, key or "none", self._allowed.directory)
-        return [version, request, b"400", b"not allowed", b"", b""]
+        owner = self._self if self._self.is_own(requestor) else known and known.permissions
+        return None if owner is None else shown(owner, message)
 
     def _say(self, what: str, text: str, *facts: object) -> None:
         if self._said.is_new(what):
             _log.warning(text, *facts, extra={"event": "key_refused"})
 
-    def _end(self, descriptor: int) -> None:
-        peer, _, _ = self._inbound.pop(descriptor)
-        shut_down(descriptor, peer)
 
-
-def _is_anothers(owner: Permissions, node: str) -> str:
-    """Return the error for an address that does not belong to its node's key."""
+def _foreign(owner: Permissions) -> str:
+    """Describe an address that does not belong to a key."""
     return (
-        f"node {escape(node)} is none of key {owner.name}, whose addresses begin with "
-        f"{owner.prefix}: where it is from before the key, list it under 'addresses' in "
-        f"{owner.name}.key"
+        f"none of key {owner.name}, whose addresses begin with {owner.prefix}: where it is from "
+        f"before the key, list it under 'addresses' in {owner.name}.key"
     )
-
-
-def why_refused(event: int, value: int, security: Security) -> str:
-    """Return the reason of a failed handshake; empty if it is unknown."""
-    own = security.own
-    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and own is not None:
-        return f"it refuses this node's key {own.public.decode()}, which has to be in its directory"
-    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
-        if own is None:
-            return "it lets in owners of keys only: set secret_key_file and allowed_keys"
-        return "it has no key, and this node talks to owners of allowed keys only"
-    if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and own is not None:
-        return "it has no key, or another one than it is to have by this node's allowed_keys"
-    return ""

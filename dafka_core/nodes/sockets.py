@@ -1,4 +1,4 @@
-"""ZeroMQ sockets of nodes: creation, bursts of messages, record batches, rates of peers.
+"""ZeroMQ sockets of nodes: creation, bursts of messages, record batches.
 
 In the layout of C nodes each record is a message of its own.  The two loops over such messages are
 the only ones here that cost Python time per record, so they do nothing else.
@@ -7,7 +7,6 @@ the only ones here that cost Python time per record, so they do nothing else.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +16,14 @@ from typing import Final, cast
 
 import numpy as np
 import zmq
-from zmq.backend import Socket  # without the convenience code of zmq.Socket before each call
+from zmq.backend import (
+    Socket as BareSocket,  # without the convenience code of zmq.Socket before each call
+)
 
 from dafka_core.config.node_options import C_LAYOUT, LIVE_BATCH_BYTES
 from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of, monitored
 from dafka_core.nodes.security import Security
+from dafka_core.nodes.zmq_types import Context, Socket
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import BatchNumbers, encode, encode_batch_prefix, pack_batch_numbers
@@ -30,102 +32,16 @@ from dafka_core.protocol.messages import DirectRecord, RecordMessage, pack_times
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.system.hosts import address_of, parse_endpoint
 
-# Rates of peers: a node pauses receiving from a peer that sends too fast (docs/security.md).
-#
-# A pause discards nothing here.  Messages wait in ZeroMQ's queue, then in TCP's windows and in the
-# peer's own queue, which drops those above its high-water mark: these are fetched later.
-
-
-FAMILY_S: Final = 0.5
-"""Time for connecting to a name by one family of addresses: some attempts, 0.1 s apart."""
-
-AHEAD_S: Final = 1.0
-"""A peer may send this much of its rate at once: records come in bursts."""
-
-MESSAGE_BYTES: Final = 64
-"""Minimum cost of a message, so that many small ones are not free."""
-
-REQUEST_BYTES: Final = 4 << 10
-"""Cost of a message without records: in its 50 us, more bytes of records could be processed."""
-
-WAITING_MESSAGES: Final = 1_000
-"""Messages of a paused peer that wait in this process: at most 32 MiB from our nodes."""
-
-SAY_AGAIN_S: Final = 60.0
-
-_log = logging.getLogger("dafka.mesh")
-
-
-class PeerRates:
-    """A rate limiter, which counts what peers send, and determines their pauses.
-
-    Args:
-        bytes_per_s: of each peer; 0: no limit.
-
-    Attributes:
-        paused: the ends of the pauses, by endpoint.
-        pause_count: the number of past and current pauses.
-    """
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self.paused: dict[str, float] = {}
-        self.pause_count = 0
-        self._bytes_per_s = bytes_per_s
-        self._even_at: dict[str, float] = {}  # when a peer is at its rate if it sends nothing more
-        self._said_at = -inf
-
-    def add(self, now: float, endpoint: str, node: str, size_bytes: int) -> bool:
-        """Count what a peer has sent; return True if it is paused from now on."""
-        if not self._bytes_per_s:
-            return False
-        even_at = max(now, self._even_at.get(endpoint, now)) + size_bytes / self._bytes_per_s
-        self._even_at[endpoint] = even_at
-        if even_at <= now + AHEAD_S:
-            return False
-        self.paused[endpoint] = even_at - AHEAD_S
-        self.pause_count += 1
-        if now - self._said_at >= SAY_AGAIN_S:
-            self._said_at = now
-            _log.warning(
-                "%(node)s at %(endpoint)s sends more than %(bytes_per_s)d bytes a second, option "
-                "max_peer_rate_bytes: it is left alone until that is made up for. Peers were left "
-                "alone %(count)d times so far",
-                {
-                    "node": node,
-                    "endpoint": endpoint,
-                    "bytes_per_s": self._bytes_per_s,
-                    "count": self.pause_count,
-                },
-                extra={"event": "peer_left_alone"},
-            )
-        return True
-
-    def take_due(self, now: float) -> list[str]:
-        """Remove and return the peers that are not paused any more."""
-        due = [endpoint for endpoint, until in self.paused.items() if until <= now]
-        for endpoint in due:
-            del self.paused[endpoint]
-        return due
-
-    def deadline(self) -> float:
-        """Return the end of the next pause; ``inf`` without one."""
-        return min(self.paused.values(), default=inf)
-
-    def forget(self, endpoint: str) -> None:
-        """Forget a closed connection; a new one is counted from zero."""
-        self.paused.pop(endpoint, None)
-        self._even_at.pop(endpoint, None)
-
-
-HANDSHAKE_MS: Final = 10_000
-"""Timeout of ZeroMQ's handshake, after which the connection is closed: it takes an open file."""
+FAMILY_S: Final = 0.5  # for connecting to a name by one family: some attempts, 0.1 s apart
+MESSAGE_BYTES: Final = 64  # minimum cost of a message, so that many small ones are not free
+REQUEST_BYTES: Final = 4 << 10  # cost of a message without records, which takes 50 us
+WAITING_MESSAGES: Final = 1_000  # of a paused peer, in this process: at most 32 MiB from our nodes
+HANDSHAKE_MS: Final = 10_000  # until ZeroMQ closes an unfinished connection: it takes an open file
+IDLE_S: Final = 5  # without data before TCP probes the connection; also the probes' interval
 
 STALLED_MS: Final = 10_000
 """A connection on which no data leaves for this time is closed, and the messages for it are freed,
 as large ones take too much memory below the high-water mark.  The peer reconnects."""
-
-IDLE_S: Final = 5
-"""Time without data from a peer before TCP probes the connection; also the probes' interval."""
 
 CONNECT_TIMEOUT_MS: Final = 5_000
 """Timeout of one attempt to connect.  A peer without room for more drops attempts, and TCP alone
@@ -136,29 +52,24 @@ BURST_BYTES: Final = 16 << 20
 """Limits on messages received from one socket in its turn.  The allocator returns larger buffers to
 the system each time, and the system's zeroing of new ones would cost more than all else here."""
 
+CONTROL_COUNT: Final = 1_000  # other messages received in a turn, each some 50 us of work
+
 MOST_SOCKETS: Final = 3 * MAX_PEERS + 100
 """A peer with its own socket needs three, as two monitor it; some 300 peers would reach ZeroMQ's
 own limit of 1,023 in all."""
 
-CONTROL_COUNT: Final = 1_000
-"""Beacons, subscriptions, or messages without packed records, each some 50 us of work, received
-before something else has its turn."""
-
 _SEQUENCE = Struct(">Q")
-
 _RECORD_IDS = b"MD"
 
+# Events of a connection that has ended before its handshake was complete.
 HANDSHAKE_FAILED: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-"""Events of a connection that has ended before its handshake was complete."""
 
 
-def new_socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, max_bytes: int, high_water_mark: int = 1_000
-) -> zmq.Socket[bytes]:
+def new_socket(context: Context, kind: int, max_bytes: int, high_water_mark: int = 1_000) -> Socket:
     """Return a socket that refuses frames above ``max_bytes``, and drops unsent ones when closed.
 
     TCP's keep-alive finds connections that the peer has closed while packets were lost: a socket
@@ -180,13 +91,8 @@ def new_socket(
     return socket
 
 
-def watched(
-    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]
-) -> zmq.Socket[bytes]:
-    """Return a monitor of a socket's connections: those made, ended, and retried.
-
-    If no open file is left for the monitor, the socket is closed.
-    """
+def watched(context: Context, socket: Socket) -> Socket:
+    """Return a monitor of a socket's connections; without an open file, close the socket."""
     made = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
     events = made | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | HANDSHAKE_FAILED
     try:
@@ -197,36 +103,30 @@ def watched(
         raise
 
 
-def connect(socket: zmq.Socket[bytes], endpoint: str, *, is_ipv6: bool = False) -> None:
-    """Connect to an endpoint; to a name by one family of its addresses, as ZeroMQ does.
-
-    Raises:
-        zmq.ZMQError: the endpoint is invalid, or no open file is left.
-    """
+def connect(socket: Socket, endpoint: str, *, is_ipv6: bool = False) -> None:
+    """Connect to an endpoint; to a name by one family of its addresses, as ZeroMQ does."""
     socket.set(zmq.IPV6, is_ipv6 or "[" in endpoint)
     socket.connect(endpoint)
 
 
 @dataclass(slots=True)
 class AddressFamily:
-    """The family of addresses for connecting to a name: IPv4 and IPv6 take turns until one works.
-
-    IPv4 is first, as C nodes support no other.
-    """
+    """IPv4 and IPv6 take turns for connecting to a name; IPv4 first, as C nodes have no other."""
 
     is_ipv6: bool = False
     _tried_at: float = -inf
 
-    def switches(self, now: float, endpoint: str) -> bool:
-        """Return True if the next attempt uses the other family, after a failed one."""
-        is_name = address_of(parse_endpoint(endpoint).host) is None
-        if not is_name or now < self._tried_at + FAMILY_S:
-            return False
-        self.is_ipv6, self._tried_at = not self.is_ipv6, now
-        return True
+    def retry(self, now: float, *sockets: tuple[Socket, str]) -> None:
+        """After a failed attempt, let sockets connect to their endpoints by the other family."""
+        is_name = address_of(parse_endpoint(sockets[0][1]).host) is None
+        if is_name and now >= self._tried_at + FAMILY_S:
+            self.is_ipv6, self._tried_at = not self.is_ipv6, now
+            for socket, endpoint in sockets:
+                socket.disconnect(endpoint)
+                connect(socket, endpoint, is_ipv6=self.is_ipv6)
 
 
-def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+def close_watched(socket: Socket, monitor: Socket) -> None:
     """Close a socket and its monitor.
 
     Until a socket is closed its connections are retried, and ZeroMQ's own thread would wait forever
@@ -238,12 +138,12 @@ def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None
         each.close()
 
 
-def drop_stalled_peers(socket: zmq.Socket[bytes]) -> None:
+def drop_stalled_peers(socket: Socket) -> None:
     """Make a sending socket close stalled connections, on which no data leaves any more."""
     socket.set(zmq.TCP_MAXRT, STALLED_MS)
 
 
-def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
+def received(socket: Socket) -> Iterator[list[bytes]]:
     """Yield the waiting messages, at most ``CONTROL_COUNT``; each is received when requested."""
     with contextlib.suppress(zmq.Again):
         for _ in range(CONTROL_COUNT):
@@ -251,12 +151,9 @@ def received(socket: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
 
 
 def received_frames(
-    socket: zmq.Socket[bytes], quotas: ConnectionQuotas, max_frames: int
+    socket: Socket, quotas: ConnectionQuotas, max_frames: int
 ) -> Iterator[list[zmq.Frame]]:
-    """Yield waiting messages of a bound socket, at most ``CONTROL_COUNT``.
-
-    A message of more than ``max_frames`` frames ends its connection, and is skipped.
-    """
+    """Yield waiting messages of a bound socket; one of too many frames ends its connection."""
     with contextlib.suppress(zmq.Again):
         quotas.skip(socket)
         for _ in range(CONTROL_COUNT):
@@ -271,12 +168,11 @@ def received_frames(
 
 
 def received_subscriptions(
-    socket: zmq.Socket[bytes], security: Security, quotas: ConnectionQuotas
+    socket: Socket, security: Security, quotas: ConnectionQuotas
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield waiting subscriptions, at most ``CONTROL_COUNT``, with their connections' descriptors.
+    """Yield the permitted parts of waiting subscriptions, with their connections' descriptors.
 
-    Parts that a key's owner may not receive are left out.  A descriptor is -1 if ZeroMQ does not
-    report it, as for subscriptions that it removes itself when a peer has gone.
+    A descriptor is -1 for subscriptions that ZeroMQ removes itself because a peer has gone.
     """
     for (frame,) in received_frames(socket, quotas, 1):
         descriptor = descriptor_of(frame)
@@ -288,7 +184,7 @@ def received_subscriptions(
 
 
 def receive_burst(
-    socket: zmq.Socket[bytes], decoder: BulkDecoder, quotas: ConnectionQuotas
+    socket: Socket, decoder: BulkDecoder, quotas: ConnectionQuotas
 ) -> tuple[list[list[bytes]], int]:
     """Receive the waiting messages, until they suffice for one turn.
 
@@ -299,10 +195,14 @@ def receive_burst(
     others: list[list[bytes]] = []
     buckets = decoder.buckets
     # A Frame knows whether more follow; asking the socket costs more than making a Frame.
-    receive = partial(Socket.recv, socket, copy=False)
-    recv = cast("Callable[[int], zmq.Frame]", receive)
-    if quotas.observed:
-        recv = _noted(recv, quotas)
+    receive = cast("Callable[[int], zmq.Frame]", partial(BareSocket.recv, socket, copy=False))
+
+    def receive_noted(flags: int) -> zmq.Frame:
+        frame = receive(flags)
+        quotas.note(descriptor_of(frame))
+        return frame
+
+    recv = receive_noted if quotas.observed else receive
     nowait, size_bytes, count = int(zmq.NOBLOCK), 0, 0
     try:
         quotas.skip(socket)
@@ -344,20 +244,7 @@ def receive_burst(
     return others, size_bytes + count * MESSAGE_BYTES + len(others) * REQUEST_BYTES
 
 
-def _noted(
-    recv: Callable[[int], zmq.Frame], quotas: ConnectionQuotas
-) -> Callable[[int], zmq.Frame]:
-    """Return a function that receives frames and notes their connections; some are observed."""
-
-    def noted(flags: int) -> zmq.Frame:
-        frame = recv(flags)
-        quotas.note(descriptor_of(frame))
-        return frame
-
-    return noted
-
-
-def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: str) -> None:
+def send_one_by_one(socket: Socket, message: OutgoingBatch, layout: str) -> None:
     """Send a message for each record of the batch."""
     batch, requestor = message.batch, message.requestor
     if layout != C_LAYOUT:
@@ -367,13 +254,13 @@ def send_one_by_one(socket: zmq.Socket[bytes], message: OutgoingBatch, layout: s
             socket.send_multipart(encode(single, layout))
         return
     prefix = encode_batch_prefix(requestor, batch.tp, packed=False)
-    send, pack, more = partial(Socket.send, socket), _SEQUENCE.pack, int(zmq.SNDMORE)
+    send, pack, more = partial(BareSocket.send, socket), _SEQUENCE.pack, int(zmq.SNDMORE)
     for sequence, value in enumerate(batch.values, batch.offset):
         send(prefix + pack(sequence), more)
         send(value)
 
 
-def send_packed(socket: zmq.Socket[bytes], message: OutgoingBatch) -> None:
+def send_packed(socket: Socket, message: OutgoingBatch) -> None:
     """Send the batch in as few messages as the limits allow, without processing single records."""
     batch = message.batch
     prefix = encode_batch_prefix(message.requestor, batch.tp, packed=True)

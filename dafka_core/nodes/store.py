@@ -220,7 +220,7 @@ class Store(Node):
             self.append_queue,
             role.address,
             lambda: role.known.endpoints,
-            lambda: mesh.call(lambda now: mesh.peers.neighbours.found()),
+            lambda: mesh.call(lambda now: mesh.peers.inbound.neighbours()),
             keys=ServerKeys(config.keys) if config.secret_key_file else None,
         )
         self._served.retention = self._retention_thread

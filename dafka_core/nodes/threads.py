@@ -16,8 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, ParamSpec, TypeVar
 from weakref import WeakMethod
 
-LONGEST_S: Final = 1e6
-"""Duration of one wait before the next one: the system accepts no infinity."""
+LONGEST_S: Final = 1e6  # duration of one wait before the next one: the system accepts no infinity
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,7 +75,7 @@ class InterruptibleCondition:
         waiter = _AsyncWaiter()
         try:
             self._waiting.add(waiter)
-            await waiter.turn()
+            await waiter.give_way()
             while not (found := condition()):
                 await waiter.get()
             return found
@@ -93,7 +92,7 @@ class _AsyncWaiter:
 
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self.turn = partial(asyncio.sleep, 0)
+        self.give_way = partial(asyncio.sleep, 0)
 
     def empty(self) -> bool:
         return not self._woken.is_set()
@@ -114,15 +113,16 @@ class NodeThread:
     ``Thread.join`` is unsuitable: before Python 3.13 an exception that ends the wait (Ctrl-C, a
     signal's handler) makes it consider the thread ended, and the node would be closed under its
     running loop.
+
+    Attributes:
+        started: whether it may run: also if an exception has ended the wait for its start.
     """
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
+        self.started = self._ended = False
         self._run = run
-        self._ended = False
         self._changed = InterruptibleCondition()
         self._thread = threading.Thread(target=self._run_to_end, name=name, daemon=True)
-        self.started = False
-        """True once the thread may run: also if an exception has ended the wait for its start."""
 
     def start(self) -> None:
         """Start the thread; only once."""

@@ -1,7 +1,7 @@
 """A tower, which introduces nodes to each other.  No record passes through it.
 
 Nodes send beacons to its XSUB socket and receive those of all others from its XPUB socket, which
-greets each new subscriber with a welcome message.
+sends each new subscriber a welcome message.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ import zmq
 
 from dafka_core.config.node_options import AUTO_HOST, NodeOptions, TowerAddress, TowerOptions
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
-from dafka_core.nodes.addresses import (
-    bind,
-    check_closed,
-    network_host,
-    own_host,
-    why_unbound,
-)
+from dafka_core.nodes.addresses import bind, check_closed, network_host, own_host, why_unbound
 from dafka_core.nodes.connection_quotas import ConnectionQuotas, descriptor_of
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import connect, new_socket, received_frames
 from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.zmq_types import Socket
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.system.distribution import this_version
 from dafka_core.system.hosts import bracketed, is_any, is_ipv6, is_loopback, parse_endpoint, plain
 
+MAX_BEACON_BYTES: Final = 4096  # the largest frame of a beacon is a UUID or host of 255 bytes
+MAX_FRAMES: Final = 6  # frames of the longest message to a tower: a beacon with kind and receiver
+
+# Quota of one connection: a node subscribes to some ten prefixes, most with its own address.
+MAX_SUBSCRIBED_BYTES: Final = 64 << 10
+JOIN_INTERVAL_MS: Final = 1_000  # at which a tower announces itself and the towers that it joins
+
+# Time after which a silent node is not counted: 2.5 times the default of ``peer_expiry_ms``.
 SILENT_S: Final = 10.0
-"""Time after which a silent node is no longer counted: 2.5 times the default of ``peer_expiry_ms``,
-the time that nodes wait for each other."""
 
 _log: Final = logging.getLogger("dafka.tower")
 
@@ -49,42 +50,25 @@ class HeardNodes:
         self._heard_at = OrderedDict[str, float]()  # the longest silent node first
 
     def note(self, now: float, node: str, endpoint: str) -> None:
-        """Note the beacon of a node."""
+        """Note the beacon of a node, and drop silent nodes."""
         if node not in self._heard_at:
+            facts = {"node": node, "endpoint": endpoint}
             _log.info(
-                "node %(node)s has come, at %(endpoint)s",
-                {"node": node, "endpoint": endpoint},
-                extra={"event": "node_came"},
+                "node %(node)s has come, at %(endpoint)s", facts, extra={"event": "node_came"}
             )
         self._heard_at[node] = now
         self._heard_at.move_to_end(node)
-        self._drop_silent(now)
-
-    def count(self) -> int:
-        """Return the number of nodes heard recently."""
-        since = time.monotonic() - SILENT_S
-        return sum(heard_at > since for heard_at in [*self._heard_at.values()])
-
-    def _drop_silent(self, now: float) -> None:
-        while self._heard_at:
+        while True:
             node, heard_at = next(iter(self._heard_at.items()))
             if heard_at > now - SILENT_S and len(self._heard_at) <= MAX_PEERS:
                 break
             del self._heard_at[node]
             _log.info("node %(node)s is silent", {"node": node}, extra={"event": "node_went"})
 
-
-MAX_BEACON_BYTES: Final = 4096
-"""The largest frame of a beacon is a UUID or host of 255 bytes."""
-
-MAX_FRAMES: Final = 6
-"""Frames of the longest message to a tower: a beacon with kind and receiver."""
-
-MAX_SUBSCRIBED_BYTES: Final = 64 << 10
-"""Quota of one connection: a node subscribes to some ten prefixes, most with its own address."""
-
-JOIN_INTERVAL_MS: Final = 1_000
-"""Interval at which a tower announces itself and the towers that it joins."""
+    def count(self) -> int:
+        """Return the number of nodes heard recently."""
+        since = time.monotonic() - SILENT_S
+        return sum(heard_at > since for heard_at in [*self._heard_at.values()])
 
 
 class Tower(Node):
@@ -93,31 +77,19 @@ class Tower(Node):
     Args:
         announce: whether towers that it joins know it at once, or only after ``announce``.
         options: see ``TowerOptions``.
-
-    Raises:
-        ConfigError: an address cannot be bound to.
     """
 
     def __init__(self, *, announce: Any = True, **options: Any) -> None:
-        config = TowerOptions.build(options)
-        self._relay = _Relay(config)
-        self._relay.is_announced = announce
-        self._thread = NodeThread("dafka-tower", self._relay.run)
+        self._relay = relay = _Relay(TowerOptions.build(options), is_announced=announce)
+        self.host, self.sub_port, self.pub_port = relay.place
+        self.tower = str(TowerAddress(*relay.place))  # for the ``tower`` option of nodes
+        self.heard = relay.heard  # the nodes that send beacons
+        self._thread = NodeThread("dafka-tower", relay.run)
         try:
-            sub_host, self.sub_port = _bind(self._relay.xsub, "sub_address", config)
-            _, self.pub_port = _bind(self._relay.xpub, "pub_address", config)
-            self.host = self._relay.host = _reachable(sub_host, config)
-            ports = beacons.TowerPorts(self.host, self.sub_port, self.pub_port)
-            self._relay.join(config.join, ports)
             self._thread.start()
         except BaseException:
-            if self._thread.started:
-                self._end_thread()
-            else:
-                self._relay.destroy()
+            self._end_thread()
             raise
-        self.tower = str(TowerAddress(self.host, self.sub_port, self.pub_port))
-        """``HOST:SUB_PORT:PUB_PORT``, for the ``tower`` option of nodes."""
         self._is_open = True
         facts = {"tower": self.tower, "version": this_version()}
         text = "tower %(tower)s is started: version %(version)s"
@@ -132,11 +104,6 @@ class Tower(Node):
     def beacon_count(self) -> int:
         """Return the number of forwarded beacons."""
         return self._relay.beacon_count
-
-    @property
-    def heard(self) -> HeardNodes:
-        """Return the nodes that send beacons."""
-        return self._relay.heard
 
     @property
     def failure(self) -> BaseException | None:
@@ -154,9 +121,8 @@ class Tower(Node):
             NodeFailedError: an error has ended it.
         """
         ended = self._thread.join(timeout_s)
-        failure = self._relay.failure
-        if failure is not None:
-            raise NodeFailedError("tower", str(failure)) from failure
+        if self.failure is not None:
+            raise NodeFailedError("tower", str(self.failure)) from self.failure
         return ended
 
     def close(self) -> None:
@@ -168,7 +134,9 @@ class Tower(Node):
             _log.info("tower %(tower)s has stopped", facts, extra=extra)
 
     def _end_thread(self) -> None:
-        if not self._thread.join(0):
+        if not self._thread.started:
+            self._relay.close()
+        elif not self._thread.join(0):
             with contextlib.suppress(zmq.ZMQError):
                 self._relay.stop_signal.send(b"", zmq.NOBLOCK)
             self._thread.join()
@@ -177,121 +145,119 @@ class Tower(Node):
 class _Relay:
     """The sockets and loop of a tower; its thread keeps them alive, but not the tower."""
 
-    def __init__(self, config: TowerOptions) -> None:
-        self.host = ""
-        self.is_announced = True
+    def __init__(self, config: TowerOptions, *, is_announced: bool) -> None:
+        self.is_announced = is_announced
         self.invalid_count = self.beacon_count = 0
         self.heard = HeardNodes()
         self.failure: BaseException | None = None
         self._told_at = 0.0
-        self._joined: list[tuple[zmq.Socket[bytes], list[bytes]]] = []
-        """Sockets, and the announcements of towers to send on them."""
-        self._context = zmq.Context()
-        self.xsub = new_socket(self._context, zmq.XSUB, MAX_BEACON_BYTES)
-        # Subscriptions of nodes are not forwarded: each would go to all nodes.
-        for first in (beacons.BEACON_WITH_KIND, beacons.BEACON, beacons.TOWER):
-            self.xsub.send(b"\1" + first)
-        self.xpub = new_socket(self._context, zmq.XPUB, MAX_BEACON_BYTES)
-        self.xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
-        self.xpub.set(zmq.XPUB_MANUAL, 1)
-        try:
+        with contextlib.ExitStack() as made:
+            self._context = zmq.Context()
+            made.callback(self._context.destroy, linger=0)
             self.security = Security(config, self._context, is_tower=True)
-        except BaseException:
-            self._context.destroy(linger=0)
-            raise
-        self._quotas = ConnectionQuotas(
-            MAX_SUBSCRIBED_BYTES,
-            self.security.key_name,
-            encrypted=bool(config.secret_key_file),
-        )
-        self.security.serve(self.xsub)
-        self.security.serve(self.xpub)
-        for socket in (self.xsub, self.xpub):
-            self._quotas.watch(self._context, socket)
-        self.stop_signal, self.stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
-        self.stopped.bind("inproc://stop")
-        self.stop_signal.connect("inproc://stop")
+            self._quotas = ConnectionQuotas(
+                MAX_SUBSCRIBED_BYTES, self.security.key_name, encrypted=bool(config.secret_key_file)
+            )
+            made.callback(self._quotas.close)
+            self._xsub = self._new_socket(zmq.XSUB)
+            # Subscriptions of nodes are not forwarded: each would go to all nodes.
+            for first in (beacons.BEACON_WITH_KIND, beacons.BEACON, beacons.TOWER):
+                self._xsub.send(b"\1" + first)
+            self._xpub = self._new_socket(zmq.XPUB)
+            self._xpub.set(zmq.XPUB_WELCOME_MSG, beacons.WELCOME)
+            self._xpub.set(zmq.XPUB_MANUAL, 1)
+            host, sub_port = _bind(self._xsub, "sub_address", config)
+            _, pub_port = _bind(self._xpub, "pub_address", config)
+            self.place = beacons.TowerPorts(_reachable(host, config), sub_port, pub_port)
+            self._joined = self._join(config.join)
+            self.stop_signal, self._stopped = (self._context.socket(zmq.PAIR) for _ in range(2))
+            self._stopped.bind("inproc://stop")
+            self.stop_signal.connect("inproc://stop")
+            self.close = made.pop_all().close
 
-    def destroy(self) -> None:
-        self._quotas.close()
-        self._context.destroy(linger=0)
+    def _new_socket(self, kind: int) -> Socket:
+        socket = new_socket(self._context, kind, MAX_BEACON_BYTES)
+        self.security.serve(socket)
+        self._quotas.watch(self._context, socket)
+        return socket
 
-    def join(self, towers: Sequence[TowerAddress], own: beacons.TowerPorts) -> None:
-        """Announce this tower to other towers, and those to this tower's nodes."""
-        told = beacons.encode_tower_address(own)
+    def _join(self, towers: Sequence[TowerAddress]) -> list[tuple[Socket, list[bytes]]]:
+        """Connect to other towers; return the sockets and the announcements to send on them.
+
+        Other towers receive this one's address, and this tower's nodes theirs.
+        """
+        announcements = []
         for tower in towers:
             pub = new_socket(self._context, zmq.PUB, MAX_BEACON_BYTES)
-            self.security.aim_at_twin(pub)
+            self.security.aim(pub)  # towers that join have the same key
             connect(pub, tower.sub_endpoint, is_ipv6=is_ipv6(tower.host))
-            self._joined.append((pub, told))
-            if is_loopback(own.host) or not is_loopback(tower.host):
+            announcements.append((pub, beacons.encode_tower_address(self.place)))
+            if is_loopback(self.place.host) or not is_loopback(tower.host):
                 other = beacons.TowerPorts(tower.host, tower.sub_port, tower.pub_port)
-                self._joined.append((self.xpub, beacons.encode_tower_address(other)))
+                announcements.append((self._xpub, beacons.encode_tower_address(other)))
+        return announcements
 
     def run(self) -> None:
         poller = zmq.Poller()
-        for socket in (self.xsub, self.xpub, self.stopped):
+        for socket in (self._xsub, self._xpub, self._stopped):
             poller.register(socket, zmq.POLLIN)
         if is_locked := self.security.own is not None:
             poller.register(self.security.zap, zmq.POLLIN)
         try:
             while True:
                 ready = dict(poller.poll(JOIN_INTERVAL_MS if self._joined or is_locked else None))
-                self.security.attend(time.monotonic())
-                self._tell_of_towers()
-                if self.stopped in ready:
+                now = time.monotonic()
+                self.security.attend(now)
+                if self.is_announced and now >= self._told_at + JOIN_INTERVAL_MS / 1000:
+                    self._told_at = now
+                    for socket, frames in self._joined:
+                        socket.send_multipart(frames)
+                if self._stopped in ready:
                     return
-                if self.xpub in ready:
+                if self._xpub in ready:
                     self._receive_subscriptions()
-                if self.xsub in ready:
-                    self._pass_beacons()
+                if self._xsub in ready:
+                    self._forward_beacons()
         except BaseException as error:  # noqa: BLE001 -- ``wait`` reports every error
             self.failure = error
         finally:
-            self.destroy()
+            self.close()
 
     def _receive_subscriptions(self) -> None:
-        for (frame,) in received_frames(self.xpub, self._quotas, 1):
+        for (frame,) in received_frames(self._xpub, self._quotas, 1):
             self._quotas.subscribe(descriptor_of(frame), frame.bytes)
             if self.security.owner(frame) is None:
                 continue
             action, prefix = frame.bytes[:1], frame.bytes[1:]
             # Others match no message of a tower, and would only take memory.
             if action in (b"\x00", b"\x01") and beacons.is_tower_subscription(prefix):
-                self.xpub.set(zmq.SUBSCRIBE if action == b"\x01" else zmq.UNSUBSCRIBE, prefix)
+                self._xpub.set(zmq.SUBSCRIBE if action == b"\x01" else zmq.UNSUBSCRIBE, prefix)
             else:
                 self.invalid_count += 1
 
-    def _pass_beacons(self) -> None:
-        for frames in received_frames(self.xsub, self._quotas, MAX_FRAMES):
-            octets = [frame.bytes for frame in frames]
-            owner = self.security.owner(frames[0])
-            if owner is None:
-                continue
-            try:
-                if octets[0] == beacons.TOWER:
-                    if not self.security.is_tower(owner):
-                        raise ProtocolError("only towers tell of towers")
-                    beacons.decode_tower_address(octets)
-                    self.xpub.send_multipart(octets)
-                    continue
-                beacon = beacons.decode_node_beacon(octets)
-                self.security.check_node(beacon.node, owner)
-            except ProtocolError:
-                self.invalid_count += 1
-                continue
-            self.beacon_count += 1
-            endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
-            self.heard.note(time.monotonic(), beacon.node, endpoint)
-            for told in beacons.tower_beacons(beacon, endpoint):
-                self.xpub.send_multipart(self.security.named(told, owner))
+    def _forward_beacons(self) -> None:
+        for frames in received_frames(self._xsub, self._quotas, MAX_FRAMES):
+            if (owner := self.security.owner(frames[0])) is not None:
+                try:
+                    self._forward(owner, frames)
+                except ProtocolError:
+                    self.invalid_count += 1
 
-    def _tell_of_towers(self) -> None:
-        now = time.monotonic()
-        if self._joined and self.is_announced and now >= self._told_at + JOIN_INTERVAL_MS / 1000:
-            self._told_at = now
-            for socket, frames in self._joined:
-                socket.send_multipart(frames)
+    def _forward(self, owner: str, frames: list[zmq.Frame]) -> None:
+        parts = [frame.bytes for frame in frames]
+        if parts[0] == beacons.TOWER:
+            if not self.security.is_tower(owner):
+                raise ProtocolError("only towers announce towers")
+            beacons.decode_tower_address(parts)
+            self._xpub.send_multipart(parts)
+            return
+        beacon = beacons.decode_node_beacon(parts)
+        self.security.check_node(beacon.node, owner)
+        self.beacon_count += 1
+        endpoint = beacons.endpoint_of(beacon, self._seen_host(frames[0]))
+        self.heard.note(time.monotonic(), beacon.node, endpoint)
+        for each in beacons.tower_beacons(beacon, endpoint):
+            self._xpub.send_multipart(self.security.named(each, owner))
 
     def _seen_host(self, frame: zmq.Frame) -> str:
         """Return the host to announce for a node that named none: the source of its beacon."""
@@ -300,10 +266,10 @@ class _Relay:
         except zmq.ZMQError:
             seen = ""
         # A node on this machine uses loopback; others reach it at the tower's host.
-        return self.host if not seen or is_loopback(seen) else plain(seen)
+        return self.place.host if not seen or is_loopback(seen) else plain(seen)
 
 
-def _bind(socket: zmq.Socket[bytes], option: str, config: TowerOptions) -> tuple[str, int]:
+def _bind(socket: Socket, option: str, config: TowerOptions) -> tuple[str, int]:
     address = str(getattr(config, option))
     try:
         where = parse_endpoint(re.sub(r":\*$", ":0", address))  # ZeroMQ's notation for any port
@@ -320,11 +286,7 @@ def _bind(socket: zmq.Socket[bytes], option: str, config: TowerOptions) -> tuple
 
 
 def _reachable(bound_host: str, config: TowerOptions) -> str:
-    """Return the host at which others reach a tower.
-
-    Raises:
-        ConfigError: it would join towers of other machines, and their nodes cannot reach it.
-    """
+    """Return the host at which others reach a tower; raise ConfigError if they cannot."""
     is_everywhere = is_any(bound_host)
     if not config.join:
         return network_host() if is_everywhere else bound_host
@@ -334,7 +296,7 @@ def _reachable(bound_host: str, config: TowerOptions) -> str:
     except ConfigError:
         why = f"tower {config.join[0]} is on another machine, whose nodes cannot connect there"
         if is_everywhere:
-            why = f"tower {config.join[0]} has a loopback address here: name another one of it"
+            why = f"tower {config.join[0]} has a loopback address here: name its network address"
             raise ConfigError("join", str(config.join[0]), why) from None
         cure = "set it, and pub_address, to tcp://*:PORT or this machine's address"
         raise ConfigError("sub_address", config.sub_address, f"{why}: {cure}") from None

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from dafka_core.model import timestamps
-from dafka_core.nodes import mesh as node_mesh
+from dafka_core.nodes import traffic
 from dafka_core.protocol import consumer_role, producer_role, store_limits, store_role
 from tests.simulation import hosts, mesh
 from tests.simulation.cluster import Roles
@@ -220,7 +220,7 @@ DEFECTS = (
         "cut frames are the message before",
         "dafka_proto.c:92",
         "counts 0 invalid messages, and 1 came",
-        changes=lambda: {(node_mesh, "decode"): _StaleParse()},
+        changes=lambda: {(traffic, "decode"): _StaleParse()},
     ),
     Defect(
         "a dropped head is never asked for",

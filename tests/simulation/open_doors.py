@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dafka_core.nodes import mesh as node_mesh
-from dafka_core.nodes import security
+from dafka_core.nodes import security, traffic
 from dafka_core.nodes.security import RefusedSubscriptions
 from dafka_core.protocol import store_directory
 from dafka_core.protocol.store_directory import StoreQuery
@@ -51,14 +50,14 @@ DOORS: Final = (
         "anybody's messages are believed",
         "authorization.refusal",
         WRONG + "|overhears",
-        changes=lambda: {(node_mesh, "refusal"): lambda who, message: ""},
+        changes=lambda: {(traffic, "refusal"): lambda who, message: ""},
         shape=LOCKED,
     ),
     Defect(
         "anybody's records are believed",
         "authorization.records_refusal",
         WRONG,
-        changes=lambda: {(node_mesh, "records_refusal"): lambda who, tp: ""},
+        changes=lambda: {(traffic, "records_refusal"): lambda who, tp: ""},
         shape=LOCKED,
     ),
     Defect(

@@ -21,7 +21,6 @@ from dafka_core.nodes import peers, process_limits
 from dafka_core.nodes.process_limits import (
     PER_PEER,
     PER_PEER_APART,
-    RESERVE,
     SCAN_INTERVAL_S,
     PeerRoom,
     raise_limit,
@@ -78,8 +77,6 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
         ).tower
         errors = stack.enter_context(limited_store(tmp_path, tower, "--flight-port", "off"))
         store = (tmp_path / "address").read_text().strip()
-        said = b"open files limit 70: there is room for about"
-        assert any(said in line for line in iter(errors.next, None))
         with Producer("t", tower=tower) as producer:
             for value in VALUES:
                 producer.publish(value)
@@ -152,20 +149,15 @@ def test_strangers_who_take_all_open_files_of_a_store_with_keys_end_neither_it_n
         Consumer(tower=tower, **keys.of("client")).close()
 
 
-@pytest.mark.parametrize(("soft", "raised"), [(15, True), (100, False)])
-def test_a_node_in_an_application_raises_its_soft_limit_when_a_peer_needs_it_and_says_so(
-    soft: int, raised: bool
-) -> None:
+def test_a_node_in_an_application_raises_its_soft_limit(tower: str) -> None:
     code = (
-        "import resource; from dafka_core.nodes.process_limits import PeerRoom\n"
-        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, 300))\n"
-        "print(PeerRoom(1, 2).look(0.0, 0), resource.getrlimit(resource.RLIMIT_NOFILE))"
+        "import resource; from dafka_core import Consumer\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (15, 300))\n"
+        f"Consumer(tower={tower!r}).close()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == f"True ({300 if raised else soft}, 300)\n"
-    text = "open files limit raised from 15 to 300, as 1 peers need "
-    assert (text in shown.stderr) is raised
-    assert ("select()" in shown.stderr) is raised
+    assert shown.stdout == "(300, 300)\n"
 
 
 def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
@@ -225,44 +217,31 @@ def test_forged_beacons_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
         scans.append(1)
         return 60
 
-    monkeypatch.setattr(process_limits, "raise_limit", lambda: 60)
     monkeypatch.setattr(process_limits, "soft_limit", lambda: 60)
     monkeypatch.setattr(process_limits, "_open_count", scan)
     monkeypatch.setattr(process_limits, "MAX_REFUSED", 500)
-    room = PeerRoom(1, PER_PEER)
+    room = PeerRoom(PER_PEER)
     for number in range(10_000):
         now = number / 10_000  # in one second
-        assert not room.look(now, 0)
+        room.count(now, 0)
+        assert not room.has_room(0)
         room.refuse(now, f"N{number}", f"tcp://h:{number}")
     assert len(scans) <= 1 / SCAN_INTERVAL_S + 1
     assert len(room.refused) == 500
 
 
-def test_a_descriptor_that_has_become_another_one_is_left_alone() -> None:
-    # ZeroMQ has closed the peer's connection, and the application opened something.
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        room = PeerRoom(1, PER_PEER)
-        room.note_inbound(ours.fileno(), "A")
-        room.refuse(0.0, "A", "tcp://a:1")
-        room.look(0.0, 0)
-        theirs.send(b"still there")
-        assert ours.recv(20) == b"still there"
-
-
 def test_what_is_refused_is_said_once_and_again_when_it_changes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("raise_limit", "soft_limit"):
-        monkeypatch.setattr(process_limits, name, lambda: 60)
-    monkeypatch.setattr(resource, "getrlimit", lambda of: (60, 60))
+    monkeypatch.setattr(process_limits, "soft_limit", lambda: 60)
     monkeypatch.setattr(process_limits, "_open_count", lambda: 30)
     caplog.set_level(logging.INFO)
-    room = PeerRoom(1, PER_PEER)
-    assert room.look(0.0, 0)
-    assert f"room for about {(60 - 30 - RESERVE) // PER_PEER} peers" in caplog.text
+    room = PeerRoom(PER_PEER)
+    assert room.count(0.0, 0)
+    assert room.has_room(0)
     monkeypatch.setattr(process_limits, "_open_count", lambda: 44)
-    assert not room.look(1.0, 7)
+    assert room.count(1.0, 7)
+    assert not room.has_room(7)
     room.refuse(0.0, "A", "tcp://a:1")
     room.refuse(2.0, "B", "tcp://b:1")
     for now in (2.0, 3.0):
@@ -286,4 +265,6 @@ def test_without_a_descriptor_to_look_with_there_is_no_room(
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(process_limits, "_open_count", none_left)
-    assert not PeerRoom(1, PER_PEER).look(0.0, 0)
+    room = PeerRoom(PER_PEER)
+    assert room.count(0.0, 0)
+    assert not room.has_room(0)

@@ -15,7 +15,8 @@ from dafka_core import Consumer, NoStoreError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers
-from dafka_core.nodes.peers import Inbound
+from dafka_core.nodes.inbound import Inbound
+from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import subscription
@@ -63,7 +64,7 @@ def test_a_record_of_exactly_the_limit_passes_in_each_form(
         record = consumer.poll(PATIENCE_S)
         assert record is not None
         assert len(record.value or b"") == LARGE_BYTES
-    assert not consumer._mesh.peers.renewed
+    assert not consumer._mesh.peers.renewal_count
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -91,7 +92,7 @@ def test_a_connection_that_a_message_above_the_limit_has_ended_is_made_anew_and_
     wait_until(lambda: mesh.failure or caplog.records, "the connection to be made anew")
     assert mesh.failure is None
     line = caplog.records[0].getMessage()
-    assert mesh.peers.renewed.total() == 1
+    assert mesh.peers.renewal_count == 1
     assert f"connection to {peer.address}" in line
     assert f"above {max_frame_bytes(SMALL_BYTES)} bytes" in line
     assert f"max_record_bytes = {SMALL_BYTES}" in line
@@ -117,7 +118,7 @@ def test_a_peer_that_went_away_is_not_said_to_have_sent_too_much(
     wait_until(lambda: len(peers.table) == 1, "the peer to be known")
     peer.close()
     wait_until(lambda: len(peers.table) == 0, "the peer to be lost")
-    assert not peers.renewed
+    assert not peers.renewal_count
     assert not caplog.records
 
 
@@ -188,6 +189,25 @@ def test_without_an_open_file_left_a_connection_is_made_anew_later_and_that_is_s
     peer.wait_until_subscribed(subscription(DirectRecord, mesh.role.address))
 
 
+def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
+    raw: Callable[..., RawPeer],
+    consume: Callable[..., Consumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mesh = consume("t")._mesh
+    refused: set[str] = set()
+
+    def check_node(node: str, key: str) -> None:
+        refused.add(node)
+        raise RefusedNodeError(node)
+
+    monkeypatch.setattr(mesh.security, "check_node", check_node)
+    peer = raw()
+    wait_until(lambda: peer.address in refused, "the beacon of the peer")
+    mesh.call(lambda now: None)  # the round that received it has ended
+    assert len(mesh.peers.table) == 0
+
+
 ME, PEER, OTHER = "A" * 32, "B" * 32, "C" * 32
 
 
@@ -212,24 +232,22 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 def test_who_has_not_connected_is_said_and_seldom_again(said: Callable[[], list[str]]) -> None:
     inbound = Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table_with(PEER, OTHER))
-    inbound.report(0.0)
+    peers = [f"tcp://10.0.0.9:{port}" for port in (0, 1)]
+    inbound.report(0.0, [])
     assert said() == []
-    for port in (0, 1):
-        inbound.expect(f"tcp://10.0.0.9:{port}")
-    inbound.note(OTHER)
-    inbound.report(10.0)
+    inbound.apply(-1, None, DirectRecord, OTHER, subscribed=True)
+    inbound.report(10.0, peers)
     [line] = said()
     assert "1 of 2 peers have not connected to this node at tcp://10.0.0.1:7000" in line
     assert f"as {PEER} at tcp://10.0.0.9:0" in line
     times = []
     for now in range(11, 100):
-        inbound.report(float(now))
+        inbound.report(float(now), peers)
         times += [now] * len(said())
     assert times == [20, 40, 80]
     assert inbound.unmet([PEER, OTHER]) == [PEER]
-    inbound.note(PEER)
-    inbound.report(1_000.0)
-    inbound.forget("tcp://10.0.0.9:0")
+    inbound.apply(-1, None, DirectRecord, PEER, subscribed=True)
+    inbound.report(1_000.0, peers)
     assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
 
 

@@ -59,7 +59,7 @@ def test_a_live_record_reaches_those_who_take_it_and_the_others_hear_of_it(
     tp = TopicPartition("t", producer.address)
     assert small.positions() == {tp: (4, 4)}
     for node in (small, large, producer, store):
-        assert not node._mesh.peers.renewed
+        assert not node._mesh.peers.renewal_count
 
 
 def test_a_record_that_a_consumer_cannot_take_does_not_hold_up_the_other_partitions_of_a_store(
@@ -78,7 +78,7 @@ def test_a_record_that_a_consumer_cannot_take_does_not_hold_up_the_other_partiti
     late = produce("small")
     late.publish(b"3")
     assert taken(consumer, 1) == [b"3"]
-    assert not consumer._mesh.peers.renewed
+    assert not consumer._mesh.peers.renewal_count
 
 
 def test_a_producer_refuses_a_record_that_a_store_would_not_take(
@@ -128,7 +128,7 @@ def test_a_store_that_comes_later_says_what_it_cannot_take_and_takes_the_rest(
     errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert len(errors) == 1
     for node in (small, store, producer):
-        assert not node._mesh.peers.renewed
+        assert not node._mesh.peers.renewal_count
 
 
 def test_a_reader_fails_at_the_record_and_goes_on_behind_it(

@@ -18,7 +18,7 @@ from dafka_core import Consumer, Producer, Reader, Store, Tower, TowerNotFoundEr
 from dafka_core.config.node_options import MAX_RECORD_BYTES, ReaderOptions
 from dafka_core.errors import ConfigError
 from dafka_core.nodes import addresses
-from dafka_core.nodes.process_limits import ends_of
+from dafka_core.nodes.connection_quotas import ends_of
 from dafka_core.nodes.security import Security
 from dafka_core.protocol import beacons
 from dafka_core.protocol.codec import subscription

@@ -10,8 +10,8 @@ import zmq
 
 from dafka_core import ConfigError, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
-from dafka_core.nodes import peers
-from dafka_core.nodes.peers import AWAY_S, MAX_LEARNED, Towers
+from dafka_core.nodes import discovery
+from dafka_core.nodes.discovery import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.nodes.security import Security
 from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
 from dafka_core.testing import wait_until
@@ -61,7 +61,7 @@ def test_a_tower_that_nobody_elsewhere_reaches_joins_none_there() -> None:
 
 
 def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "AWAY_S", 0.3)
+    monkeypatch.setattr(discovery, "AWAY_S", 0.3)
     first = Tower(**ANY_PORTS)
     with Reader(tower=first.tower, beacon_interval_ms=50) as reader:
         links = reader._mesh.peers.towers._links
@@ -107,7 +107,7 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         made = Towers(own, config, context, zmq.Poller(), security)
         before = made._links[config.tower[0]]
         made.send(1.0)
-        monkeypatch.setattr(security, "trusts_tower", lambda key: is_trusted)
+        monkeypatch.setattr(security, "is_tower", lambda key: is_trusted)
         with no_open_file_left():
             made.send(2.0 + AWAY_S)
         assert made._links[config.tower[0]] is before

@@ -11,7 +11,7 @@ from dafka_core.config.node_options import keys_in
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.nodes.mesh import REASONS
+from dafka_core.nodes.traffic import REASONS
 from dafka_core.ops import metric_declarations as d
 from dafka_core.ops.readings import REFUSALS, StoreReadings, of_consumer, of_producer, of_tower
 from dafka_core.testing import PATIENCE_S, wait_until

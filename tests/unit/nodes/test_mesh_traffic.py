@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes.mesh import LOOK_S, REASONS, SAY_AGAIN_S, MeshTraffic, RefusedFrames
+from dafka_core.nodes.peers import Peers
+from dafka_core.nodes.traffic import CHECK_S, REPEAT_S, MeshTraffic
 from dafka_core.protocol.bulk_decoder import BulkDecoder
 from dafka_core.protocol.codec import encode
 from dafka_core.protocol.messages import DirectRecordBatches, Head
@@ -40,7 +41,7 @@ def test_an_answer_with_many_partitions_is_one_message_and_all_their_records() -
     assert traffic.direct_bytes >= 6
 
 
-def test_what_is_refused_is_counted_by_reason() -> None:
+def test_refused_frames_are_counted_by_reason() -> None:
     decoder = BulkDecoder()
     traffic = MeshTraffic("store S", decoder)
     assert traffic.admitted(EVERYBODY, [b"no message"]) is None
@@ -49,34 +50,42 @@ def test_what_is_refused_is_counted_by_reason() -> None:
     assert traffic.records_received == 0
     assert traffic.admitted(EVERYBODY, encode(Head("t", "p", 6))) == Head("t", "p", 6)
     decoder.invalid_count = 2
-    towers, security = SimpleNamespace(invalid_count=4), SimpleNamespace(refused_beacons=5)
-    peers = SimpleNamespace(invalid_count=3, towers=towers, security=security)
-    refused = traffic.refused(cast("Any", peers))
+    refused = traffic.refused(peers_with(beacons=3, towers=4, forbidden=5))
     assert refused == {"message": 1, "records": 2, "beacon": 3, "tower": 4, "forbidden": 7}
 
 
-def test_each_reason_is_said_at_once_and_then_once_a_minute(
+def peers_with(*, beacons: int = 0, towers: int = 0, forbidden: int = 0) -> Peers:
+    """The counters that a node's peers have."""
+    security = SimpleNamespace(refused_beacons=forbidden, refused_node="")
+    peers = SimpleNamespace(invalid_count=beacons, security=security)
+    peers.towers = SimpleNamespace(invalid_count=towers)
+    return cast("Peers", peers)
+
+
+def test_each_reason_is_logged_at_once_and_then_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    refused, counts = RefusedFrames("store S"), dict.fromkeys(REASONS, 0)
+    traffic = MeshTraffic("store S", BulkDecoder())
+    peers = peers_with()
 
-    def said(now: float) -> list[str]:
+    def logged(now: float) -> list[str]:
         caplog.clear()
         with caplog.at_level(logging.WARNING, "dafka.mesh"):
-            refused.report(now, counts)
+            traffic.log_refused(now, peers)
         return [each.getMessage() for each in caplog.records]
 
-    assert said(1_000.0) == []
-    assert not refused.is_due(1_000.0 + LOOK_S / 2)
-    assert refused.is_due(1_000.0 + LOOK_S)
-    counts["message"], counts["beacon"] = 3, 1
-    refused.note("message", "the version is not 1")
-    first = said(1_001.0)
+    assert logged(1_000.0) == []
+    for _ in range(3):
+        assert traffic.admitted(EVERYBODY, [b"no message"]) is None
+    peers.invalid_count = 1
+    assert logged(1_000.0 + CHECK_S / 2) == []
+    first = logged(1_000.0 + CHECK_S)
     assert len(first) == 2
-    assert "3 frames refused, reason message (the last one: the version is not 1)" in first[0]
+    assert "3 frames refused, reason message (the last one: " in first[0]
     assert "store S: 1 frames refused, reason beacon;" in first[1]
-    counts["message"] = 10_000
-    assert said(1_001.0 + SAY_AGAIN_S / 2) == []
-    (again,) = said(1_001.0 + SAY_AGAIN_S)
-    assert "9997 frames refused, reason message" in again
-    assert said(1_001.0 + 3 * SAY_AGAIN_S) == []  # none has come since
+    for _ in range(10):
+        traffic.admitted(EVERYBODY, [b"no message"])
+    assert logged(1_001.0 + REPEAT_S / 2) == []
+    (again,) = logged(1_001.0 + REPEAT_S)
+    assert "10 frames refused, reason message" in again
+    assert logged(1_001.0 + 3 * REPEAT_S) == []  # no further one was refused

@@ -39,20 +39,20 @@ def groups(tmp_path: Path) -> Path:
         ("", None),
     ],
 )
-def test_the_least_limit_counts(tmp_path: Path, groups: Path, own: str, limit: int | None) -> None:
+def test_the_lowest_limit_counts(tmp_path: Path, groups: Path, own: str, limit: int | None) -> None:
     (tmp_path / "own").write_text(own)
     assert memory_limit(tmp_path / "own", groups) == limit
 
 
-def test_where_there_are_no_groups_there_is_no_limit(tmp_path: Path) -> None:
+def test_a_process_without_groups_has_no_limit(tmp_path: Path) -> None:
     assert memory_limit(tmp_path / "own", tmp_path) is None
 
 
 @pytest.mark.parametrize(
-    ("limit", "is_said"), [(None, False), (ENOUGH_BYTES, False), (300 * MIB, True)]
+    ("limit", "is_logged"), [(None, False), (ENOUGH_BYTES, False), (300 * MIB, True)]
 )
-def test_a_store_with_little_memory_says_so(
-    limit: int | None, is_said: bool, caplog: pytest.LogCaptureFixture
+def test_a_store_with_little_memory_logs_a_warning(
+    limit: int | None, is_logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     say_if_low(limit)
-    assert ("may use 300 MiB of memory" in caplog.text) is is_said
+    assert ("may use 300 MiB of memory" in caplog.text) is is_logged

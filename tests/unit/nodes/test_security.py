@@ -13,7 +13,7 @@ from dafka_core.nodes.security import PROOF_S, Claims, RefusedSubscriptions
 AT = "tcp://127.0.0.1:1"
 
 
-def test_who_was_announced_first_is_expected_until_he_has_had_his_time() -> None:
+def test_an_endpoint_is_offered_to_the_next_claimant_after_a_time() -> None:
     claims = Claims()
     assert claims.key_at(AT) == ""
     assert not claims.take(0, AT, "honest")
@@ -31,17 +31,17 @@ def test_who_was_announced_first_is_expected_until_he_has_had_his_time() -> None
     assert claims.key_at(AT) == "honest"
 
 
-def test_who_is_connected_to_with_his_key_is_there_until_that_ends() -> None:
+def test_a_proved_endpoint_keeps_its_key_until_the_connection_ends() -> None:
     claims = Claims()
     claims.take(0, AT, "honest")
     claims.prove(AT, is_proved=True)
     with pytest.raises(ProtocolError):
         claims.take(1_000, AT, "mallory")
     claims.prove(AT, is_proved=False)
-    assert claims.take(1_000, AT, "another one, started on the same port")
+    assert claims.take(1_000, AT, "a node restarted on the same port")
 
 
-def test_nothing_is_kept_of_endpoints_that_are_forgotten() -> None:
+def test_forgotten_endpoints_take_no_memory() -> None:
     claims = Claims()
     claims.prove(AT, is_proved=True)
     assert len(claims) == 0
@@ -52,7 +52,7 @@ def test_nothing_is_kept_of_endpoints_that_are_forgotten() -> None:
     assert len(claims) == 0
 
 
-def test_as_many_are_ended_as_were_refused() -> None:
+def test_each_refused_subscription_is_ended_once() -> None:
     refused = RefusedSubscriptions()
     assert not refused.end(b"pA")
     refused.note(b"pA")
@@ -63,7 +63,7 @@ def test_as_many_are_ended_as_were_refused() -> None:
     assert len(refused) == 0
 
 
-def test_when_there_are_too_many_nothing_of_another_ones_is_ended(
+def test_beyond_the_limit_every_end_counts_as_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(security, "MOST_REFUSED", 3)
@@ -73,7 +73,7 @@ def test_when_there_are_too_many_nothing_of_another_ones_is_ended(
     assert len(refused) == 3
     assert refused.end(b"pA")
     assert [refused.end(bytes([octet])) for octet in range(3)] == [True] * 3
-    # All are back that it knew of: it counts again.
+    # All known ones have ended: it counts again.
     assert not refused.end(b"pA")
     refused.note(b"pA")
     assert refused.end(b"pA")

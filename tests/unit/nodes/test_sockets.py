@@ -1,4 +1,4 @@
-"""A peer that sends more than it may is left alone until that is made up for; others are not."""
+"""The node stops reading from a peer above its rate until the peer is below it again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from math import inf
 
 import pytest
 
-from dafka_core.nodes.sockets import AHEAD_S, PeerRates
+from dafka_core.nodes.connection_quotas import AHEAD_S, PeerRates
 
 FAST, SLOW = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
 RATE = 1_000
 
 
-def test_over_time_a_peer_sends_as_much_as_its_rate_says() -> None:
+def test_a_peer_is_held_to_its_rate_over_time() -> None:
     rates, sent = PeerRates(RATE), 0
     now = 0.0
     while now < 100:
@@ -26,18 +26,18 @@ def test_over_time_a_peer_sends_as_much_as_its_rate_says() -> None:
     assert rates.pause_count > 100
 
 
-def test_who_keeps_to_its_rate_is_never_left_alone() -> None:
+def test_a_peer_below_its_rate_is_never_paused() -> None:
     rates = PeerRates(RATE)
     for step in range(1_000):
         assert not rates.add(step / 10, SLOW, "N", RATE // 10)
         rates.add(step / 10, FAST, "N", RATE)
     assert rates.paused.keys() == {FAST}
-    # After a quiet time it may send a burst, and no longer one.
+    # After a quiet time it may send one burst, not a longer one.
     assert not rates.add(1_000, SLOW, "N", RATE)
     assert rates.add(1_000, SLOW, "N", 1)
 
 
-def test_it_is_known_when_somebody_is_due() -> None:
+def test_the_end_of_a_pause_is_known() -> None:
     rates = PeerRates(RATE)
     assert rates.deadline() == inf
     rates.add(5, FAST, "N", 3 * RATE)
@@ -51,18 +51,17 @@ def test_it_is_known_when_somebody_is_due() -> None:
     assert not rates.add(8, FAST, "N", RATE)
 
 
-def test_without_a_rate_nobody_is_left_alone() -> None:
+def test_without_a_rate_no_peer_is_paused() -> None:
     rates = PeerRates(0)
     assert not any(rates.add(0, FAST, "N", 1 << 40) for _ in range(100))
     assert rates.deadline() == inf
 
 
-def test_it_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_pauses_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     rates = PeerRates(RATE)
     with caplog.at_level(logging.WARNING, "dafka.mesh"):
         for second in range(70):
             rates.take_due(second)
             rates.add(second, FAST, "N", 2 * RATE + 1)
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 2
-    assert f"N at {FAST} sends more than 1000 bytes a second, option max_peer_rate_bytes" in said[0]
+    [line] = caplog.messages
+    assert f"N at {FAST} sends more than 1000 bytes a second, option max_peer_rate_bytes" in line

@@ -1,4 +1,4 @@
-"""A tower knows how many nodes it hears."""
+"""The number of nodes that a tower hears."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_node_counts_while_it_is_heard(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
-def test_forged_nodes_take_no_more_than_some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_nodes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tower, "MAX_PEERS", 10)
     heard, now = HeardNodes(), time.monotonic()
     for number in range(1_000):

@@ -1,0 +1,217 @@
+"""Discovery: a node's connections to its towers, which announce nodes to each other.
+
+RFC 46, Interconnection Model: a node has a PUB and a SUB socket for its towers.  Each tower has its
+own pair here, so that the node knows which tower is silent.  Towers also announce further towers,
+which the node joins, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from dafka_core.config.node_options import NodeOptions, TowerAddress
+from dafka_core.errors import ProtocolError
+from dafka_core.nodes.security import Security
+from dafka_core.nodes.sockets import (
+    HANDSHAKE_FAILED,
+    AddressFamily,
+    close_watched,
+    connect,
+    new_socket,
+    received,
+    watched,
+)
+from dafka_core.nodes.zmq_types import Context, Socket
+from dafka_core.protocol import beacons
+from dafka_core.protocol.limits import MAX_HEADER_BYTES
+
+AWAY_S: Final = 15.0
+"""Time of silence after which a node reconnects to a tower, repeatedly: it resolves the name again
+then, since another machine may have it now."""
+
+REFUSED_S: Final = 0.5  # minimum time between two attempts to connect to a node that refuses this
+MAX_LEARNED: Final = 16  # of towers learned from other towers, since any node may announce some
+
+_log = logging.getLogger("dafka.mesh")
+
+
+@dataclass(slots=True)
+class _Link:
+    """The connection to one tower."""
+
+    sub: Socket
+    pub: Socket
+    monitor: Socket
+    key: str
+    made_at: float
+    heard_at: float
+    attempt: int
+    is_refused: bool = False
+    family: AddressFamily = field(default_factory=AddressFamily)
+    announces_kinds: bool | None = None
+    """None until the first subscription of the tower shows it."""
+
+
+class Towers:
+    """The towers of a node, which receive its beacon and send those of other nodes.
+
+    Our towers subscribe to beacons with kinds first.  Others forward the subscriptions of nodes:
+    with such towers, and if ``beacon`` has no kind, beacons have the form of C nodes.
+    """
+
+    def __init__(
+        self,
+        beacon: beacons.NodeBeacon,
+        config: NodeOptions,
+        context: Context,
+        poller: zmq.Poller,
+        security: Security,
+    ) -> None:
+        self.invalid_count = 0
+        self.refusals: dict[str, str] = {}  # why towers do not let this node in, by tower
+        self.is_announced = True  # sends beacons and connects to peers: both make it known
+        self._security = security
+        self._own = beacon
+        self._away_s = max(AWAY_S, 3 * config.beacon_interval_ms / 1000)
+        self._high_water_mark = config.high_water_mark
+        self._context = context
+        self._poller = poller
+        self._named = config.tower
+        self._links = {tower: self._connected(tower, 0.0) for tower in config.tower}
+
+    @property
+    def known(self) -> list[TowerAddress]:
+        """Return the towers, beginning with the configured ones."""
+        return [*self._links]
+
+    @property
+    def heard_at(self) -> dict[str, float]:
+        """Return the time when each was last heard or connected to (monotonic); thread-safe."""
+        links = [*self._links.items()]
+        return {str(tower): max(link.heard_at, link.made_at) for tower, link in links}
+
+    def receive(self, now: float, polled: Container[Socket]) -> Iterator[tuple[str, list[bytes]]]:
+        """Yield the received messages about nodes, each with its tower."""
+        for tower, link in [*self._links.items()]:
+            for frames in received(link.monitor) if link.monitor in polled else ():
+                self._receive_event(now, tower, link, frames)
+            for frames in received(link.sub) if link.sub in polled else ():
+                link.heard_at = now
+                if frames[0] == beacons.TOWER:
+                    self._learn(now, frames)
+                else:
+                    yield str(tower), frames
+
+    def send(self, now: float) -> None:
+        """Send the beacon to active towers; reconnect to silent, refusing and untrusted ones."""
+        for tower, link in self._links.items():
+            link.made_at = link.made_at or now
+            is_silent = now >= max(link.made_at, link.heard_at) + self._away_s
+            is_refused = link.is_refused and now >= link.made_at + REFUSED_S
+            is_trusted = self._security.is_tower(link.key)
+            if is_silent or is_refused or not is_trusted:
+                # Without a free file descriptor the old link stays, and the next beacon retries.
+                with contextlib.suppress(zmq.ZMQError):
+                    attempt = link.attempt + is_refused
+                    self._links[tower] = self._connected(tower, now, link.heard_at, attempt)
+                if self._links[tower] is not link or not is_trusted:
+                    self._close(link)
+            current = self._links[tower]
+            if current.pub.closed:
+                continue
+            self._receive_subscriptions(current)
+            # A node fails to start if no tower answers, and must not be known then.
+            if self.is_announced and link.heard_at and current.announces_kinds is not None:
+                own = self._own if current.announces_kinds else self._own._replace(kind="")
+                current.pub.send_multipart(beacons.encode_node_beacon(own))
+
+    def answer(self, node: str) -> None:
+        """Send the beacon to a new node alone, through the towers that support it."""
+        answer = beacons.encode_node_beacon(self._own._replace(to=node))
+        for link in self._links.values():
+            if self.is_announced and link.announces_kinds and not link.pub.closed:
+                link.pub.send_multipart(answer)
+
+    def _receive_subscriptions(self, link: _Link) -> None:
+        for frame, *_ in received(link.pub):
+            is_new, prefix = frame[:1] == b"\1", frame[1:]
+            if prefix == beacons.BEACON_WITH_KIND and self._own.kind:
+                link.announces_kinds = True if is_new else None
+                link.sub.unsubscribe(beacons.BEACON)
+            elif is_new and link.announces_kinds is None:
+                link.announces_kinds = False
+                link.sub.subscribe(beacons.BEACON)
+
+    def _learn(self, now: float, frames: list[bytes]) -> None:
+        try:
+            found = TowerAddress(*beacons.decode_tower_address(frames))
+            if found not in self._links and self._has_room(now):
+                self._links[found] = self._connected(found, now)
+        except (ProtocolError, zmq.ZMQError):  # the latter for an invalid host
+            self.invalid_count += 1
+
+    def _has_room(self, now: float) -> bool:
+        """Return True if a tower can be added, after dropping a silent one if necessary."""
+        learned = [each for each in self._links if each not in self._named]
+        if len(learned) < MAX_LEARNED:
+            return True
+        oldest = min(learned, key=lambda each: self._links[each].heard_at)
+        is_silent = now >= self._links[oldest].heard_at + self._away_s
+        if is_silent:
+            self._close(self._links.pop(oldest))
+            self.refusals.pop(str(oldest), None)
+        return is_silent
+
+    def _receive_event(
+        self, now: float, tower: TowerAddress, link: _Link, frames: list[bytes]
+    ) -> None:
+        event = parse_monitor_message(frames)
+        if event["event"] == zmq.EVENT_CONNECT_RETRIED:
+            link.family.retry(now, (link.sub, tower.pub_endpoint), (link.pub, tower.sub_endpoint))
+        elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            link.is_refused = False
+            self.refusals.pop(str(tower), None)
+        elif event["event"] & HANDSHAKE_FAILED:
+            why = self._security.why_refused(event["event"], event["value"])
+            link.is_refused = bool(why) or self._security.own is not None
+            if why and self.refusals.get(str(tower)) != why:
+                self.refusals[str(tower)] = why
+                _log.warning("tower %s does not let this node in: %s", tower, why)
+
+    def _connected(
+        self, tower: TowerAddress, now: float, heard_at: float = 0.0, attempt: int = 0
+    ) -> _Link:
+        key = self._security.tower_key(attempt)
+        with contextlib.ExitStack() as made:
+            pub, sub = (
+                made.enter_context(
+                    new_socket(self._context, kind, MAX_HEADER_BYTES, self._high_water_mark)
+                )
+                for kind in (zmq.XPUB, zmq.SUB)
+            )
+            for prefix in beacons.tower_subscriptions(self._own):
+                sub.subscribe(prefix)
+            for socket in (pub, sub):
+                self._security.aim(socket, key)
+            monitor = watched(self._context, sub)
+            made.callback(close_watched, sub, monitor)
+            connect(sub, tower.pub_endpoint)
+            connect(pub, tower.sub_endpoint)
+            made.pop_all()
+        for socket in (sub, monitor):
+            self._poller.register(socket, zmq.POLLIN)
+        return _Link(sub, pub, monitor, key, now, heard_at, attempt)
+
+    def _close(self, link: _Link) -> None:
+        if not link.pub.closed:
+            for socket in (link.sub, link.monitor):
+                self._poller.register(socket, 0)
+            close_watched(link.sub, link.monitor)
+            link.pub.close()

@@ -1,0 +1,125 @@
+"""Facts about connecting peers, from their subscriptions."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+from typing import Any, cast
+
+import pytest
+
+from dafka_core.model.records import Neighbour
+from dafka_core.nodes import inbound
+from dafka_core.nodes.inbound import Inbound, Subscribers
+from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
+from dafka_core.protocol.codec import parse_subscription, subscription
+from dafka_core.protocol.limits import max_taken_bytes
+from dafka_core.protocol.messages import DirectRecord, RecordBatchMessage, RecordMessage
+from dafka_core.protocol.record_limits import announcement, parse_announcement
+
+A, B, C = "A" * 32, "B" * 32, "C" * 32
+
+
+class Node:
+    """A node with some announced peers."""
+
+    def __init__(self, *peers: str) -> None:
+        own = NodeBeacon("0" * 32, "127.0.0.1", 1)
+        table = PeerTable(own.node, own.port, expiry_s=1)
+        for peer in peers:
+            table.hear(0.0, TowerBeacon(peer, f"tcp://{peer[0].lower()}:1"))
+        self.inbound = Inbound(own, table)
+
+    def subscribe(self, prefix: bytes, descriptor: int, *, ended: bool = False) -> None:
+        frame = (b"\0" if ended else b"\1") + prefix
+        _, kind, topic = parse_subscription(frame)
+        introduced = parse_announcement(prefix)
+        self.inbound.apply(descriptor, introduced, kind, topic, subscribed=not ended)
+
+
+def announced(kind: str, node: str) -> bytes:
+    return announcement(kind, node, max_taken_bytes(0))
+
+
+def follows(topic: str) -> bytes:
+    return subscription(RecordMessage) + topic.encode()
+
+
+def test_subscriptions_show_the_kind_and_topics_of_a_peer() -> None:
+    node = Node(C, A, B)
+    node.subscribe(announced("consumer", A), 7)
+    node.subscribe(follows("t"), 7)
+    node.subscribe(follows("u" * 32), 7)
+    node.subscribe(announced("store", B), 8)
+    assert node.inbound.neighbours() == [
+        Neighbour(A, "consumer", "tcp://a:1", True, ("t", "u" * 32)),
+        Neighbour(B, "store", "tcp://b:1", True),
+        Neighbour(C, "", "tcp://c:1"),
+    ]
+    assert node.inbound.unmet([A, B, C]) == [C]
+    node.subscribe(follows("t"), 7, ended=True)
+    assert node.inbound.neighbours()[0].topics == ("u" * 32,)
+    node.subscribe(announced("consumer", A), 9)  # a reconnected peer subscribes again
+    assert node.inbound.neighbours()[0].topics == ()
+
+
+def test_a_c_node_is_identified_by_the_subscription_to_its_own_address() -> None:
+    node = Node(A, B, C)
+    node.subscribe(subscription(DirectRecord) + C.encode(), 7)
+    node.subscribe(follows("t"), 7)
+    node.subscribe(follows("u"), -1)  # ZeroMQ does not identify the sender
+    assert node.inbound.neighbours()[2] == Neighbour(C, "", "tcp://c:1", True, ("t",))
+
+
+def test_names_that_peers_choose_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbound, "MAX_PEERS", 5)
+    node = Node(A)
+    node.subscribe(announced("producer", A), 1)
+    for number in range(100):
+        node.subscribe(announced("consumer", f"{number:032d}"), 2)
+        node.subscribe(follows(f"t{number}"), 1)
+    assert len(node.inbound.unmet(f"{number:032d}" for number in range(100))) >= 100 - 2 * 5
+    assert node.inbound.neighbours()[0].kind == "producer"
+    for number in range(2 * inbound.MAX_TOPICS):
+        node.subscribe(follows(f"t{number}"), 1)
+    assert len(node.inbound.neighbours()[0].topics) == inbound.MAX_TOPICS
+
+
+def test_only_connections_of_the_given_nodes_are_ended() -> None:
+    node = Node(A, B, C)
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        peers: list[socket.socket] = []
+        near: list[socket.socket] = []
+        for each in (A, B, C):
+            peers.append(stack.enter_context(socket.create_connection(server.getsockname())))
+            near.append(stack.enter_context(server.accept()[0]))
+            node.subscribe(subscription(DirectRecord) + each.encode(), near[-1].fileno())
+        os.dup2(
+            near[2].fileno(), near[1].fileno()
+        )  # B's connection has ended; C's has its descriptor
+        node.inbound.end({A, B})
+        peers[0].settimeout(10)
+        assert peers[0].recv(1) == b""
+        peers[2].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peers[2].recv(1)
+
+
+class Pub:
+    """An XPUB socket in manual mode, without peers."""
+
+    def set(self, option: int, prefix: bytes) -> None:
+        pass
+
+
+def test_records_are_sent_in_the_forms_that_peers_subscribe_to() -> None:
+    subscribers = Subscribers(cast("Any", Pub()))
+    assert subscribers.layouts("t", "") == []
+    for kind in (RecordMessage, RecordBatchMessage):  # a node of ours takes both
+        subscribers.apply(b"\1" + subscription(kind, "t"))
+    assert subscribers.layouts("t", "") == [True]
+    subscribers.apply(b"\1" + subscription(RecordMessage, ""))  # a C node, to all topics
+    assert subscribers.layouts("t", "") == [True, False]
+    assert subscribers.layouts("u", "") == [False]
