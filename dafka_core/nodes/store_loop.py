@@ -81,7 +81,7 @@ class LogWriter(ProcessBound):
             try:
                 if not entries:
                     self._log.check_in_place()
-                    self.watch.look(time.monotonic())
+                    self.watch.check_space(time.monotonic())
                     continue
                 self.watch.begin()
                 outcomes = self._log.write(entries)

@@ -80,8 +80,8 @@ def test_a_disk_that_is_nearly_full_is_said(
     monkeypatch.setattr(Disk, "of", lambda directory: disk)
     watch = DiskWatch(tmp_path)
     with caplog.at_level(logging.WARNING, "dafka.store"):
-        watch.look(time.monotonic())
-        watch.look(time.monotonic())  # at once again
+        watch.check_space(time.monotonic())
+        watch.check_space(time.monotonic())  # at once again
     assert disk.is_low == is_low
     assert len(caplog.records) == is_low
     assert all("nearly full" in each.getMessage() for each in caplog.records)
