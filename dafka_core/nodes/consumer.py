@@ -401,7 +401,7 @@ class Consumer(Node):
             _log.info(text, facts, extra={"event": "consumer_begins"})
             return
         if policy == FAIL:
-            does = "go on with Consumer.seek, or set option on_data_loss to skip or wait"
+            does = "continue with Consumer.seek, or set option on_data_loss to skip or wait"
         elif policy == SKIP and loss.available is not None:
             does = "the consumer skips them"
         else:

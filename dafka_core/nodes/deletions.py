@@ -33,15 +33,13 @@ _log = logging.getLogger("dafka.store")
 
 
 class Deletions:
-    """Executes the deletions in the log.  Thread-safe.
+    """Executes the deletions in a store's log.  Thread-safe.
 
-    Args:
-        log: open for writing.
-        address: the store's.
+    Attributes:
+        append_queue: set by the store when it is in the mesh.
     """
 
     append_queue: AppendQueue
-    """Set by the store when it is in the mesh."""
 
     def __init__(self, log: Log, address: str) -> None:
         self.log = log
@@ -74,11 +72,7 @@ class Deletions:
         return sum(each > 0 for each in gone), sum(each for each in gone if each > 0)
 
     def apply(self) -> None:
-        """Delete records named by deletions of any store, and log each deletion once.
-
-        Raises:
-            DafkaError: the log is closed, damaged, or cannot be written.
-        """
+        """Delete records named by deletions of any store, and log each deletion once."""
         with self._lock:
             number = self.log.changes.number
             new = self._read_new()
@@ -150,9 +144,9 @@ class Deletions:
             times = self.log.times(info.tp, info.earliest, info.earliest + 1)
             if times and times[0][1] < at_us:
                 text = (
-                    "%(partition)s: topic %(topic)s was deleted (%(at)s), and no store that was "
-                    "there knew of the records from offset %(start)d to %(end)d (exclusive), which "
-                    "are older: they are kept here; 'dafka delete' again deletes them, too"
+                    "%(partition)s: topic %(topic)s was deleted (%(at)s) while no reachable store "
+                    "knew of the records from offset %(start)d to %(end)d (exclusive), which are "
+                    "older: they are kept here; 'dafka delete' again deletes them, too"
                 )
                 facts = {
                     "partition": str(info.tp),

@@ -62,9 +62,6 @@ class Disk(NamedTuple):
 class DiskWatch:
     """Counters of the log's writes, which the log writer's thread updates and other threads read.
 
-    Args:
-        directory: the log's.
-
     Attributes:
         appends: durations of groups from the log writer to the disk, synced.
         records, bytes: appended or staged records, and the bytes of their contents.

@@ -124,15 +124,8 @@ LATE_SHARE: Final = 0.1
 class MergeThread(LogThread):
     """Merges small blocks, compresses cold ones, makes links, and discards old staged records.
 
-    Args:
-        log: open for writing, until the thread is closed.
-        staged_hours: age without an addition at which staged records are discarded.
-        compressor: compresses cold blocks, if any.
-        linker: makes links, if any.
-
     Attributes:
-        merged_count: number of merges.
-        merged_s: their total duration.
+        merged_count, merged_s: number and total duration of merges.
     """
 
     def __init__(
@@ -184,13 +177,10 @@ RETENTION_BUSY_SHARE: Final = 0.1
 
 
 class RetentionThread(LogThread):
-    """Executes deletions and retention, and scans the remaining records.
+    """Executes deletions, then retention, then the scan of the remaining records.
 
-    Args:
-        log: open for writing, until the thread is closed.
-        retention: that of the log; only this thread executes its steps.
-        deletions: those of the log, executed first.
-        scan: the scan of the remaining records.
+    Attributes:
+        is_set: rules were set while the store ran, instead of those of its option.
     """
 
     def __init__(
@@ -204,7 +194,6 @@ class RetentionThread(LogThread):
         self._option_rules = retention.rules
         kept = log.retention.kept_rules()
         self.is_set = kept is not None
-        """True if rules were set while the store ran, instead of those of its option."""
         if kept is not None:
             retention.rules = _parsed(kept)
         works: list[_Work] = [self._pass]
@@ -230,19 +219,17 @@ class RetentionThread(LogThread):
         self._log.retention.keep_rules(None if rules is None else " ".join(map(str, rules)))
         self.is_set = rules is not None
         self._retention.rules = self._option_rules if rules is None else rules
-        facts = {"rules": " ".join(map(str, self.rules)) or "none"}
-        extra = {"event": "retention_rules"}
-        _log.info("retention goes by these rules from now on: %(rules)s", facts, extra=extra)
+        _log_rules("retention goes by these rules from now on: %(rules)s", self.rules)
         self.wake()
 
     def _pass(self) -> float:
-        records = self.given_up
+        before = self.given_up
         if self._retention.rules:
             self._run_steps(self._retention.steps())
-        if self.given_up > records and not self._closed.is_set():
-            text = "retention: gave up %(records)d records"
-            facts, extra = {"records": self.given_up - records}, {"event": "records_given_up"}
-            _log.info(text, facts, extra=extra)
+        count = self.given_up - before
+        if count and not self._closed.is_set():
+            text, extra = "retention: gave up %(records)d records", {"event": "records_given_up"}
+            _log.info(text, {"records": count}, extra=extra)
         return INTERVAL_S
 
     def _run_steps(self, steps: Iterable[None]) -> None:
@@ -264,10 +251,13 @@ def _parsed(kept: str) -> tuple[RetentionRule, ...]:
             "retention: rules %r were set, and %s: nothing goes until others are", kept, error
         )
         return ()
-    text = "retention goes by rules that were set by 'dafka retain': %(rules)s"
-    facts, extra = {"rules": kept or "none"}, {"event": "retention_rules"}
-    _log.info(text, facts, extra=extra)
+    _log_rules("retention goes by rules that were set by 'dafka retain': %(rules)s", rules)
     return rules
+
+
+def _log_rules(text: str, rules: Iterable[RetentionRule]) -> None:
+    facts = {"rules": " ".join(map(str, rules)) or "none"}
+    _log.info(text, facts, extra={"event": "retention_rules"})
 
 
 PAGE: Final = 10_000
@@ -281,11 +271,9 @@ class HeldLook:
     """A scan that counts partitions by topic and owner, and their sizes if a limit needs them.
 
     Args:
-        log: any thread may read it.
-        limits: they receive the counts.
-        compressor: that of the log; compressed blocks are scanned again.
-        done: called in the loop with the result.
-        call_soon: runs a function in the store's loop, where the limits are used.
+        compressor: that of the log; its blocks are scanned again.
+        done: called with the result in the store's loop, where the limits are used.
+        call_soon: runs a function in that loop.
     """
 
     def __init__(
@@ -307,11 +295,7 @@ class HeldLook:
         self._damaged: set[TopicPartition] = set()  # partitions reported already
 
     def steps(self) -> Iterator[None]:
-        """Scan once, if the log has changed since the last scan, in small steps.
-
-        Raises:
-            DafkaError: the log is closed, or damaged.
-        """
+        """Scan once, if the log has changed since the last scan, in small steps."""
         began, state = time.monotonic(), (self._log.changes.number, self._compressor.blocks)
         if state == self._scanned or began < self._due:
             return
@@ -434,8 +418,8 @@ class LogArchiver:
             self.counts.records += added.records
             self.counts.size_bytes += added.size_bytes
             error = next((each for _, each in added.failed), None)
-            if error is None:  # another store may have been first
-                error = self._difference(writer.manifest, info, before)
+            # Another store may have been first.
+            error = error or self._difference(writer.manifest, info, before)
             first = self._first_missing(writer, info, before)
         self._note_failure(tp, error)
         return first if error is None else info.earliest

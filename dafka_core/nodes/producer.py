@@ -124,7 +124,8 @@ class Producer(Node):
         self._clock = WallClock()
         self._next_offset = 0
         self._open_until = 0  # the offset before which ``publish`` needs no further checks
-        self._unacked, self._max_unacked_bytes = Unacked(), config.max_unacked_bytes
+        self._unacked_bytes, self._max_unacked_bytes = 0, config.max_unacked_bytes
+        self._unacked: deque[tuple[int, Values]] = deque()  # the role's batches, with their ends
         self._woken = False  # the loop has a wake-up pending
         self._closed = False
         # Only sockets identify the C store of an acknowledgement; one ack does not need that.
@@ -144,9 +145,9 @@ class Producer(Node):
         _end_at_exit(self)
 
     @property
-    def parts(self) -> tuple[Mesh, ProducerRole, Unacked]:
-        """The internals that metrics read."""
-        return self._mesh, self._role, self._unacked
+    def parts(self) -> tuple[Mesh, ProducerRole, int]:
+        """The internals that metrics read, and the bytes of unacknowledged records."""
+        return self._mesh, self._role, self._unacked_bytes
 
     @property
     def next_offset(self) -> int:
@@ -191,17 +192,17 @@ class Producer(Node):
         size_bytes = len(content)
         if timestamp is None and size_bytes <= self._limit[0] and self._mesh.failure is None:
             with self._lock:
-                offset, unacked = self._next_offset, self._unacked
+                offset = self._next_offset
                 if (
                     offset < self._open_until
-                    and unacked.size_bytes < self._max_unacked_bytes
+                    and self._unacked_bytes < self._max_unacked_bytes
                     and not self._turn.locked()
                 ):
                     if not self._singles:
                         self._last_us = max(self._last_us, self._clock.now_us())
                     # A signal may interrupt after each call, so the counts come before it.
                     self._next_offset = offset + 1
-                    unacked.size_bytes += size_bytes
+                    self._unacked_bytes += size_bytes
                     self._singles.append(content)
                     if not self._woken:
                         self._wake()
@@ -246,8 +247,8 @@ class Producer(Node):
                     self._put_singles()
                     self._last_us = max(self._last_us, now_us() if time_us is None else time_us)
                     self._next_offset += len(chunk)
-                    self._unacked.size_bytes += chunk.size_bytes
-                    self._put(chunk)
+                    self._unacked_bytes += chunk.size_bytes
+                    self._outbox.append((chunk, self._last_us))
                     self._wake()
             return first
 
@@ -373,7 +374,7 @@ class Producer(Node):
     def _has_room(self) -> bool:
         return self._role.fenced_by is not None or (
             self._next_offset - self._role.durable < self._config.max_unacked_records
-            and self._unacked.size_bytes < self._max_unacked_bytes
+            and self._unacked_bytes < self._max_unacked_bytes
         )
 
     # -- under self._lock ------------------------------------------------------------------------
@@ -385,19 +386,27 @@ class Producer(Node):
 
     def _put_singles(self) -> None:
         if self._singles:
-            self._put(Values.of(self._singles))
+            self._outbox.append((Values.of(self._singles), self._last_us))
             self._singles = []
-
-    def _put(self, values: Values) -> None:
-        """Put records with the last timestamp into the outbox; the caller has counted them."""
-        self._outbox.append((values, self._last_us))
-        self._unacked.add(self._next_offset, values)
 
     def _open(self) -> None:
         """Set the offset before which ``publish`` needs no further checks."""
         is_shut = self._closed or self._role.fenced_by is not None
         room = self._role.durable + self._config.max_unacked_records
         self._open_until = 0 if is_shut else min(room, MAX_SEQUENCE + 1)
+
+    def _make_room(self, durable: int) -> None:
+        """Count the acknowledged records, which may be the first ones of a batch, no more."""
+        while self._unacked:
+            end, values = self._unacked[0]
+            count = len(values) - max(end - durable, 0)
+            if count <= 0:
+                return
+            self._unacked_bytes -= values[:count].size_bytes
+            if count < len(values):
+                self._unacked[0] = end, values[count:]
+                return
+            self._unacked.popleft()
 
     # -- in the loop -----------------------------------------------------------------------------
 
@@ -410,10 +419,11 @@ class Producer(Node):
             before, self._limit = self._limit, (self._config.max_record_bytes, "this producer")
             if store is not None and store.limit_bytes < self._limit[0]:
                 self._limit = (store.limit_bytes, f"store {store.node}")
-            self._unacked.drop_until(self._role.durable)
+            self._make_room(self._role.durable)
             self._open()
         for values, time_us in outbox:
             self._mesh.send(self._role.publish(now, values, time_us))
+            self._unacked.append((self._role.next_offset, values))
         limit_bytes = self._limit[0]
         too_large = limit_bytes < self._config.max_record_bytes and any(
             values.largest_bytes > limit_bytes for values, _ in outbox
@@ -423,35 +433,6 @@ class Producer(Node):
             taking = self._mesh.limits.stores_taking(found[1]) if found else inf
             self._refused = found if taking < self._config.acks else None
         return False
-
-
-class Unacked:
-    """The published records that are not acknowledged.  The caller holds a lock.
-
-    Attributes:
-        size_bytes: the size of their contents, to which the caller adds.
-    """
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self._published: deque[tuple[int, Values]] = deque()  # by the offset of their end
-
-    def add(self, end: int, values: Values) -> None:
-        """Add records up to an offset."""
-        self._published.append((end, values))
-
-    def drop_until(self, offset: int) -> None:
-        """Drop the records before an offset, which are acknowledged."""
-        while self._published:
-            end, values = self._published[0]
-            count = len(values) - max(end - offset, 0)
-            if count <= 0:
-                return
-            self.size_bytes -= values[:count].size_bytes
-            if count < len(values):
-                self._published[0] = end, values[count:]
-                return
-            self._published.popleft()
 
 
 # -- the contents of records --------------------------------------------------------------------
@@ -599,7 +580,7 @@ def _check_deleted(tp: TopicPartition, end: int, options: ProducerOptions) -> No
                         with suppress(ValueError):
                             found += parsed(content)
     except DafkaError as error:
-        text = "%s: whether the topic was deleted cannot be found out, it goes on: %s"
+        text = "%s: the producer resumes without checking whether the topic was deleted: %s"
         _log.warning(text, tp, error)
     times_us = [each.at_us for each in found if each.tp == tp and each.before >= end]
     if end and times_us:

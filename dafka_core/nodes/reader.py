@@ -43,10 +43,10 @@ _ANY_TOPIC: Final = "-"
 _log = logging.getLogger("dafka.reader")
 
 _GIVEN_UP: Final = (
-    "%s %s at %s is known to be there, and has not connected here in %.0f s: it is left out of "
-    "what is read now, with all that only it has, until it connects"
+    "%s %s at %s is announced and has not connected to this reader in %.0f s: records that only it "
+    "has are missing in the results until it connects"
 )
-_SLOW: Final = "%s %s at %s is so far away, or so busy, that it answered after %.0f s only"
+_SLOW: Final = "%s %s at %s is far away, or busy: it answered only after %.0f s"
 
 
 class Reader(Node):

@@ -49,7 +49,7 @@ _SET_ASIDE: Final[dict[type, str]] = {
     SetAside: "%(partition)s: other stores have a newer producer's records from offset %(start)d "
     "on; those of this store are set aside ('dafka store aside')",
     GoOn: "%(partition)s: other stores have no records before offset %(start)d any more; this "
-    "store goes on there, and what it had is set aside ('dafka store aside')",
+    "store continues there, and its own records are set aside ('dafka store aside')",
 }
 """Log messages about records removed from their partition."""
 

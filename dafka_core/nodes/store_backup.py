@@ -113,7 +113,7 @@ def back_up(
         known = previous.known()
         if len(known) > limits.MAX_KNOWN:
             why = (
-                f"it has {len(known)} partitions, and a backup goes on from one of at most "
+                f"it has {len(known)} partitions, and a backup continues one with at most "
                 f"{limits.MAX_KNOWN}: take a complete one"
             )
             raise StoreError(previous.directory, why)

@@ -105,8 +105,8 @@ def copied(address: str) -> str:
     """Return the reason against a second store with one address, and the remedy."""
     return (
         f"its files are a copy of those of store {address}, and two stores cannot have one "
-        "address: run 'dafka store restore DIR' to make this copy a store of its own, which goes "
-        "on with the records it has and takes what it lacks from other stores"
+        "address: run 'dafka store restore DIR' to make this copy a store of its own, which keeps "
+        "its records and replicates the missing ones from other stores"
     )
 
 
