@@ -1,10 +1,13 @@
 """The producer of applications.
 
-The path of a record: ``publish`` encodes it, gives it the next offset and puts it into
-``_singles``, and ``publish_many`` puts many into ``_outbox``.  The next round of the mesh's loop,
-``_on_round``, passes them to the role as batches.  The role keeps each batch until ``acks`` stores
-have acknowledged it, and the mesh sends it.  So all stores that count have every record before
-``ProducerRole.durable``, for which ``flush`` waits.
+The path of a record: ``publish`` encodes it, gives it the next offset, puts it into ``_singles``
+and wakes the loop of the mesh; ``publish_many`` puts many at once into ``_outbox``.  The loop's
+next round, ``_on_round``, passes them as batches to the role (``ProducerRole.publish``), which
+keeps each batch until it is acknowledged, and to ``Mesh.send``, which writes them to the socket.
+
+A store acknowledges an offset when its disk has all records before it.  ``ProducerRole.durable`` is
+the offset that ``acks`` stores have reached, and ``flush`` waits until it reaches ``next_offset``:
+with ``acks`` set to the number of stores, all stores have the records then.
 """
 
 from __future__ import annotations
