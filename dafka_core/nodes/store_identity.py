@@ -98,7 +98,9 @@ def check_directory(directory: Path | str) -> None:
     """Raise ConfigError for an empty name, which would be the working directory."""
     is_path = isinstance(directory, str | Path)
     if not is_path or not str(directory) or "\0" in str(directory):
-        raise ConfigError("directory", directory, "must name a directory; '.' is this one")
+        raise ConfigError(
+            "directory", directory, "must name a directory; '.' is the working directory"
+        )
 
 
 def copied(address: str) -> str:
