@@ -48,25 +48,23 @@ MAX_PUT_BYTES: Final = 64 << 20
 the next group when it has written one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Request:
-    """A writer's entries in the queue, and its future."""
+    """A writer's entry in the queue, and its future."""
 
-    entries: Sequence[LogEntry]
+    entry: LogEntry
     future: Future[Any]
 
     @property
     def batch(self) -> RecordBatch | None:
-        """Return the records; they are the only entry then."""
-        entry = self.entries[-1] if self.entries else None
-        batch = entry.batch if isinstance(entry, Stage) else entry
+        batch = self.entry.batch if isinstance(self.entry, Stage) else self.entry
         return batch if isinstance(batch, RecordBatch) else None
 
     @property
     def size_bytes(self) -> int:
         return self.batch.values.size_bytes if self.batch else 0
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         # The store may have failed the future meanwhile, and the writer may have cancelled it.
         with contextlib.suppress(InvalidStateError):
             if error is not None:
@@ -83,11 +81,15 @@ class AppendQueue(ProcessBound):
     which ends the store.  Every future also fails with StoreError, NodeFailedError or ClosedError
     when the store has ended, and with InvalidRequestError for a record above the limit of this
     store, or of another store, which would never receive it.
+
+    Attributes:
+        size_bytes: size of all writers' values in the queue.
     """
 
     def __init__(
         self, mesh: Mesh, role: StoreRole, log: Log, max_record_bytes: int = MAX_VALUE_BYTES
     ) -> None:
+        self.size_bytes = 0
         self._max_record_bytes = max_record_bytes
         self._mesh = mesh
         self._role = role
@@ -96,16 +98,15 @@ class AppendQueue(ProcessBound):
         self._changed = threading.Condition()
         # Ordered, unlike a set: the simulation must be repeatable.
         self._futures: dict[Future[Any], None] = {}
-        self._at_role: list[_Request] = []  # requests with entries that the role has accepted
-        self._size_bytes = 0
+        self._at_role: list[_Request] = []  # with entries that the role has accepted
         self._failure: BaseException | None = None
 
     def put(self, batch: RecordBatch, notes: Notes | None = None) -> Future[int]:
         """Append a batch that begins exactly at its partition's end, together with notes.
 
         Blocks while the queue is full.  The future returns the partition's end when the batch is on
-        disk, synced; it fails with OffsetConflictError if the batch begins elsewhere, and no note
-        is written then.  Records without times have the time of their arrival.
+        disk; it fails with OffsetConflictError if the batch begins elsewhere, and no note is
+        written then.  Records without times have the time of their arrival.
 
         Raises:
             ValueError: a note or its name is too large, or the notes are too many.
@@ -114,7 +115,7 @@ class AppendQueue(ProcessBound):
 
     def put_all(self, batches: Sequence[tuple[RecordBatch, Notes]]) -> list[Future[int]]:
         """Append batches of different partitions, which share a sync if possible."""
-        return self._submit_all([(_noted(*each),) for each in batches])
+        return self._submit(*(_noted(*each) for each in batches))
 
     def stage(self, batch: RecordBatch, attempt: str, version: int = NO_VERSION) -> Future[int]:
         """Stage a batch at the end of the attempt's staged records, or at the partition's end.
@@ -124,7 +125,7 @@ class AppendQueue(ProcessBound):
         OffsetConflictError if the batch begins elsewhere, and with TransactionExistsError if
         transaction ``version`` is committed already.
         """
-        return self._submit(Stage(batch, attempt, version))
+        return self._submit(Stage(batch, attempt, version))[0]
 
     def commit(self, transactions: Sequence[StagedTransaction]) -> Future[None]:
         """Make staged transactions visible, all or none, on disk and synced.
@@ -132,15 +133,19 @@ class AppendQueue(ProcessBound):
         The future fails with FencedError or OffsetConflictError for a transaction other than its
         attempt's staged one.  Repeating a commit succeeds.
         """
-        return self._submit(Commit(tuple(transactions)))
+        return self._submit(Commit(tuple(transactions)))[0]
 
     def discard(self, discards: Sequence[Discard]) -> Future[None]:
         """Discard attempts' staged records."""
-        return self._submit(*discards)
+        futures = self._submit(*discards)
+        if not futures:
+            futures = [Future()]
+            futures[0].set_result(None)
+        return futures[-1]  # entries are written in order
 
     def forget(self, store: str) -> Future[None]:
         """Forget another store; fails with InvalidRequestError if it is present."""
-        return self._submit(Forget(store))
+        return self._submit(Forget(store))[0]
 
     def wait(
         self, tp: TopicPartition, end: int, timeout_s: float, transaction: Transaction | None = None
@@ -163,7 +168,7 @@ class AppendQueue(ProcessBound):
         if transaction is not None and found >= transaction.end:
             last = self._log.transaction_state(tp).transaction
             if last != transaction and (last is None or last.version <= transaction.version):
-                self._submit(SetTransaction(tp, transaction)).result()
+                self._submit(SetTransaction(tp, transaction))[0].result()
         return found
 
     def on_written(
@@ -183,7 +188,7 @@ class AppendQueue(ProcessBound):
 
     def _end(self, entry: LogEntry, error: DafkaError | None) -> None:
         # Entries return in the order in which the role accepted them, among other nodes'.
-        request = next((each for each in self._at_role if each.entries[-1] is entry), None)
+        request = next((each for each in self._at_role if each.entry is entry), None)
         if request is not None:
             self._at_role.remove(request)
             request.end(error)
@@ -216,28 +221,24 @@ class AppendQueue(ProcessBound):
         """Fail requests that are not on disk."""
         self.fail()
 
-    def _submit(self, *entries: LogEntry) -> Future[Any]:
-        return self._submit_all([entries])[0]
-
-    def _submit_all(self, all_entries: Sequence[Sequence[LogEntry]]) -> list[Future[Any]]:
-        requests = [_Request(entries, Future()) for entries in all_entries]
+    def _submit(self, *entries: LogEntry) -> list[Future[Any]]:
+        requests = [_Request(entry, Future()) for entry in entries]
         size_bytes = sum(each.size_bytes for each in requests)
 
         def has_room() -> bool:
-            return not self._size_bytes or self._size_bytes + size_bytes <= MAX_PUT_BYTES
+            return not self.size_bytes or self.size_bytes + size_bytes <= MAX_PUT_BYTES
 
         given: list[_Request] = []
         with self._changed:
             self._changed.wait_for(lambda: self._failure or has_room())
             for each in requests:
                 failure = self._failure or self._too_large(each.batch)
-                if failure is not None or not each.entries:
+                if failure is not None:
                     each.end(failure)
                     continue
                 self._futures[each.future] = None
-                self._size_bytes += each.size_bytes
+                self.size_bytes += each.size_bytes
                 given.append(each)
-        futures = [each.future for each in requests]
         for each in given:
             each.future.add_done_callback(partial(self._give_room_back, each.size_bytes))
         try:
@@ -246,30 +247,24 @@ class AppendQueue(ProcessBound):
         except DafkaError as error:
             for each in given:
                 each.end(error)
-        return futures
+        return [each.future for each in requests]
 
     # Holds only the future: with the request, which has the records, it would form a cycle, and the
     # records would stay in memory until a garbage collection.
     def _give_room_back(self, size_bytes: int, done: Future[Any]) -> None:
         with self._changed:
             self._futures.pop(done, None)
-            self._size_bytes -= size_bytes
+            self.size_bytes -= size_bytes
             self._changed.notify_all()
 
     def _give_all(self, requests: Sequence[_Request], now: float) -> None:
         for request in requests:
-            given = [self._give(now, entry) for entry in request.entries]
-            refusals = [each for each in given if isinstance(each, DafkaError)]
-            if refusals:
-                request.end(refusals[-1])
+            given = self._give(now, request.entry)
+            if isinstance(given, DafkaError):
+                request.end(given)
             else:
-                taken = [each for each in given if not isinstance(each, DafkaError)]
-                self._at_role.append(_Request(taken, request.future))
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size of all writers' values in the queue."""
-        return self._size_bytes
+                request.entry = given
+                self._at_role.append(request)
 
     @property
     def limit_bytes(self) -> int:
@@ -290,16 +285,15 @@ class AppendQueue(ProcessBound):
         why = f"a record has at most {limit_bytes} bytes {at} (option max_record_bytes)"
         return InvalidRequestError("value", f"{largest_bytes} bytes", why)
 
-    def _refused(self, entry: RecordBatch | Stage) -> DafkaError | None:
-        tp = entry.batch.tp if isinstance(entry, Stage) else entry.tp
-        return self._role.admitted.refusal(tp)
-
     def _give(self, now: float, entry: LogEntry) -> LogEntry | DafkaError:
         """Pass an entry to the role; return the accepted entry, or an error."""
         taken: LogEntry | None
-        match entry:
-            case RecordBatch() | Stage() if (refused := self._refused(entry)) is not None:
+        batch = entry.batch if isinstance(entry, Stage) else entry
+        if isinstance(batch, RecordBatch):
+            refused = self._role.admitted.refusal(batch.tp)
+            if refused is not None:
                 return refused
+        match entry:
             case RecordBatch():
                 # Now instead of in the log: other stores must receive the same times.
                 now_us, latest_us = self._log.now_us(), self._log.latest_us()
@@ -342,10 +336,9 @@ class Writable(Protocol):
 def append(
     store: Writable, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float
 ) -> range:
-    """Append a store's own records; return their offsets when they are on disk, synced.
+    """Append records after those of other writers; return their offsets when they are on disk.
 
-    Other writers may write there: the records begin after theirs then.  Blocks, so the loop must
-    not call it.
+    Blocks, so the loop must not call it.
 
     Raises:
         OffsetConflictError: others have kept writing there for ``timeout_s`` seconds.

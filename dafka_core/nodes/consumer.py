@@ -1,4 +1,10 @@
-"""The consumer of applications, and its queue of records."""
+"""The consumer of applications, and its queue of records.
+
+The loop's thread receives records and runs the role, which puts each partition's records in order.
+The role notices a missed record by its offset, or by a HEAD with a later one, and fetches it
+(``protocol/fetch_scheduler.py``).  If no node has it, the role reports a ``Loss``, to which
+``_on_loss`` applies option ``on_data_loss``.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +39,12 @@ from dafka_core.protocol.fields import check_sequence, check_topics
 from dafka_core.protocol.limits import MAX_SEQUENCE, max_taken_bytes
 from dafka_core.protocol.loss_detector import Loss
 
-_Record = RecordBatch | RecordTooLargeError
-_Item = _Record | DataLossError
+_Item = RecordBatch | RecordTooLargeError | DataLossError
+
+TURN_RECORDS: Final = 1_000
+"""Records after which an event loop runs other tasks: some milliseconds."""
+
+_log = logging.getLogger("dafka.consumer")
 
 
 class RecordQueue:
@@ -43,16 +53,18 @@ class RecordQueue:
     The loop's thread adds batches.  The application takes records or batches, in one thread or in
     several, in any mixture and in order.  ``on_taken`` is called whenever a batch has left.  An
     error, which takes the place of a record or of missing ones, is raised once, to one reader.
+
+    Attributes:
+        added: number of records ever queued, and the bytes of their values.
     """
 
     def __init__(self, on_taken: Callable[[], None], *, opens: bool = True) -> None:
         self._on_taken = on_taken
         self._opens = opens  # envelopes
         self._lock = threading.Lock()
-        self._batches: deque[_Item] = deque()
+        self._items: deque[_Item] = deque()
         self._losses: set[TopicPartition] = set()
-        # Records and bytes of values: added by the loop, and taken.
-        self._added = (0, 0)
+        self.added = (0, 0)
         self._left = (0, 0)
         self._open: RecordBatch | None = None
         # The remaining values of the open batch.  The records are made over this very iterator: a
@@ -66,35 +78,29 @@ class RecordQueue:
 
         The batch that is being taken record by record does not count.
         """
-        return self._added[0] - self._left[0], self._added[1] - self._left[1]
+        return self.added[0] - self._left[0], self.added[1] - self._left[1]
 
-    @property
-    def added(self) -> tuple[int, int]:
-        """Return the number of records ever queued, and the bytes of their values."""
-        return self._added
-
-    def add(self, batches: Iterable[_Item]) -> None:
+    def add(self, items: Iterable[_Item]) -> None:
         """Queue batches and errors.
 
         Takes no lock: a thread that holds it may be in a signal's handler that waits for the loop's
         end.
         """
-        for batch in batches:
-            if not isinstance(batch, DataLossError):
-                self._added = _sum(self._added, batch)
-            self._batches.append(batch)
+        for item in items:
+            self.added = _plus(self.added, item)
+            self._items.append(item)
 
     def add_loss(self, tp: TopicPartition, loss: DataLossError) -> None:
         """Queue an error to raise after a partition's records; one for each partition."""
         if tp not in self._losses:
             self._losses.add(tp)
-            self._batches.append(loss)
+            self._items.append(loss)
 
     def next_record(self) -> Record | None:
         """Return the next record, if any."""
         # Without the lock: one C call takes it from the batch.
         record = next(self._open_records, None)
-        if record is None and self._batches:
+        if record is None and self._items:
             with self._lock:
                 record = next(self._opened(), None)
         return record
@@ -121,7 +127,7 @@ class RecordQueue:
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next record's offset of each partition with records here."""
         with self._lock:
-            queued = (each for each in self._batches if not isinstance(each, DataLossError))
+            queued = (each for each in self._items if not isinstance(each, DataLossError))
             found = {_tp(each): each.offset for each in reversed(tuple(queued))}
             left = length_hint(self._open_rest)
             if left and self._open is not None:
@@ -133,18 +139,16 @@ class RecordQueue:
         with self._lock:
             if self._open is not None and unwanted(self._open.tp):
                 _exhaust(self._open_rest)
-            for _ in range(len(self._batches)):
-                batch = self._batches.popleft()
-                if not unwanted(_tp(batch)):
-                    self._batches.append(batch)
-                elif not isinstance(batch, DataLossError):
-                    self._left = _sum(self._left, batch)
+            for _ in range(len(self._items)):
+                item = self._items.popleft()
+                if unwanted(_tp(item)):
+                    self._leave(item)
                 else:
-                    self._losses.discard(_tp(batch))
+                    self._items.append(item)
 
     def clear(self) -> None:
         """Drop all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
-        self._batches.clear()
+        self._items.clear()
         _exhaust(self._open_rest)
 
     def _opened(self) -> Iterator[Record]:
@@ -156,17 +160,19 @@ class RecordQueue:
 
     def _pop(self) -> RecordBatch | None:
         try:
-            batch = self._batches.popleft()
+            item = self._items.popleft()
         except IndexError:
             return None
-        if isinstance(batch, DataLossError):
-            self._losses.discard(_tp(batch))
-            raise batch
-        self._left = _sum(self._left, batch)
+        self._leave(item)
         self._on_taken()
-        if isinstance(batch, RecordTooLargeError):
-            raise batch
-        return batch
+        if not isinstance(item, RecordBatch):
+            raise item
+        return item
+
+    def _leave(self, item: _Item) -> None:
+        self._left = _plus(self._left, item)
+        if isinstance(item, DataLossError):
+            self._losses.discard(_tp(item))
 
 
 def _tp(item: _Item) -> TopicPartition:
@@ -177,26 +183,19 @@ def _exhaust(values: Iterator[bytes | None]) -> None:
     deque(values, maxlen=0)
 
 
-def _sum(size: tuple[int, int], batch: _Record) -> tuple[int, int]:
-    if isinstance(batch, RecordTooLargeError):
-        return size[0] + 1, size[1]
-    return size[0] + batch.count, size[1] + batch.values.size_bytes
-
-
-TURN_RECORDS: Final = 1_000
-"""Records after which an event loop runs other tasks: some milliseconds."""
-
-_log = logging.getLogger("dafka.consumer")
+def _plus(size: tuple[int, int], item: _Item) -> tuple[int, int]:
+    if isinstance(item, RecordBatch):
+        return size[0] + item.count, size[1] + item.values.size_bytes
+    return size[0] + isinstance(item, RecordTooLargeError), size[1]
 
 
 class Consumer(Node):
     """Delivers the records of topics: per partition in order, each once, none missing.
 
-    The consumer has one cursor: ``poll``, ``batches``, ``for`` and ``async for`` each continue
-    where the last one stopped.  Iterating never ends: it waits for the next record until another
-    thread or a signal's handler calls ``close``.  At most ``max_queued_records`` wait for the
-    application; the rest stays in the stores and is fetched later, so a slow application costs no
-    memory.
+    ``poll``, ``batches``, ``for`` and ``async for`` share one cursor.  Iterating waits for the next
+    record until another thread or a signal's handler calls ``close``.  At most
+    ``max_queued_records`` wait for the application; the rest stays in the stores and is fetched
+    later.
 
     Each of them raises RecordTooLargeError in the place of a record above ``max_record_bytes``, and
     continues after it.
@@ -341,7 +340,12 @@ class Consumer(Node):
                 yield batch
 
     def __iter__(self) -> Iterator[Record]:
-        return chain.from_iterable(self._iterators())
+        def iterators() -> Iterator[Iterator[Record]]:
+            with contextlib.suppress(ClosedError):
+                while (found := self._mesh.wait_until(self._queue.next_records, None)) is not None:
+                    yield found
+
+        return chain.from_iterable(iterators())
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate without a thread, and without blocking the event loop."""
@@ -363,11 +367,6 @@ class Consumer(Node):
         if "_queue" in vars(self):
             self._queue.clear()
 
-    def _iterators(self) -> Iterator[Iterator[Record]]:
-        with contextlib.suppress(ClosedError):
-            while (found := self._mesh.wait_until(self._queue.next_records, None)) is not None:
-                yield found
-
     def _on_taken(self) -> None:
         if not self._role.room and self._has_room(0.5):
             self._mesh.wake()
@@ -384,12 +383,12 @@ class Consumer(Node):
 
     def _queue_delivered(self) -> None:
         delivered, self._role.delivered = self._role.delivered, []
-        if self._config.on_data_loss != FAIL:
-            for each in delivered:
-                if isinstance(each, HistoryChangedError):
-                    _log.warning("%s", each)
-            delivered = [each for each in delivered if not isinstance(each, HistoryChangedError)]
-        self._queue.add(delivered)
+        fails = self._config.on_data_loss == FAIL
+        for each in delivered:
+            if isinstance(each, HistoryChangedError) and not fails:
+                _log.warning("%s", each)
+            else:
+                self._queue.add([each])
         losses, self._role.losses = self._role.losses, []
         for loss in losses:
             self._on_loss(loss)
@@ -397,13 +396,12 @@ class Consumer(Node):
     def _on_loss(self, loss: Loss) -> None:
         policy = self._config.on_data_loss
         if loss.is_beginning:
-            facts = {"topic": loss.tp.topic, "partition": loss.tp.partition, "offset": loss.end}
-            text = "topic %(topic)r, partition %(partition)s: begins at offset %(offset)d, the "
-            text += "earliest there is"
+            text = "%(tp)s: begins at offset %(offset)d, the earliest there is"
+            facts = {"tp": str(loss.tp), "offset": loss.end}
             _log.info(text, facts, extra={"event": "consumer_begins"})
             return
         if policy == FAIL:
-            does = "go on with Consumer.seek, or set option on_data_loss to skip or wait"
+            does = "continue with Consumer.seek, or set option on_data_loss to skip or wait"
         elif policy == SKIP and loss.available is not None:
             does = "the consumer skips them"
         else:

@@ -1,15 +1,15 @@
-"""Deletions of topics at a store, by its own command or reported by other stores.
+"""Deletions of topics at a store, by its own command or by other stores'.
 
-A store that was away, or is new, learns of a deletion from the records of ``__dafka.deletions``
-(``dafka_core/model/log_entries.py``).  It deletes the records named there whenever it has or
-receives them.
+Each deletion is a record of topic ``__dafka.deletions`` (``model/log_entries.py``), which all
+stores replicate.  A store deletes the records named there whenever it has or receives them, also
+if it was away, or is new.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from dafka_core.model.epochs import MAX_END, MAX_LIFE
@@ -33,24 +33,22 @@ _log = logging.getLogger("dafka.store")
 
 
 class Deletions:
-    """Executes the deletions in the log.  Thread-safe.
+    """Executes the deletions in a store's log.  Thread-safe.
 
-    Args:
-        log: open for writing.
-        address: the store's.
+    Attributes:
+        append_queue: set by the store when it is in the mesh.
     """
 
     append_queue: AppendQueue
-    """Set by the store when it is in the mesh."""
 
     def __init__(self, log: Log, address: str) -> None:
         self.log = log
         self._own = TopicPartition(DELETIONS_TOPIC, address)
         self._lock = threading.Lock()
-        self._read: dict[TopicPartition, int] = {}
         self._known: dict[TopicPartition, list[Deletion]] = {}
-        self._handled = log.retention.deletions_handled()
-        self._looked = -1  # the log's change up to which deleted topics were checked
+        self._read: dict[TopicPartition, int] = {}  # ends of the read records of deletions
+        self._handled = log.retention.deletions_handled()  # likewise, those logged before
+        self._applied = -1  # the log's change up to which deleted topics were checked
         self._due: set[str] = set()  # topics to check again
 
     def delete(self, topic: str, ended: Collection[TopicPartition] = ()) -> tuple[int, int]:
@@ -74,60 +72,51 @@ class Deletions:
         return sum(each > 0 for each in gone), sum(each for each in gone if each > 0)
 
     def apply(self) -> None:
-        """Delete records named by deletions of any store, and log each deletion once.
-
-        Raises:
-            DafkaError: the log is closed, damaged, or cannot be written.
-        """
+        """Delete records named by deletions of any store, and log each deletion once."""
         with self._lock:
             number = self.log.changes.number
-            news = self._heard()
+            new = self._read_new()
             known = frozenset(tp.topic for tp in self._known)
-            changed = self.log.changes.since(self._looked, known)
+            changed = self.log.changes.since(self._applied, known)
             self._due |= known if changed is None else {tp.topic for tp in changed}
             for topic in self._due:
-                infos = self.log.partitions(topic)
-                count = self._give_up(infos)
-                if count:
-                    at = shown_time(max(each.at_us for each in self._of_topic(topic)))
-                    text = "topic %(topic)s was deleted (%(at)s): gave up %(records)d records"
-                    facts = {"topic": quoted(topic), "at": at, "records": count}
-                    _log.info(text, facts, extra={"event": "topic_deleted"})
-            for topic, at_us in news.items():
-                self._say_kept(topic, at_us)
-            self._looked = number
+                self._trim(topic)
+            for topic, at_us in new.items():
+                self._report_kept(topic, at_us)
+            self._applied = number
             self._due.clear()
             if self._read != self._handled:
                 self.log.retention.keep_deletions_handled(self._read)
                 self._handled = dict(self._read)
 
-    def _of_topic(self, topic: str) -> Iterator[Deletion]:
-        return (each for tp, found in self._known.items() if tp.topic == topic for each in found)
-
-    def _heard(self) -> dict[str, int]:
-        news: dict[str, int] = {}
+    def _read_new(self) -> dict[str, int]:
+        """Read new deletions; return the times of those to log, by topic."""
+        new: dict[str, int] = {}
         for info in self.log.partitions(DELETIONS_TOPIC):
             start = self._read.get(info.tp, info.earliest)
             start = start if start <= info.end else info.earliest
-            for offset, content in contents_of(self.log, info.tp, start, info.end):
-                for each in _parsed(info.tp, offset, content):
-                    self._add(each)
-                    self._due.add(each.tp.topic)
-                    if offset >= self._handled.get(info.tp, 0):
-                        news[each.tp.topic] = max(each.at_us, news.get(each.tp.topic, 0))
+            while start < info.end and (batches := self.log.read(info.tp, start, info.end)):
+                for batch in batches:
+                    for offset, content in enumerate(batch.values, batch.offset):
+                        for each in _parsed(info.tp, offset, content):
+                            self._add(each)
+                            if offset >= self._handled.get(info.tp, 0):
+                                new[each.tp.topic] = max(each.at_us, new.get(each.tp.topic, 0))
+                start = batches[-1].end
             self._read[info.tp] = info.end
-        return news
+        return new
 
     def _add(self, deletion: Deletion) -> None:
         known = self._known.setdefault(deletion.tp, [])
         if not any(each.covers(deletion) for each in known):
             known[:] = [each for each in known if not deletion.covers(each)]
             known.append(deletion)
+        self._due.add(deletion.tp.topic)
 
-    def _give_up(self, infos: Iterable[PartitionInfo]) -> int:
-        """Trim deleted records of these partitions; return their number."""
+    def _trim(self, topic: str) -> None:
+        """Delete the deleted records of a topic, and log that."""
         wanted = []
-        for info in infos:
+        for info in self.log.partitions(topic):
             known = self._known.get(info.tp)
             if known and info.earliest < info.end:
                 lives = self.log.lives(info.tp)
@@ -140,9 +129,14 @@ class Deletions:
             now = self.log.retention.trim_deleted([each for _, each in part])
             reached = zip(part, now, strict=True)
             count += sum(max(earliest - info.earliest, 0) for (info, _), earliest in reached)
-        return count
+        if count:
+            found = (each for tp, all_ in self._known.items() if tp.topic == topic for each in all_)
+            at = shown_time(max(each.at_us for each in found))
+            text = "topic %(topic)s was deleted (%(at)s): gave up %(records)d records"
+            facts = {"topic": quoted(topic), "at": at, "records": count}
+            _log.info(text, facts, extra={"event": "topic_deleted"})
 
-    def _say_kept(self, topic: str, at_us: int) -> None:
+    def _report_kept(self, topic: str, at_us: int) -> None:
         """Log records older than a deletion that did not include them; they are kept."""
         for info in self.log.partitions(topic):
             if info.earliest == info.end:
@@ -150,9 +144,9 @@ class Deletions:
             times = self.log.times(info.tp, info.earliest, info.earliest + 1)
             if times and times[0][1] < at_us:
                 text = (
-                    "%(partition)s: topic %(topic)s was deleted (%(at)s), and no store that was "
-                    "there knew of the records from offset %(start)d to %(end)d (exclusive), which "
-                    "are older: they are kept here; 'dafka delete' again deletes them, too"
+                    "%(partition)s: topic %(topic)s was deleted (%(at)s) while no reachable store "
+                    "knew of the records from offset %(start)d to %(end)d (exclusive), which are "
+                    "older: they are kept here; 'dafka delete' again deletes them, too"
                 )
                 facts = {
                     "partition": str(info.tp),
@@ -162,14 +156,6 @@ class Deletions:
                     "end": info.end,
                 }
                 _log.warning(text, facts, extra={"event": "deleted_records_kept"})
-
-
-def contents_of(log: Log, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield records of a log, with their offsets."""
-    while start < end and (batches := log.read(tp, start, end)):
-        for batch in batches:
-            yield from enumerate(batch.values, batch.offset)
-        start = batches[-1].end
 
 
 def _parsed(tp: TopicPartition, offset: int, content: bytes) -> list[Deletion]:

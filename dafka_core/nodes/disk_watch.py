@@ -25,7 +25,7 @@ waits for it."""
 SAY_AGAIN_S: Final = 60.0
 """Interval of warnings about a slow or nearly full disk."""
 
-LOOK_S: Final = 10.0
+CHECK_S: Final = 10.0
 """Interval of checks of the free space."""
 
 LOW_SHARE: Final = 0.05
@@ -62,9 +62,6 @@ class Disk(NamedTuple):
 class DiskWatch:
     """Counters of the log's writes, which the log writer's thread updates and other threads read.
 
-    Args:
-        directory: the log's.
-
     Attributes:
         appends: durations of groups from the log writer to the disk, synced.
         records, bytes: appended or staged records, and the bytes of their contents.
@@ -89,9 +86,9 @@ class DiskWatch:
         self.slow_at: float | None = None
         self.begun_at: float | None = None
         self.failure: BaseException | None = None
-        self._said_slow_at = self._said_low_at = -SAY_AGAIN_S
-        self._said_slow_count = 0
-        self._looked_at = -LOOK_S
+        self._slow_logged_at = self._low_logged_at = -SAY_AGAIN_S
+        self._slow_logged_count = 0
+        self._checked_at = -CHECK_S
 
     def begin(self) -> None:
         """Note that a group is being written."""
@@ -99,77 +96,65 @@ class DiskWatch:
 
     def end(self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None]) -> None:
         """Note that it is on disk."""
-        now, begun_at = time.monotonic(), self.begun_at
-        took_s = 0.0 if begun_at is None else now - begun_at
-        self.begun_at = None
+        now = time.monotonic()
+        took_s, self.begun_at = now - (self.begun_at or now), None
         self.appends.add(took_s)
-        records = size_bytes = 0
         for entry, error in zip(entries, outcomes, strict=True):
             if error is not None:
                 self.refused[type(error).__name__] += 1
-            elif isinstance(entry, (RecordBatch, Stage)):
-                batch = entry if isinstance(entry, RecordBatch) else entry.batch
-                topic, count, size = batch.tp.topic, batch.count, batch.values.size_bytes
-                counts = self.topics.get(topic) or self._counts_of(topic)
-                counts[0] += count
-                counts[1] += size
-                records += count
-                size_bytes += size
+            elif isinstance(entry, RecordBatch):
+                self._count(entry)
+            elif isinstance(entry, Stage):
+                self._count(entry.batch)
             elif isinstance(entry, SetAside):
                 self.fences += 1
             elif isinstance(entry, Promise):
                 self.promises += 1
-        self.records += records
-        self.bytes += size_bytes
         if took_s > SLOW_S:
             self.slow_count, self.slow_at = self.slow_count + 1, now
-            self._say_slow(now, took_s)
-        self.look(now)
+            self._warn_slow(now, took_s)
+        self.check_space(now)
+
+    def _count(self, batch: RecordBatch) -> None:
+        count, size_bytes = batch.count, batch.values.size_bytes
+        self.records += count
+        self.bytes += size_bytes
+        is_counted = batch.topic in self.topics or len(self.topics) < MAX_TOPICS
+        counts = self.topics.setdefault(batch.topic if is_counted else OTHER, [0, 0])
+        counts[0] += count
+        counts[1] += size_bytes
 
     def fail(self, error: BaseException) -> None:
         """Note that writing has failed for good."""
         self.begun_at, self.failure = None, error
 
-    def look(self, now: float) -> None:
+    def check_space(self, now: float) -> None:
         """Log a nearly full disk, if a check is due."""
-        if now - self._looked_at < LOOK_S:
+        if now - self._checked_at < CHECK_S:
             return
-        self._looked_at = now
+        self._checked_at = now
         try:
             disk = Disk.of(self.directory)
         except OSError:
             return  # the log reports that itself
-        if disk.is_low and now - self._said_low_at >= SAY_AGAIN_S:
-            self._said_low_at = now
-            _log.warning(
+        if disk.is_low and now - self._low_logged_at >= SAY_AGAIN_S:
+            self._low_logged_at = now
+            text = (
                 "the disk below %(directory)s is nearly full: %(free_bytes)d of %(size_bytes)d "
-                "bytes are free. The store ends when it is full; make room, or set a retention",
-                {
-                    "directory": str(self.directory),
-                    "free_bytes": disk.free_bytes,
-                    "size_bytes": disk.size_bytes,
-                },
-                extra={"event": "disk_nearly_full"},
+                "bytes are free. The store ends when it is full; make room, or set a retention"
             )
+            facts = {"directory": str(self.directory), **disk._asdict()}
+            _log.warning(text, facts, extra={"event": "disk_nearly_full"})
 
-    def _counts_of(self, topic: str) -> list[int]:
-        name = topic if len(self.topics) < MAX_TOPICS else OTHER
-        return self.topics.setdefault(name, [0, 0])
-
-    def _say_slow(self, now: float, took_s: float) -> None:
-        if now - self._said_slow_at < SAY_AGAIN_S:
+    def _warn_slow(self, now: float, took_s: float) -> None:
+        if now - self._slow_logged_at < SAY_AGAIN_S:
             return
-        count = self.slow_count - self._said_slow_count
-        self._said_slow_at, self._said_slow_count = now, self.slow_count
-        _log.warning(
+        count = self.slow_count - self._slow_logged_count
+        self._slow_logged_at, self._slow_logged_count = now, self.slow_count
+        text = (
             "the disk below %(directory)s is slow: it took %(took_s).1f s to write and sync what "
-            "came in meanwhile, and was slower than %(limit_s)g s %(count)d times since this was "
-            "said last. Producers wait for it",
-            {
-                "directory": str(self.directory),
-                "took_s": took_s,
-                "limit_s": SLOW_S,
-                "count": count,
-            },
-            extra={"event": "disk_slow"},
+            "came in meanwhile, and was slower than %(limit_s)g s %(count)d times since the last "
+            "warning. Producers wait for it"
         )
+        facts = {"directory": str(self.directory), "took_s": took_s, "limit_s": SLOW_S}
+        _log.warning(text, facts | {"count": count}, extra={"event": "disk_slow"})

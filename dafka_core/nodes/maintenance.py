@@ -1,11 +1,11 @@
-"""The background work of a store: retention, merging, archiving, and the scan of its usage."""
+"""The background work of a store: merging, retention, archiving, and the scan of its usage."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -41,16 +41,73 @@ from dafka_core.storage.retention import Unread
 from dafka_core.storage.retention_pass import HeldBlocks, Retention
 from dafka_core.system.closing import ProcessBound
 
-# Merging a log's small blocks beside its store, while the disk is idle.
-#
-# This thread also compresses cold blocks, makes links, and discards records staged too long ago.
-
-
 QUIET_S: Final = 0.25
-"""Merging waits until nothing has been appended for this time."""
+"""The log is busy until nothing has been appended for this time."""
+
+RETRY_S: Final = 30.0
+"""Pause after an error."""
+
+_Work = Callable[[], float | None]
+
+_log = logging.getLogger("dafka.store")
+
+
+class LogThread(ProcessBound):
+    """A thread that works on a log beside its store, in small steps, until the log is closed.
+
+    It calls each function of ``works`` in turn, then pauses for the longest time that one of them
+    has returned.  It logs an error of the disk or of archiving, and retries after ``RETRY_S``.
+
+    Attributes:
+        failed_count: number of errors.
+    """
+
+    def __init__(
+        self, log: Log, name: str, works: Sequence[_Work], *, task: str, event: str
+    ) -> None:
+        self._log = log
+        self._works = works
+        self._task, self._event = task, event
+        self.failed_count = 0
+        self._closed, self._woken = threading.Event(), threading.Event()
+        self._thread = NodeThread(name, self._run)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Work at once."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """End after the current step, within some ten milliseconds.  Idempotent."""
+        self._closed.set()
+        self._woken.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(ClosedError, NodeFailedError):
+            while not self._closed.is_set():
+                self._woken.clear()
+                # Each one independently: a damaged deletion must not stop retention.
+                pause_s = max([self._attempt(work) for work in self._works])
+                if not self._closed.is_set():
+                    self._woken.wait(pause_s)
+
+    def _attempt(self, work: _Work) -> float:
+        try:
+            return work() or 0.0
+        except (ClosedError, NodeFailedError):
+            raise
+        except DafkaError as error:
+            self.failed_count += 1
+            _log.error("%s: %s", self._task, error, extra={"event": self._event})
+            return RETRY_S
+
+    def _is_busy(self) -> bool:
+        return self._log.quiet_s < QUIET_S
+
 
 PILED_UP: Final = 512
-"""With this number of small blocks it does not wait: reading them would cost more than merging."""
+"""With this number of small blocks merging does not wait: reading them would cost more."""
 
 MERGE_BUSY_SHARE: Final = 0.25
 """The largest share of the time for merging then, while records keep arriving."""
@@ -64,27 +121,12 @@ DISCARD_S: Final = 600.0
 LATE_SHARE: Final = 0.1
 """Tolerated delay of discarding, as a share of its time."""
 
-RETRY_S: Final = 30.0
-"""Pause after an error of the disk."""
 
-_log = logging.getLogger("dafka.store")
-
-
-class MergeThread(ProcessBound):
-    """A thread that merges small blocks, and yields to appends.
-
-    The thread logs an error of the disk and retries later: records can be read without merging.
-
-    Args:
-        log: open for writing, until the thread is closed.
-        staged_hours: age without an addition at which staged records are discarded.
-        compressor: compresses cold blocks, if any.
-        linker: makes links, if any.
+class MergeThread(LogThread):
+    """Merges small blocks, compresses cold ones, makes links, and discards old staged records.
 
     Attributes:
-        merged_count: number of merges.
-        merged_s: their total duration.
-        failed_count: number of disk errors.
+        merged_count, merged_s: number and total duration of merges.
     """
 
     def __init__(
@@ -94,67 +136,221 @@ class MergeThread(ProcessBound):
         compressor: BlockCompressor | None = None,
         linker: Linker | None = None,
     ) -> None:
-        self._log = log
         self._others = [each.step for each in (compressor, linker) if each is not None]
         self._staged_s = staged_hours * 3600
-        self.merged_count = self.failed_count = 0
+        self._discarded_s = time.monotonic()
+        self.merged_count = 0
         self.merged_s = 0.0
-        self._closed = threading.Event()
-        self._thread = NodeThread("dafka-merger", self._run)
-        self._thread.start()
+        task, works = "merging, compressing or linking blocks", (self._discard, self._step)
+        super().__init__(log, "dafka-merger", works, task=task, event="merge_failed")
 
-    def close(self) -> None:
-        """End after the current step, within some ten milliseconds.  Idempotent."""
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        discarded_s = time.monotonic()
-        pause_s = 0.0
-        while not self._closed.wait(pause_s):
-            try:
-                if time.monotonic() - discarded_s >= min(DISCARD_S, self._staged_s * LATE_SHARE):
-                    discarded_s = time.monotonic()
-                    self._discard_stale()
-                pause_s = self._step()
-            except ClosedError:
-                return
-            except StoreError as error:
-                self.failed_count += 1
-                _log.error(
-                    "merging, compressing or linking blocks: %s",
-                    error,
-                    extra={"event": "merge_failed"},
-                )
-                pause_s = RETRY_S
-
-    def _discard_stale(self) -> None:
-        if self._log.clock.doubt():
-            return
-        count = self._log.discard_stale(self._staged_s, replicas=False)
-        if count:
-            text = "discarded what was staged in %d partitions, with nothing added for %g h"
-            _log.warning(text, count, self._staged_s / 3600)
+    def _discard(self) -> None:
+        now = time.monotonic()
+        is_due = now - self._discarded_s >= min(DISCARD_S, self._staged_s * LATE_SHARE)
+        if is_due:
+            self._discarded_s = now
+        if is_due and not self._log.clock.doubt():
+            count = self._log.discard_stale(self._staged_s, replicas=False)
+            if count:
+                text = "discarded what was staged in %d partitions, with nothing added for %g h"
+                _log.warning(text, count, self._staged_s / 3600)
 
     def _step(self) -> float:
-        """Merge, compress or make links once; return the seconds to wait afterwards.
+        """Merge, compress or make links once.
 
         While appends keep arriving it merges only if many blocks are small.
         """
-        busy = self._log.quiet_s < QUIET_S
+        busy = self._is_busy()
         started_s = time.monotonic()
         if (not busy or self._log.small_blocks >= PILED_UP) and self._log.merge_step():
-            took_s = time.monotonic() - started_s
-            self.merged_count, self.merged_s = self.merged_count + 1, self.merged_s + took_s
+            self.merged_count += 1
+            self.merged_s += time.monotonic() - started_s
         elif not any(step() for step in self._others):
             return QUIET_S if busy else IDLE_S
         return (time.monotonic() - started_s) * (1 / MERGE_BUSY_SHARE - 1) if busy else 0.0
 
 
-# Archives records before a store deletes them: an ``Archiver`` of its log.
-#
-# Records go to the archive in few files: a day of a partition at a time, or ``FILE_BYTES`` if that
-# is less. Until then the store keeps records that its rules would delete.
+INTERVAL_S: Final = 10.0
+"""Interval of retention passes."""
+
+RETENTION_BUSY_SHARE: Final = 0.1
+"""The largest share of the time for a pass, while records keep arriving."""
+
+
+class RetentionThread(LogThread):
+    """Executes deletions, then retention, then the scan of the remaining records.
+
+    Attributes:
+        is_set: rules were set while the store ran, instead of those of its option.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        retention: Retention,
+        deletions: Deletions | None = None,
+        scan: HeldLook | None = None,
+    ) -> None:
+        self._retention = retention
+        self._option_rules = retention.rules
+        kept = log.retention.kept_rules()
+        self.is_set = kept is not None
+        if kept is not None:
+            retention.rules = _parsed(kept)
+        works: list[_Work] = [self._pass]
+        if deletions is not None:
+            works.insert(0, deletions.apply)
+        if scan is not None:
+            works.append(lambda: self._run_steps(scan.steps()))
+        event = "retention_failed"
+        super().__init__(log, "dafka-retention", works, task="retention", event=event)
+
+    @property
+    def rules(self) -> tuple[RetentionRule, ...]:
+        """Return the current rules."""
+        return self._retention.rules
+
+    @property
+    def given_up(self) -> int:
+        """Return the number of records deleted by rules."""
+        return self._retention.counts.records
+
+    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
+        """Replace the rules, also in the log; None restores those of its option."""
+        self._log.retention.keep_rules(None if rules is None else " ".join(map(str, rules)))
+        self.is_set = rules is not None
+        self._retention.rules = self._option_rules if rules is None else rules
+        _log_rules("retention goes by these rules from now on: %(rules)s", self.rules)
+        self.wake()
+
+    def _pass(self) -> float:
+        before = self.given_up
+        if self._retention.rules:
+            self._run_steps(self._retention.steps())
+        count = self.given_up - before
+        if count and not self._closed.is_set():
+            text, extra = "retention: gave up %(records)d records", {"event": "records_given_up"}
+            _log.info(text, {"records": count}, extra=extra)
+        return INTERVAL_S
+
+    def _run_steps(self, steps: Iterable[None]) -> None:
+        started_s = time.monotonic()
+        for _ in steps:
+            if self._closed.is_set():
+                return
+            if self._is_busy():
+                self._closed.wait((time.monotonic() - started_s) * (1 / RETENTION_BUSY_SHARE - 1))
+            started_s = time.monotonic()
+
+
+def _parsed(kept: str) -> tuple[RetentionRule, ...]:
+    """Parse rules that were set while the store ran, before its restart."""
+    try:
+        rules = parse_rules(kept)
+    except ValueError as error:  # a later version may know other ones
+        _log.error(
+            "retention: rules %r were set, and %s: nothing goes until others are", kept, error
+        )
+        return ()
+    _log_rules("retention goes by rules that were set by 'dafka retain': %(rules)s", rules)
+    return rules
+
+
+def _log_rules(text: str, rules: Iterable[RetentionRule]) -> None:
+    facts = {"rules": " ".join(map(str, rules)) or "none"}
+    _log.info(text, facts, extra={"event": "retention_rules"})
+
+
+PAGE: Final = 10_000
+"""Partitions scanned in one step."""
+
+SHARE: Final = 0.02
+"""Share of the time for scans: the next one starts after fifty times the last one's duration."""
+
+
+class HeldLook:
+    """A scan that counts partitions by topic and owner, and their sizes if a limit needs them.
+
+    Args:
+        compressor: that of the log; its blocks are scanned again.
+        done: called with the result in the store's loop, where the limits are used.
+        call_soon: runs a function in that loop.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        limits: StoreLimits,
+        compressor: BlockCompressor,
+        done: Callable[[Held], object],
+        call_soon: Callable[[Callable[[float], object]], object],
+    ) -> None:
+        self._log = log
+        self._limits = limits
+        self._compressor = compressor
+        self._done = done
+        self._call_soon = call_soon
+        self._blocks = HeldBlocks(log)
+        self._scanned = (-1, 0)  # changes of the log, and compressed blocks, at the last scan
+        self._due = 0.0
+        self._damaged: set[TopicPartition] = set()  # partitions reported already
+
+    def steps(self) -> Iterator[None]:
+        """Scan once, if the log has changed since the last scan, in small steps."""
+        began, state = time.monotonic(), (self._log.changes.number, self._compressor.blocks)
+        if state == self._scanned or began < self._due:
+            return
+        self._call_soon(lambda now: self._limits.begin_look())
+        held = Held()
+        new = set(self._limits.new.copy())
+        infos: list[PartitionInfo] = []
+        for found in _counted(self._log, self._limits, held):
+            held.seen.update(info.tp for info in found if info.tp in new)
+            infos += found if self._limits.counts_bytes else ()
+            yield
+        if self._limits.counts_bytes:
+            yield from self._measure(infos, held, anew=state[1] != self._scanned[1])
+        self._scanned = state
+        self._due = time.monotonic() + (time.monotonic() - began) / SHARE
+        self._call_soon(lambda now: self._done(held))
+
+    def _measure(self, infos: list[PartitionInfo], held: Held, *, anew: bool) -> Iterator[None]:
+        self._blocks.keep_only(() if anew else {info.tp for info in infos})
+        with_records = (info for info in infos if info.earliest < info.end)
+        damaged: dict[TopicPartition, StoreError] = {}
+        sizes = yield from self._blocks.look_at(with_records, damaged)
+        for tp, blocks in sizes.items():
+            held.size_bytes[self._limits.owner(tp)] += sum(each.size_bytes for each in blocks)
+        for staged in self._log.staged():
+            held.size_bytes[self._limits.owner(staged.tp)] += staged.size_bytes
+        # Each damaged partition is reported once, all new ones in one line.
+        new, self._damaged = damaged.keys() - self._damaged, set(damaged)
+        if new:
+            text = (
+                "%(count)d partitions are damaged, and count for limit max_key_bytes as they did "
+                "before; one of them: %(why)s"
+            )
+            facts = {"count": len(new), "why": damaged[min(new)].why}
+            _log.error(text, facts, extra={"event": "log_damaged"})
+
+
+def held_at_start(log: Log, limits: StoreLimits) -> Held:
+    """Return the contents of a log without sizes, before its store has a loop."""
+    held = Held()
+    for _ in _counted(log, limits, held):
+        pass
+    return held
+
+
+def _counted(log: Log, limits: StoreLimits, held: Held) -> Iterator[list[PartitionInfo]]:
+    found = log.partitions_after(None, None, PAGE)
+    while found:
+        for info in found:
+            if info.earliest < info.end:
+                held.topics[info.topic] += 1
+                held.owners[limits.owner(info.tp)] += 1
+        yield found
+        found = log.partitions_after(None, found[-1].tp, PAGE)
 
 
 FILE_BYTES: Final = 64 << 20
@@ -172,7 +368,10 @@ class ArchivedCounts:
 
 
 class LogArchiver:
-    """Archives records of a log in a directory, which other stores may share; for one thread.
+    """Archives records before the log deletes them, in a directory that stores may share.
+
+    Records go to the archive in few files: a day of a partition at a time, or ``FILE_BYTES`` if
+    that is less. Until then the store keeps records that its rules would delete.  For one thread.
 
     Raises:
         ArchiveError: the directory cannot hold an archive.
@@ -220,8 +419,8 @@ class LogArchiver:
             self.counts.records += added.records
             self.counts.size_bytes += added.size_bytes
             error = next((each for _, each in added.failed), None)
-            if error is None:  # another store may have been first
-                error = self._difference(writer.manifest, info, before)
+            # Another store may have been first.
+            error = error or self._difference(writer.manifest, info, before)
             first = self._first_missing(writer, info, before)
         self._note_failure(tp, error)
         return first if error is None else info.earliest
@@ -250,16 +449,14 @@ class LogArchiver:
             sizes = snapshot.record_sizes(info.tp, first, before) or [0]
         if (before - first) * sum(sizes) / len(sizes) >= FILE_BYTES:
             return before
-        last_day_us = self._time_us(info.tp, before - 1) // DAY_US * DAY_US
+        last_us = self._log.times(info.tp, before - 1, before)[0][1]
+        last_day_us = last_us // DAY_US * DAY_US
         next_day = self._log.offset_for_time(info.tp, last_day_us + DAY_US)
         # Without newer records, the clock shows that the day is over.
         is_over = before >= info.end and self._log.now_us() >= last_day_us + DAY_US
         if next_day == before or (next_day is None and is_over):
             return before
         return min(self._log.offset_for_time(info.tp, last_day_us) or 0, before)
-
-    def _time_us(self, tp: TopicPartition, offset: int) -> int:
-        return self._log.times(tp, offset, offset + 1)[0][1]
 
     def _read(self, wanted: Wanted) -> Iterator[RecordBatch]:
         """Read from the log's history, which must be the one archived before."""
@@ -285,11 +482,8 @@ class LogArchiver:
             self._failed.pop(tp, None)
         elif self._failed.get(tp) != (why := str(error)):
             self._failed[tp] = why
-            _log.error(
-                "%(tp)s: it is not archived, and nothing of it is given up: %(why)s",
-                {"tp": str(tp), "why": why},
-                extra={"event": "archive_failed"},
-            )
+            text = "%(tp)s: it is not archived, and nothing of it is given up: %(why)s"
+            _log.error(text, {"tp": str(tp), "why": why}, extra={"event": "archive_failed"})
         self.counts.failing = len(self._failed)
 
 
@@ -307,237 +501,6 @@ def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int
         raise DafkaError(f"{tp}: the archive has records of a newer producer than the store")
     if known < end:
         raise HistoryChangedError(*tp, known, None, CHANGED, end)
-
-
-PAGE: Final = 10_000
-"""Partitions scanned in one step."""
-
-SHARE: Final = 0.02
-"""Share of the time for scans: the next one starts after fifty times the duration of the last one.
-"""
-
-
-def held_at_start(log: Log, limits: StoreLimits) -> Held:
-    """Return the contents of a log without sizes, before its store has a loop."""
-    held = Held()
-    for _ in _counted(log, limits, held):
-        pass
-    return held
-
-
-class HeldLook:
-    """Counts partitions by topic and owner, and their sizes if a limit needs them.
-
-    Args:
-        log: any thread may read it.
-        limits: they receive the counts.
-        compressor: that of the log; compressed blocks are scanned again.
-        done: called in the loop with the result.
-        tell: runs a function in the store's loop, where the limits are used.
-    """
-
-    def __init__(
-        self,
-        log: Log,
-        limits: StoreLimits,
-        compressor: BlockCompressor,
-        done: Callable[[Held], object],
-        tell: Callable[[Callable[[float], object]], object],
-    ) -> None:
-        self._tell = tell
-        self._done = done
-        self._log = log
-        self._limits = limits
-        self._compressor = compressor
-        self._blocks = HeldBlocks(log)
-        self._seen = (-1, 0)  # changes of the log, and compressed blocks, at the last scan
-        self._due = 0.0
-        self._damaged: set[TopicPartition] = set()  # partitions reported already
-
-    def steps(self) -> Iterator[None]:
-        """Scan once, if the log has changed since the last scan, in small steps.
-
-        Raises:
-            DafkaError: the log is closed, or damaged.
-        """
-        began, seen = time.monotonic(), (self._log.changes.number, self._compressor.blocks)
-        if seen == self._seen or began < self._due:
-            return
-        self._tell(lambda now: self._limits.begin_look())
-        held = Held()
-        new = set(self._limits.new.copy())
-        infos: list[PartitionInfo] = []
-        for found in _counted(self._log, self._limits, held):
-            held.seen.update(info.tp for info in found if info.tp in new)
-            infos += found if self._limits.counts_bytes else ()
-            yield
-        if self._limits.counts_bytes:
-            if seen[1] != self._seen[1]:
-                self._blocks.keep_only(())
-            yield from self._measured(infos, held)
-        self._seen = seen
-        self._due = time.monotonic() + (time.monotonic() - began) / SHARE
-        self._tell(lambda now: self._done(held))
-
-    def _measured(self, infos: list[PartitionInfo], held: Held) -> Iterator[None]:
-        self._blocks.keep_only({info.tp for info in infos})
-        held_infos = (info for info in infos if info.earliest < info.end)
-        damaged: dict[TopicPartition, StoreError] = {}
-        sizes = yield from self._blocks.look_at(held_infos, damaged)
-        self._say_damaged(damaged)
-        for tp, blocks in sizes.items():
-            held.size_bytes[self._limits.owner(tp)] += sum(each.size_bytes for each in blocks)
-        for staged in self._log.staged():
-            held.size_bytes[self._limits.owner(staged.tp)] += staged.size_bytes
-
-    def _say_damaged(self, damaged: Mapping[TopicPartition, StoreError]) -> None:
-        """Report each damaged partition once, all new ones in one line."""
-        new, self._damaged = damaged.keys() - self._damaged, set(damaged)
-        if new:
-            text = (
-                "%(count)d partitions are damaged, and count for limit max_key_bytes as they did "
-                "before; one of them: %(why)s"
-            )
-            facts = {"count": len(new), "why": damaged[min(new)].why}
-            _log.error(text, facts, extra={"event": "log_damaged"})
-
-
-def _counted(log: Log, limits: StoreLimits, held: Held) -> Iterator[list[PartitionInfo]]:
-    found = log.partitions_after(None, None, PAGE)
-    while found:
-        for info in found:
-            if info.earliest < info.end:
-                held.topics[info.topic] += 1
-                held.owners[limits.owner(info.tp)] += 1
-        yield found
-        found = log.partitions_after(None, found[-1].tp, PAGE)
-
-
-INTERVAL_S: Final = 10.0
-"""Interval of passes."""
-
-RETENTION_BUSY_SHARE: Final = 0.1
-"""The largest share of the time, while records keep arriving."""
-
-
-class RetentionThread(ProcessBound):
-    """A thread that executes retention.
-
-    It logs an error, of the disk or of archiving, and retries: until then no record is deleted.
-
-    Args:
-        log: open for writing, until the thread is closed.
-        retention: that of the log; only this thread executes its steps.
-        deletions: those of the log, executed first.
-        look: the scan of the remaining records.
-    """
-
-    def __init__(
-        self,
-        log: Log,
-        retention: Retention,
-        deletions: Deletions | None = None,
-        look: HeldLook | None = None,
-    ) -> None:
-        self._log = log
-        self._retention = retention
-        # Each one independently: a damaged deletion must not fill the disk.
-        self._works = [self._pass] if deletions is None else [deletions.apply, self._pass]
-        if look is not None:
-            self._works.append(lambda: self._do(look.steps()))
-        self._started_with = retention.rules
-        kept = log.retention.kept_rules()
-        self.is_set = kept is not None
-        """True if rules were set while the store ran, instead of those of its option."""
-        if kept is not None:
-            retention.rules = _parsed(kept)
-        self._closed = threading.Event()
-        self._woken = threading.Event()
-        self._thread = NodeThread("dafka-retention", self._run)
-        self._thread.start()
-
-    @property
-    def rules(self) -> tuple[RetentionRule, ...]:
-        """Return the current rules."""
-        return self._retention.rules
-
-    @property
-    def given_up(self) -> int:
-        """Return the number of records deleted by rules."""
-        return self._retention.counts.records
-
-    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
-        """Replace the rules, also in the log; None restores those of its option."""
-        text = None if rules is None else " ".join(map(str, rules))
-        self._log.retention.keep_rules(text)
-        self.is_set = rules is not None
-        self._retention.rules = self._started_with if rules is None else rules
-        facts = {"rules": " ".join(map(str, self.rules)) or "none"}
-        extra = {"event": "retention_rules"}
-        _log.info("retention goes by these rules from now on: %(rules)s", facts, extra=extra)
-        self.wake()
-
-    def wake(self) -> None:
-        """Start a pass at once: rules were changed, or a topic deleted."""
-        self._woken.set()
-
-    def close(self) -> None:
-        """End after the current step, within some ten milliseconds.  Idempotent."""
-        self._closed.set()
-        self._woken.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            self._woken.clear()
-            pause_s = INTERVAL_S
-            for work in self._works:
-                try:
-                    work()
-                except (ClosedError, NodeFailedError):
-                    return
-                except DafkaError as error:
-                    _log.error("retention: %s", error, extra={"event": "retention_failed"})
-                    pause_s = max(RETRY_S, INTERVAL_S)
-            if not self._closed.is_set():
-                self._woken.wait(pause_s)
-
-    def _pass(self) -> None:
-        if not self._retention.rules:
-            return
-        counts = self._retention.counts
-        records = counts.records
-        self._do(self._retention.steps())
-        if counts.records > records and not self._closed.is_set():
-            _log.info(
-                "retention: gave up %(records)d records",
-                {"records": counts.records - records},
-                extra={"event": "records_given_up"},
-            )
-
-    def _do(self, steps: Iterable[None]) -> None:
-        started_s = time.monotonic()
-        for _ in steps:
-            if self._closed.is_set():
-                return
-            if self._log.quiet_s < QUIET_S:
-                self._closed.wait((time.monotonic() - started_s) * (1 / RETENTION_BUSY_SHARE - 1))
-            started_s = time.monotonic()
-
-
-def _parsed(kept: str) -> tuple[RetentionRule, ...]:
-    """Parse rules that were set while the store ran, before its restart."""
-    try:
-        rules = parse_rules(kept)
-    except ValueError as error:  # a later version may know other ones
-        _log.error(
-            "retention: rules %r were set, and %s: nothing goes until others are", kept, error
-        )
-        return ()
-    text = "retention goes by rules that were set by 'dafka retain': %(rules)s"
-    facts, extra = {"rules": kept or "none"}, {"event": "retention_rules"}
-    _log.info(text, facts, extra=extra)
-    return rules
 
 
 WILDCARDS: Final = frozenset("*?[")

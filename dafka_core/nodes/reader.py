@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dafka_core.config.node_options import KeyFiles, ReaderOptions
@@ -20,7 +19,6 @@ from dafka_core.errors import (
     HistoryChangedError,
     NodeFailedError,
     NoStoreError,
-    RecordTooLargeError,
 )
 from dafka_core.model.name_limits import check_address, check_topic
 from dafka_core.model.records import (
@@ -32,6 +30,7 @@ from dafka_core.model.records import (
     TopicPartition,
 )
 from dafka_core.nodes.addresses import new_address
+from dafka_core.nodes.consumer import RecordQueue
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.protocol.fields import check_end, check_sequence
@@ -44,10 +43,10 @@ _ANY_TOPIC: Final = "-"
 _log = logging.getLogger("dafka.reader")
 
 _GIVEN_UP: Final = (
-    "%s %s at %s is known to be there, and has not connected here in %.0f s: it is left out of "
-    "what is read now, with all that only it has, until it connects"
+    "%s %s at %s is announced and has not connected to this reader in %.0f s: records that only it "
+    "has are missing in the results until it connects"
 )
-_SLOW: Final = "%s %s at %s is so far away, or so busy, that it answered after %.0f s only"
+_SLOW: Final = "%s %s at %s is far away, or busy: it answered only after %.0f s"
 
 
 class Reader(Node):
@@ -68,7 +67,6 @@ class Reader(Node):
         self._role = ReaderRole(
             self.address, limit_bytes=max_taken_bytes(self._config.max_record_bytes)
         )
-        self._lock = threading.Lock()
         self._reads: set[_Read] = set()
         self._mesh = Mesh("reader", self._role, self._config)
         self._mesh.start(self._on_round)
@@ -90,13 +88,9 @@ class Reader(Node):
     def contacts(self) -> Contacts:
         """Return the discovered nodes and connections, as far as known by now."""
         directory, peers = self._role.directory, self._mesh.peers
-        stores = directory.stores
-        return Contacts(
-            peers.inbound.endpoint,
-            frozenset(peers.inbound.unmet(stores)),
-            frozenset(directory.c_stores),
-            len(peers.table),
-        )
+        unmet = frozenset(peers.inbound.unmet(directory.stores))
+        c_stores = frozenset(directory.c_stores)
+        return Contacts(peers.inbound.endpoint, unmet, c_stores, len(peers.table))
 
     def neighbours(self) -> list[Neighbour]:
         """Return the announced nodes with their kinds, and whether they have connected here."""
@@ -179,103 +173,84 @@ class Reader(Node):
         _check_range(tp, start, end)
         if start >= end:
             return
-        read = self._mesh.call(lambda now: self._begin(tp, start, end))
+
+        def begin(now: float) -> _Read:
+            mesh, found = self._mesh, self._role.read(tp, start, end)
+            read = _Read(found, RecordQueue(lambda: None if found.room else mesh.wake()))
+            self._reads.add(read)
+            return read
+
+        def forget(now: float) -> None:
+            self._reads.discard(read)
+            self._role.forget(read.range)
+
+        read = self._mesh.call(begin)
         offset = start
         try:
             while offset < end:
                 self._mesh.check()  # a closed reader yields no records, even if they have arrived
-                self._mesh.wait_until(lambda: read.has_news, timeout_s)
-                batches = self._take(read)
+                batch = self._mesh.wait_until(
+                    lambda: read.range.parted_at is not None or read.queue.next_batch(), timeout_s
+                )
                 if (parted_at := read.range.parted_at) is not None:
                     raise HistoryChangedError(*tp, parted_at, parted_at, CHANGED, offset)
-                if not batches:
-                    self._explain(tp, offset, end, timeout_s)
-                for batch in batches:
-                    offset = batch.end
-                    yield batch
+                if not isinstance(batch, RecordBatch):
+                    raise self._diagnosis(tp, offset, end, timeout_s)
+                offset = batch.end
+                yield batch
         finally:
             # A range may be dropped after the reader was closed.
             with contextlib.suppress(ClosedError, NodeFailedError):
-                self._mesh.call_soon(lambda now: self._forget(read))
+                self._mesh.call_soon(forget)
 
     def close(self) -> None:
         """Close the reader.  Idempotent."""
         self._is_open = False
         self._mesh.close()
 
-    def _take(self, read: _Read) -> list[RecordBatch]:
-        with self._lock:
-            batches, read.arrived = read.arrived, []
-            read.arrived_bytes = 0
-        if batches and not read.range.room:
-            self._mesh.wake()
-        if not batches and read.failure is not None:
-            raise read.failure
-        return batches
-
-    def _explain(self, tp: TopicPartition, offset: int, end: int, waited_s: float) -> None:
+    def _diagnosis(
+        self, tp: TopicPartition, offset: int, end: int, waited_s: float
+    ) -> DataLossError | FetchTimeoutError:
         infos = self.partitions([tp.topic], timeout_s=waited_s)
         held = next((info for info in infos if info.partition == tp.partition), None)
         if held is None:
-            raise DataLossError(*tp, offset, None, "no store has the partition")
+            return DataLossError(*tp, offset, None, "no store has the partition")
         if held.earliest > offset:
             why = "the records before it have been trimmed"
-            raise DataLossError(*tp, offset, held.earliest, why)
+            return DataLossError(*tp, offset, held.earliest, why)
         if held.end < end:
             why = f"the partition ends at {held.end} in every store, {end} was asked for"
-            raise DataLossError(*tp, max(offset, held.end), held.earliest, why)
-        raise FetchTimeoutError(*tp, offset, end, waited_s)
+            return DataLossError(*tp, max(offset, held.end), held.earliest, why)
+        return FetchTimeoutError(*tp, offset, end, waited_s)
 
     # -- in the loop -----------------------------------------------------------------------------
 
-    def _begin(self, tp: TopicPartition, start: int, end: int) -> _Read:
-        read = _Read(self._role.read(tp, start, end))
-        self._reads.add(read)
-        return read
-
-    def _forget(self, read: _Read) -> None:
-        self._reads.discard(read)
-        self._role.forget(read.range)
-
     def _on_round(self, now: float) -> bool:
-        self._say_what_became_of_stores()
-        room_again = False
-        with self._lock:
-            for read in self._reads:
-                delivered, read.range.delivered = read.range.delivered, []
-                read.arrived.extend(delivered)
-                read.arrived_bytes += sum(batch.values.size_bytes for batch in delivered)
-                read.failure = read.range.failure
-                had_room = read.range.room
-                read.range.room = read.arrived_bytes < self._config.max_queued_bytes
-                room_again |= read.range.room and not had_room
-        return room_again
-
-    def _say_what_became_of_stores(self) -> None:
         outcomes = self._role.directory.discovery.outcomes
         while outcomes:
             each = outcomes.popleft()
-            what = "store" if each.is_store else "node, perhaps a store,"
-            said = _GIVEN_UP if each.is_given_up else _SLOW
-            _log.warning(
-                said, what, each.node, each.endpoint or "an unknown address", each.waited_s
-            )
+            kind = "store" if each.is_store else "node, perhaps a store,"
+            text, at = _GIVEN_UP if each.is_given_up else _SLOW, each.endpoint
+            _log.warning(text, kind, each.node, at or "an unknown address", each.waited_s)
+        room_again = False
+        for read in self._reads:
+            delivered, read.range.delivered = read.range.delivered, []
+            read.queue.add(delivered)
+            if read.range.failure is not None:
+                read.queue.add([read.range.failure])
+                read.range.failure = None
+            had_room = read.range.room
+            read.range.room = read.queue.size[1] < self._config.max_queued_bytes
+            room_again |= read.range.room and not had_room
+        return room_again
 
 
 @dataclass(eq=False)
 class _Read:
-    """One call of ``read``: the arrived records of its range that the application has not taken."""
+    """One call of ``read``: its range, and the records that the application has not taken."""
 
     range: RangeRead
-    arrived: list[RecordBatch] = field(default_factory=list)
-    arrived_bytes: int = 0
-    failure: RecordTooLargeError | None = None
-    """Reason why no more records follow."""
-
-    @property
-    def has_news(self) -> bool:
-        """Return True if records have arrived, were replaced, or no more will arrive."""
-        return bool(self.arrived) or self.failure is not None or self.range.parted_at is not None
+    queue: RecordQueue
 
 
 def _check_range(tp: TopicPartition, start: int, end: int) -> None:

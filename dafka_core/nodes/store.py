@@ -7,10 +7,14 @@ import logging
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dafka_core.config.node_options import FLIGHT_OFF, StoreOptions
 from dafka_core.errors import ClosedError, NodeFailedError, StoreError
+from dafka_core.flight.server import FlightService
+from dafka_core.flight.server_context import ServerContext
+from dafka_core.flight.server_keys import ServerKeys
+from dafka_core.flight.store_location import socket_path
 from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import GoOn, LogEntry, SetAside
 from dafka_core.model.names import DELETIONS_TOPIC
@@ -19,7 +23,14 @@ from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.disk_watch import DiskWatch
-from dafka_core.nodes.maintenance import HeldLook, MergeThread, RetentionThread, held_at_start
+from dafka_core.nodes.maintenance import (
+    HeldLook,
+    LogArchiver,
+    MergeThread,
+    ProtectedQueries,
+    RetentionThread,
+    held_at_start,
+)
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.nodes.process_limits import memory_limit, say_if_low
@@ -35,15 +46,11 @@ from dafka_core.storage import Log
 from dafka_core.storage.retention_pass import Retention
 from dafka_core.system.distribution import this_version
 
-if TYPE_CHECKING:
-    from dafka_core.flight.server_context import ServerContext
-    from dafka_core.nodes.maintenance import LogArchiver
-
 _SET_ASIDE: Final[dict[type, str]] = {
     SetAside: "%(partition)s: other stores have a newer producer's records from offset %(start)d "
     "on; those of this store are set aside ('dafka store aside')",
     GoOn: "%(partition)s: other stores have no records before offset %(start)d any more; this "
-    "store goes on there, and what it had is set aside ('dafka store aside')",
+    "store continues there, and its own records are set aside ('dafka store aside')",
 }
 """Log messages about records removed from their partition."""
 
@@ -72,6 +79,12 @@ class Store(Node):
             failure in between, as of its gateway, leaves no missing store behind.
         options: see ``StoreOptions``.
 
+    Attributes:
+        address: the store's UUID.  It lasts as long as the directory.
+        options: the options that it was started with.
+        append_queue: for writers in this process.
+        retention_control: applies and changes retention rules.
+
     Raises:
         ConfigError: an option is invalid.
         StoreError: the directory cannot be used.
@@ -80,58 +93,62 @@ class Store(Node):
 
     def __init__(self, directory: str | Path, *, announce: Any = True, **options: Any) -> None:
         config = self.options = StoreOptions.build(options)
-        """The options that it was started with."""
         check_directory(directory)
         say_if_low(memory_limit())
         with contextlib.ExitStack() as undo:
             new = NewDirectory(Path(directory))
             undo.callback(new.remove)
-            self.log = undo.enter_context(Log(directory))
-            undo.callback(new.remove_files, self.log)
-            if not self.log.clock.doubt():
-                self.log.discard_stale(config.staged_hours * 3600)
-            self.address = kept_address(self.log.directory, config)
-            """The store's UUID.  It lasts as long as the directory."""
-            self._role = _role(self.address, self.log, config)
-            self._log_writer = undo.enter_context(
-                LogWriter(self.log, weakly(self._on_written, None))
+            log = self.log = undo.enter_context(Log(directory))
+            undo.callback(new.remove_files, log)
+            if not log.clock.doubt():
+                log.discard_stale(config.staged_hours * 3600)
+            self.address = kept_address(log.directory, config)
+            self._role = role = StoreRole(
+                self.address,
+                log.lives,
+                sync_interval_s=config.sync_interval_ms / 1000,
+                limit_bytes=max_taken_bytes(config.max_record_bytes),
+                hosting_id=secrets.randbits(LIFE_ID_BITS),
+                least_number=int(time.time()),
+                met=log.met(),
+                wall_us=lambda: time.time_ns() // 1000,
+                limits=StoreLimits(config.store_limits, by_key=bool(config.secret_key_file)),
             )
-            self.archiver = _archiver(self.log, config.archive)
-            self.retention = _retention(self.log, config, self.archiver)
-            self.deletions = Deletions(self.log, self.address)
-            self.compressor = self.log.compressor(config.compress, config.compress_after_s)
-            admitted = self._role.admitted
-            admitted.on_held(held_at_start(self.log, admitted.limits))
-            linker = self.log.linker if config.tamper_evidence else None
+            self._log_writer = undo.enter_context(LogWriter(log, weakly(self._on_written, None)))
+            self.archiver = LogArchiver(log, config.archive) if config.archive else None
+            self.retention = _retention(log, config, self.archiver)
+            self.deletions = Deletions(log, self.address)
+            self.compressor = log.compressor(config.compress, config.compress_after_s)
+            admitted = role.admitted
+            admitted.on_held(held_at_start(log, admitted.limits))
+            linker = log.linker if config.tamper_evidence else None
             self._merge_thread = undo.enter_context(
-                MergeThread(self.log, config.staged_hours, self.compressor, linker)
+                MergeThread(log, config.staged_hours, self.compressor, linker)
             )
-            self._mesh = undo.enter_context(Mesh("store", self._role, config))
-            self._mesh.peers.towers.is_announced = announce
-            tell = self._mesh.call_soon
-            look = HeldLook(self.log, admitted.limits, self.compressor, admitted.on_held, tell)
-            self._retention_thread = undo.enter_context(
-                RetentionThread(self.log, self.retention, self.deletions, look)
+            mesh = self._mesh = undo.enter_context(Mesh("store", role, config))
+            mesh.peers.towers.is_announced = announce
+            scan = HeldLook(log, admitted.limits, self.compressor, admitted.on_held, mesh.call_soon)
+            self.retention_control = undo.enter_context(
+                RetentionThread(log, self.retention, self.deletions, scan)
             )
             if self.archiver is not None and not self.retention.rules:
                 text = "nothing is archived in %(archive)s until there is a rule of retention"
                 _log.warning(text, {"archive": config.archive}, extra={"event": "archive_idle"})
-            self.append_queue = AppendQueue(
-                self._mesh, self._role, self.log, config.max_record_bytes
-            )
-            """For writers in this process."""
+            self.append_queue = AppendQueue(mesh, role, log, config.max_record_bytes)
             self.deletions.append_queue = self.append_queue
             self._served: ServerContext | None = None
-            self._flight = undo.enter_context(self._serve_flight(config))
-            self._told_of = ""  # endpoint of the last reported store with its address
-            self._loop = StoreLoop(self._role, self.log, self._log_writer, self._mesh)
-            self._mesh.start(self._on_round)
+            self._flight = undo.enter_context(contextlib.ExitStack())
+            if config.flight_port != FLIGHT_OFF:
+                self._serve_flight()
+            self._reported_twin = ""  # endpoint of the last reported store with its address
+            self._loop = StoreLoop(role, log, self._log_writer, mesh)
+            mesh.start(self._on_round)
             undo.pop_all()
         self._is_open = True
         facts = {"address": self.address, "directory": str(directory), "version": this_version()}
-        endpoint = endpoint_of(self._mesh.beacon, "")
+        facts["endpoint"] = endpoint_of(mesh.beacon, "")
         text = "store %(address)s in %(directory)s is started: version %(version)s, at %(endpoint)s"
-        _log.info(text, facts | {"endpoint": endpoint}, extra={"event": "store_started"})
+        _log.info(text, facts, extra={"event": "store_started"})
 
     @property
     def parts(self) -> StoreParts:
@@ -143,11 +160,6 @@ class Store(Node):
     def locations(self) -> tuple[str, ...]:
         """Return the Flight URIs of its records; empty without Flight."""
         return self._role.known.locations
-
-    @property
-    def retention_control(self) -> RetentionThread:
-        """Return the thread that applies and changes retention rules."""
-        return self._retention_thread
 
     @property
     def known_stores(self) -> tuple[str, ...]:
@@ -192,28 +204,19 @@ class Store(Node):
         self._flight.close()
         if self.archiver is not None:
             self.archiver.stop()
-        self._retention_thread.close()
+        self.retention_control.close()
         self._merge_thread.close()
         self.log.close()
         if was_open:
             facts, extra = {"address": self.address}, {"event": "store_stopped"}
             _log.info("store %(address)s has stopped", facts, extra=extra)
 
-    def _serve_flight(self, config: StoreOptions) -> contextlib.ExitStack:
-        """Serve the log over Arrow Flight, by option ``flight_port``, until closed."""
-        service = contextlib.ExitStack()
-        if config.flight_port == FLIGHT_OFF:
-            return service
-        host = self._mesh.beacon.host.strip("[]")
+    def _serve_flight(self) -> None:
+        """Serve the log over Arrow Flight until closed."""
+        config, host = self.options, self._mesh.beacon.host.strip("[]")
         if not config.secret_key_file:
             cure = f"set it to {FLIGHT_OFF}, or set secret_key_file and allowed_keys"
             check_trusted(host, "flight_port", config.flight_port, config, cure)
-        # Arrow takes half a second to load; a store without Flight does not need it.
-        from dafka_core.flight.server import FlightService  # noqa: PLC0415
-        from dafka_core.flight.server_context import ServerContext  # noqa: PLC0415
-        from dafka_core.flight.server_keys import ServerKeys  # noqa: PLC0415
-        from dafka_core.flight.store_location import socket_path  # noqa: PLC0415
-
         role, mesh = self._role, self._mesh  # not the store, which its threads must not keep alive
         self._served = ServerContext(
             self.log,
@@ -223,18 +226,13 @@ class Store(Node):
             lambda: mesh.call(lambda now: mesh.peers.inbound.neighbours()),
             keys=ServerKeys(config.keys) if config.secret_key_file else None,
         )
-        self._served.retention = self._retention_thread
+        self._served.retention = self.retention_control
         self._served.deletions = self.deletions
-        flight = service.enter_context(
-            FlightService(
-                self._served,
-                bind_host=host,
-                port=int(config.flight_port),
-                socket_path=socket_path(self.log.directory),
-            )
+        port, path = int(config.flight_port), socket_path(self.log.directory)
+        flight = self._flight.enter_context(
+            FlightService(self._served, bind_host=host, port=port, socket_path=path)
         )
         role.known.locations = flight.location.locations
-        return service
 
     # -- in the loop -----------------------------------------------------------------------------
 
@@ -243,11 +241,10 @@ class Store(Node):
         if twin is not None and twin.older:
             why = f"store {self.address} is running at {twin.endpoint}, and {copied(self.address)}"
             raise StoreError(self.log.directory, why)
-        if twin is not None and twin.endpoint != self._told_of:
-            self._told_of = twin.endpoint
-            _log.warning(
-                "store %s: another store has its address, at %s", self.address, twin.endpoint
-            )
+        if twin is not None and twin.endpoint != self._reported_twin:
+            self._reported_twin = twin.endpoint
+            text = "store %s: another store has its address, at %s"
+            _log.warning(text, self.address, twin.endpoint)
         return self._loop.on_round(now)
 
     def _on_written(self, entries: list[LogEntry], outcomes: Outcomes | BaseException) -> None:
@@ -259,7 +256,7 @@ class Store(Node):
                 facts = {"partition": str(entry.tp), "start": entry.start}
                 _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
             elif isinstance(entry, RecordBatch) and entry.topic == DELETIONS_TOPIC:
-                self._retention_thread.wake()
+                self.retention_control.wake()
 
         def acknowledge(now: float) -> None:
             if isinstance(outcomes, BaseException):
@@ -273,37 +270,11 @@ class Store(Node):
             self._mesh.call_soon(acknowledge)
 
 
-def _role(address: str, log: Log, config: StoreOptions) -> StoreRole:
-    return StoreRole(
-        address,
-        log.lives,
-        sync_interval_s=config.sync_interval_ms / 1000,
-        limit_bytes=max_taken_bytes(config.max_record_bytes),
-        hosting_id=secrets.randbits(LIFE_ID_BITS),
-        least_number=int(time.time()),
-        met=log.met(),
-        wall_us=lambda: time.time_ns() // 1000,
-        limits=StoreLimits(config.store_limits, by_key=bool(config.secret_key_file)),
-    )
-
-
 def _retention(log: Log, config: StoreOptions, archiver: LogArchiver | None) -> Retention:
     if not config.retain_until_read:
         return Retention(log, config.retain, archiver)
-    # Arrow takes half a second to load; a store without protected queries does not need it.
-    from dafka_core.nodes.maintenance import ProtectedQueries  # noqa: PLC0415
-
     names = [name.strip() for name in config.protected_queries.split(",")]
     keys = AllowedKeys(config.allowed_keys, is_second=True) if config.allowed_keys else None
     queries = ProtectedQueries(log, names, keys)
     until_read = config.retain_until_read
     return Retention(log, config.retain, archiver, until_read=until_read, readers=queries)
-
-
-def _archiver(log: Log, directory: str) -> LogArchiver | None:
-    if not directory:
-        return None
-    # Arrow takes half a second to load; a store without an archive does not need it.
-    from dafka_core.nodes.maintenance import LogArchiver  # noqa: PLC0415
-
-    return LogArchiver(log, directory)

@@ -1,6 +1,8 @@
 """Backups of a running or stopped store, their restoration and verification, and saved links.
 
-A running store is asked over Arrow Flight: only its own process opens its directory.
+A running store is asked over Arrow Flight: only its own process opens its directory.  Functions
+here raise StoreError for a store that does not exist and for a disk that fails, and
+StoreUnreachableError for a store that runs and does not answer.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Protocol, Self
+from typing import Annotated, Final, Self
 
 import msgspec
 from msgspec import Meta
@@ -63,7 +65,6 @@ from dafka_core.storage.log_check import (
 from dafka_core.storage.mapped_file import faults_noted
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
 from dafka_core.storage.tables import Tables
-from dafka_core.system.closing import Closing
 from dafka_core.system.distribution import this_version
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
@@ -81,27 +82,6 @@ PART: Final = 100
 
 MANIFEST: Final = "manifest"
 """Damage kind: a backup's file differs from its manifest."""
-
-
-class Source(Protocol):
-    """A running or stopped store."""
-
-    address: str
-
-    def entries(self, known: Sequence[Known]) -> Generator[Entry]:
-        """Yield the entries for a backup."""
-
-    def check(self) -> Iterator[Checked]:
-        """Check the store's log."""
-
-    def partitions(self) -> list[TopicPartition]:
-        """Return its partitions."""
-
-    def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
-        """Return their links."""
-
-    def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
-        """Compare the records with saved links."""
 
 
 Advance = Callable[[int], None]
@@ -124,9 +104,7 @@ def back_up(
         keys: credentials for a running store.
 
     Raises:
-        StoreError: the directory is not empty, the earlier backup is damaged or another store's,
-            or a disk fails.
-        StoreUnreachableError: the store runs, and does not answer.
+        StoreError: the directory is not empty, or the earlier backup is damaged or another store's.
     """
     known: list[Known] = []
     if previous is not None:
@@ -135,25 +113,23 @@ def back_up(
         known = previous.known()
         if len(known) > limits.MAX_KNOWN:
             why = (
-                f"it has {len(known)} partitions, and a backup goes on from one of at most "
+                f"it has {len(known)} partitions, and a backup continues one with at most "
                 f"{limits.MAX_KNOWN}: take a complete one"
             )
             raise StoreError(previous.directory, why)
+
+    def advancing(found: Iterator[Entry]) -> Iterator[Entry]:
+        for entry in found:
+            advance(len(entry.value))
+            yield entry
+
     with opened(store, keys) as source:
         if previous is not None and previous.manifest.store != source.address:
             why = f"it is of store {previous.manifest.store}, and this is store {source.address}"
             raise StoreError(previous.directory, why)
         with closing(source.entries(known)) as found:
-            told = _telling(found, advance)
-            return write_backup(
-                directory, told, store=source.address, dafka=this_version(), previous=previous
-            )
-
-
-def _telling(found: Iterator[Entry], advance: Advance) -> Iterator[Entry]:
-    for entry in found:
-        advance(len(entry.value))
-        yield entry
+            facts = {"store": source.address, "dafka": this_version()}
+            return write_backup(directory, advancing(found), previous=previous, **facts)
 
 
 def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) -> str:
@@ -162,14 +138,14 @@ def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) ->
     Everything is read again before the directory gets its name; ``advance`` receives partitions.
 
     Raises:
-        StoreError: the directory is not empty, a backup is damaged or missing, or a disk fails.
+        StoreError: the directory is not empty, or a backup is damaged or missing.
     """
     addresses: list[str] = []
 
     def finish(made: Path) -> None:
         with Log(made) as log:
             done = Checked()
-            for each in check(lambda: _look(log)):
+            for each in check(lambda: _tables(log)):
                 advance(each.partitions)
                 done = done.plus(each)
         if done.found:
@@ -182,21 +158,12 @@ def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) ->
 
 
 def verify(store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
-    """Read everything in a store or a backup, and yield the damage, a part at a time.
-
-    Raises:
-        StoreError: it does not exist, or a disk fails.
-        StoreUnreachableError: the store runs, and does not answer.
-    """
-    if (Path(store) / BACKUP_MANIFEST).exists():
-        yield from _checked_backup(Backup(Path(store)))
+    """Read everything in a store or a backup, and yield the damage, a part at a time."""
+    if not (Path(store) / BACKUP_MANIFEST).exists():
+        with opened(store, keys, unchecked=True) as source:
+            yield from source.check()
         return
-    with opened(store, keys, unchecked=True) as source:
-        yield from source.check()
-
-
-def _checked_backup(backup: Backup) -> Iterator[Checked]:
-    for each in backup.chain():
+    for each in Backup(Path(store)).chain():
         try:
             each.check_file()
             if each.manifest.previous:
@@ -209,52 +176,39 @@ def _checked_backup(backup: Backup) -> Iterator[Checked]:
 
 
 @contextmanager
-def _look(log: Log) -> Iterator[Tables]:
-    with log.snapshot() as snapshot:
-        yield snapshot.tables
-
-
-@contextmanager
-def opened(store: str, keys: KeyFiles = NO_KEYS, *, unchecked: bool = False) -> Iterator[Source]:
-    """Open a running or stopped store.
-
-    Raises:
-        ConfigError: the name is invalid.
-        StoreError: it does not exist, or a disk fails.
-        StoreUnreachableError: the store runs, and does not answer.
-    """
+def opened(
+    store: str, keys: KeyFiles = NO_KEYS, *, unchecked: bool = False
+) -> Iterator[_RunningStore | _StoppedStore]:
+    """Open a running or stopped store; raise ConfigError if its name is invalid."""
+    directory = Path(store)
+    path = socket_path(directory)
     if "://" in store:
         if host_of(store) is None:
             raise ConfigError("store", store, "must be a directory, or like grpc://HOST:PORT")
         with StoreClient(StoreLocation("", (store,)), keys) as client:
             location = client.describe(timeout_s=ANSWER_S).found_at([store])
-        with _Running(location, keys) as running:
-            yield running
+    elif path is not None and Path(path).exists() and accepts(uri := unix_location(path)):
+        location = StoreLocation(address_of(directory), (uri,), "", this_machine())
+    else:
+        with log_of(store, unchecked=unchecked) as log:
+            yield _StoppedStore(log)
         return
-    directory = Path(store)
-    path = socket_path(directory)
-    if path is not None and Path(path).exists() and accepts(unix_location(path)):
-        uris = (unix_location(path),)
-        location = StoreLocation(address_of(directory), uris, "", this_machine())
-        with _Running(location, keys) as running:
-            yield running
-        return
-    with log_of(store, unchecked=unchecked) as log:
-        yield _Stopped(log)
+    with StoreClient(location, keys) as client:
+        yield _RunningStore(location.store, client)
 
 
-class _Running(Closing):
-    """A running store."""
-
-    def __init__(self, location: StoreLocation, keys: KeyFiles) -> None:
-        self.address = location.store
-        self._client = StoreClient(location, keys)
+class _RunningStore:
+    def __init__(self, address: str, client: StoreClient) -> None:
+        self.address = address
+        self._client = client
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
+        """Yield the entries for a backup."""
         ticket = request_of(known, self.address).packed()
         return self._client.get(ticket, entries_of, PATIENCE_S)
 
     def check(self) -> Iterator[Checked]:
+        """Check the store's log."""
         for part in [(), *limits.parts(self.partitions(), PART)]:
             yield from self._checked(CheckRequest(part))
 
@@ -262,37 +216,36 @@ class _Running(Closing):
         return [head.tp for head in self._client.heads(None, timeout_s=ANSWER_S)]
 
     def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
+        """Return the links of some partitions, or their newest ones only."""
         request = LinksRequest(tuple(part), newest)
         found = self._client.ask(FoundLinks, PATIENCE_S, request)
         return [link for answer in found for link in answer.links]
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
+        """Compare the records with saved links."""
         return self._checked(CheckRequest(saved=tuple(saved)))
 
     def _checked(self, request: CheckRequest) -> Iterator[Checked]:
         (answer,) = self._client.ask(LogChecked, CHECK_S, request)
         yield answer.checked
 
-    def close(self) -> None:
-        self._client.close()
 
-
-class _Stopped:
-    """A stopped store."""
+class _StoppedStore:
+    """A store with the methods of a running one, by its open log."""
 
     def __init__(self, log: Log) -> None:
         self.address = address_of(log.directory)
         self._log = log
-        self._look = partial(_look, log)
+        self._tables = partial(_tables, log)
 
     def entries(self, known: Sequence[Known]) -> Generator[Entry]:
         facts = {"dafka": this_version()}
-        with self._log.snapshot() as snapshot:
-            yield from entries(snapshot.tables, {each.id: each for each in known}, facts)
+        with self._tables() as tables:
+            yield from entries(tables, {each.id: each for each in known}, facts)
 
     def check(self) -> Iterator[Checked]:
         with faults_noted(self._log.directory / DATA_FILE) as faults:
-            yield from check(self._look)
+            yield from check(self._tables)
         begins = sorted(at for at in faults if at - mmap.PAGESIZE not in faults)
         yield Checked(found=tuple(Damage(PAGE, "", "", at, faults[at]) for at in begins))
 
@@ -300,10 +253,16 @@ class _Stopped:
         return [each.tp for each in self._log.partitions()]
 
     def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
-        return [link for tp in part for link in links_of(self._look, tp, newest=newest)]
+        return [link for tp in part for link in links_of(self._tables, tp, newest=newest)]
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
-        return (check_saved(self._look, each) for each in saved)
+        return (check_saved(self._tables, each) for each in saved)
+
+
+@contextmanager
+def _tables(log: Log) -> Iterator[Tables]:
+    with log.snapshot() as snapshot:
+        yield snapshot.tables
 
 
 # Links saved outside their store, and two stores' links compared.
@@ -330,12 +289,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, store: str, keys: KeyFiles = NO_KEYS) -> Self:
-        """Return the links of a running or stopped store.
-
-        Raises:
-            StoreError: it does not exist, or a disk fails.
-            StoreUnreachableError: the store runs, and does not answer.
-        """
+        """Return the links of a running or stopped store."""
         time = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         with opened(store, keys) as source:
             parts = limits.parts(source.partitions(), PART)
@@ -356,11 +310,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
             raise ConfigError("against", str(path), why) from None
 
     def write(self, path: Path) -> None:
-        """Write them to a file, replacing it.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
+        """Write them to a file, replacing it."""
         text = f"{json.dumps(msgspec.to_builtins(self))}\n"
         with translated(path.parent):
             replace_file(path, text.encode(), mode_within(path.parent) & OTHERS_READ)
@@ -368,8 +318,7 @@ class SavedLinks(msgspec.Struct, frozen=True):
     def check(self, store: str, keys: KeyFiles = NO_KEYS) -> Iterator[Checked]:
         """Compare a store with them, some partitions at a time.
 
-        Raises:
-            StoreError: they are another store's.
+        Raises StoreError if they are another store's.
         """
         with opened(store, keys) as source:
             if source.address != self.store:

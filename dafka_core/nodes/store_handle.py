@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 class StoreHandle(Protocol):
-    """A running store, as its extensions see it; ``Store`` implements it.
-
-    All parts are thread-safe.  They raise DafkaError after the store has ended.
-    """
+    """A running ``Store``.  All parts are thread-safe; after its end they raise DafkaError."""
 
     @property
     def address(self) -> str:
@@ -28,17 +25,13 @@ class StoreHandle(Protocol):
 
     @property
     def log(self) -> Log:
-        """The records of the store, for reading.
-
-        ``partitions``, ``info`` and ``end`` return offsets, ``read`` returns records, ``snapshot``
-        a consistent view, and ``changes`` reports which partitions have new records.
-        """
+        """The records, for reading: ``partitions``, ``read``, ``snapshot`` and ``changes``."""
 
     @property
     def append_queue(self) -> AppendQueue:
         """The queue of appends: ``put`` returns a future that completes when records are on disk.
 
-        ``own_partition.append`` appends to a partition of the store's own.
+        ``append`` of its module appends to a partition of the store's own.
         """
 
     @property

@@ -2,13 +2,15 @@
 
 A producer that waits for two stores must not count one twice after a restart, so the address lasts
 as long as the directory.  And it must not mistake two stores for one: a copy of a directory is
-another store, with other records from its start on.
+another store, with other records from its start on.  Functions here raise StoreError for a file
+that cannot be read or written.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -28,15 +30,17 @@ ORIGIN_FILE: Final = "origin"
 """Identifies the files that the address belongs to by their inode numbers: copies have others.  A
 move or rename of the directory within its file system preserves them."""
 
+_FILES: Final = (ADDRESS_FILE, ORIGIN_FILE, SESSION_FILE, *reversed(OPEN_FILES))
+"""A store's files in its directory; the file that it locks comes last."""
+
 
 def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
     """Return the address of the store in ``directory``; create it if missing.
 
     Raises:
-        StoreError: the files are a copy of a store's, have no valid address, or cannot be read or
-            written.
+        StoreError: the files are a copy of a store's, or have no valid address.
     """
-    try:
+    with _translated(directory):
         found, origin = _read(directory / ADDRESS_FILE), _read(directory / ORIGIN_FILE)
         if found is None and origin is None:
             return new_identity(directory, config)
@@ -45,51 +49,35 @@ def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
         if origin and origin != _origin(directory):
             raise StoreError(directory, copied(address))
         _write(directory / ORIGIN_FILE, _origin(directory))
-    except OSError as error:
-        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
-    return address
+        return address
 
 
 def address_of(directory: Path) -> str:
-    """Return the address of the store in ``directory``; empty without a store.
-
-    Raises:
-        StoreError: its file is invalid, or cannot be read.
-    """
-    try:
+    """Return the address of the store in ``directory``; empty without a store."""
+    with _translated(directory):
         found = _read(directory / ADDRESS_FILE)
-    except OSError as error:
-        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
-    return "" if found is None else _address(directory, found)
-
-
-def _address(directory: Path, found: str | None) -> str:
-    try:
-        return UUID(found or "").hex.upper()
-    except ValueError as error:
-        has = "is missing" if found is None else f"has {found[:40]!r}, which is no store's address"
-        raise StoreError(
-            directory,
-            f"file {ADDRESS_FILE} {has}: write the store's into it, 32 hexadecimal digits that it "
-            "printed at each start, or run 'dafka store restore DIR', which makes it another store "
-            "with the same records",
-        ) from error
+        return "" if found is None else _address(directory, found)
 
 
 def new_identity(directory: Path, config: SecurityOptions | None = None) -> str:
     """Write a new address for the files in ``directory``, and return it."""
     address = new_address(config)
-    # The origin last: if this ends halfway, the copy is still refused.
-    _write(directory / ADDRESS_FILE, address)
-    _write(directory / ORIGIN_FILE, _origin(directory))
+    take_address(directory, address)
     return address
 
 
-def check_directory(directory: Path | str) -> None:
-    """Raise ConfigError for an empty name, which would be the working directory."""
-    is_path = isinstance(directory, str | Path)
-    if not is_path or not str(directory) or "\0" in str(directory):
-        raise ConfigError("directory", directory, "must name a directory; '.' is this one")
+def take_address(directory: Path, address: str) -> None:
+    """Change the address of the store in ``directory``; the caller has its log open."""
+    with _translated(directory):
+        # The origin last: if this ends halfway, the copy is still refused.
+        _write(directory / ADDRESS_FILE, address)
+        _write(directory / ORIGIN_FILE, _origin(directory))
+
+
+def restore(directory: Path | str) -> str:
+    """Turn a copy of a store's directory into a store of its own, and return its address."""
+    with log_of(directory) as log:
+        return new_identity(log.directory)
 
 
 def log_of(directory: Path | str, *, unchecked: bool = False) -> Log:
@@ -97,7 +85,7 @@ def log_of(directory: Path | str, *, unchecked: bool = False) -> Log:
 
     Raises:
         ConfigError: the directory has no name.
-        StoreError: no store is here, it is running, or it cannot be written.
+        StoreError: no store is here, or it is running.
     """
     check_directory(directory)
     directory = Path(directory)
@@ -106,69 +94,32 @@ def log_of(directory: Path | str, *, unchecked: bool = False) -> Log:
     return Log(directory, unchecked=unchecked)
 
 
-def restore(directory: Path | str) -> str:
-    """Turn a copy of a store's directory into a store of its own, and return its address.
-
-    Raises the errors of ``log_of``.
-    """
-    with log_of(directory) as log:
-        try:
-            return new_identity(log.directory)
-        except OSError as error:
-            raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
-
-
-def take_address(directory: Path, address: str) -> None:
-    """Change the address of the store in ``directory``; the caller has its log open.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
-    try:
-        _write(directory / ADDRESS_FILE, address)
-        _write(directory / ORIGIN_FILE, _origin(directory))
-    except OSError as error:
-        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error
+def check_directory(directory: Path | str) -> None:
+    """Raise ConfigError for an empty name, which would be the working directory."""
+    is_path = isinstance(directory, str | Path)
+    if not is_path or not str(directory) or "\0" in str(directory):
+        raise ConfigError(
+            "directory", directory, "must name a directory; '.' is the working directory"
+        )
 
 
 def copied(address: str) -> str:
     """Return the reason against a second store with one address, and the remedy."""
     return (
         f"its files are a copy of those of store {address}, and two stores cannot have one "
-        "address: run 'dafka store restore DIR' to make this copy a store of its own, which goes "
-        "on with the records it has and takes what it lacks from other stores"
+        "address: run 'dafka store restore DIR' to make this copy a store of its own, which keeps "
+        "its records and replicates the missing ones from other stores"
     )
-
-
-def _origin(directory: Path) -> str:
-    return " ".join(str(path.stat().st_ino) for path in (directory, directory / DATA_FILE))
-
-
-def _read(path: Path) -> str | None:
-    return path.read_text("ascii", "replace").strip() if path.exists() else None
-
-
-def _write(path: Path, text: str) -> None:
-    if _read(path) != text:
-        replace_file(path, f"{text}\n".encode(), mode_within(path.parent) & OTHERS_READ)
-
-
-_FILES: Final = (ADDRESS_FILE, ORIGIN_FILE, SESSION_FILE, *reversed(OPEN_FILES))
-"""A store's files in its directory; the file that it locks comes last."""
 
 
 class NewDirectory:
     """The missing directories on the path to ``directory``, and it itself."""
 
     def __init__(self, directory: Path) -> None:
-        directory = directory.absolute()
-        self._directory = directory
+        self._directory = directory = directory.absolute()
         # ``Path.exists`` raises for a name that is too long; creating it reports that.
-        self._made = [
-            each
-            for each in (directory, *directory.parents)
-            if not os.path.exists(each)  # noqa: PTH110
-        ]
+        exists = os.path.exists
+        self._made = [each for each in (directory, *directory.parents) if not exists(each)]
 
     def remove_files(self, log: Log) -> None:
         """Remove the files of a store without records, while it holds the directory.
@@ -184,3 +135,37 @@ class NewDirectory:
         with suppress(OSError):
             for each in self._made:
                 each.rmdir()
+
+
+def _address(directory: Path, found: str | None) -> str:
+    try:
+        return UUID(found or "").hex.upper()
+    except ValueError as error:
+        has = "is missing" if found is None else f"has {found[:40]!r}, which is no store's address"
+        raise StoreError(
+            directory,
+            f"file {ADDRESS_FILE} {has}: write the store's into it, 32 hexadecimal digits that it "
+            "printed at each start, or run 'dafka store restore DIR', which makes it another store "
+            "with the same records",
+        ) from error
+
+
+def _origin(directory: Path) -> str:
+    return " ".join(str(path.stat().st_ino) for path in (directory, directory / DATA_FILE))
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text("ascii", "replace").strip() if path.exists() else None
+
+
+def _write(path: Path, text: str) -> None:
+    if _read(path) != text:
+        replace_file(path, f"{text}\n".encode(), mode_within(path.parent) & OTHERS_READ)
+
+
+@contextmanager
+def _translated(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(directory, f"file {ADDRESS_FILE}: {error}") from error

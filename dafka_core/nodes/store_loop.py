@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Final
 
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.log_entries import LogEntry
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
+from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes.disk_watch import DiskWatch
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.threads import NodeThread
@@ -82,7 +83,7 @@ class LogWriter(ProcessBound):
             try:
                 if not entries:
                     self._log.check_in_place()
-                    self.watch.look(time.monotonic())
+                    self.watch.check_space(time.monotonic())
                     continue
                 self.watch.begin()
                 outcomes = self._log.write(entries)
@@ -157,22 +158,19 @@ class StoreLoop:
                 answer = self._answer(request)
             except StoreError as error:
                 # Damage concerns one partition; the others continue. No wrong record is ever sent.
-                self._say_damaged(error)
+                self._report_damage(error)
                 continue
             self._mesh.send(answer)
             sent += sum(map(_size, answer))
             if not isinstance(request, _SMALL) or sent >= SERVE_REQUESTS:
                 break
-        if requests.refused_count >= 2 * self._refused_count + 1:
+        if requests.refused_count > 2 * self._refused_count:
             self._refused_count = requests.refused_count
-            _log.warning(
-                "%d requests refused so far: %d wait; their requestors will retry",
-                self._refused_count,
-                len(requests),
-                extra={"event": "requests_refused"},
-            )
+            text = "%d requests refused so far: %d wait; their requestors will retry"
+            extra = {"event": "requests_refused"}
+            _log.warning(text, self._refused_count, len(requests), extra=extra)
 
-    def _say_damaged(self, error: StoreError) -> None:
+    def _report_damage(self, error: StoreError) -> None:
         self.damaged_count += 1
         _log.error("%s", error, extra={"event": "log_damaged"})
 
@@ -185,7 +183,8 @@ class StoreLoop:
             case GetHeads() | ConsumerHello() | store_requests.HeadsAfter():
                 return self._heads(store_requests.HeadsAfter.of(request))
             case HeadsQuery():
-                infos = self._held(request.topics) if request.topics else self._log.partitions()
+                each = [self._log.partitions(topic) for topic in request.topics or (None,)]
+                infos = list(chain.from_iterable(each))
                 return store_requests.replies(request, self._role.address, infos)
             case TimesQuery():
                 times = self._log.times(request.tp, request.sequence, request.end)
@@ -207,9 +206,6 @@ class StoreLoop:
             query = HeadsQuery(heads.requestor, HEADS, ())
             return store_requests.replies(query, self._role.address, infos)
         return store_requests.heads(infos, heads.requestor)
-
-    def _held(self, topics: Iterable[str]) -> list[PartitionInfo]:
-        return [info for topic in topics for info in self._log.partitions(topic)]
 
     def _fetched(self, fetch: Fetch) -> list[Outgoing]:
         """Return the first records of a FETCH; the rest is queued again."""
@@ -235,7 +231,7 @@ class StoreLoop:
         batches = []
         for each, batch in zip(wanted, found, strict=False):
             if isinstance(batch, StoreError):
-                self._say_damaged(batch)
+                self._report_damage(batch)
             elif batch is not None:
                 batches.append(batch)
                 if batch.end < each.end:
@@ -245,6 +241,7 @@ class StoreLoop:
         return store_requests.fetched_batches(fetch.requestor, batches)
 
     def _published(self, publish: PublishCommitted) -> list[Outgoing]:
+        records: list[Outgoing] = []
         # Without a subscriber no record is read: a later one receives the head, and fetches.
         if self._mesh.has_subscriber(publish.tp.topic):
             batches = self._read(publish.tp, publish.start, publish.end)
@@ -252,8 +249,6 @@ class StoreLoop:
             if batches and batches[-1].end < publish.end:
                 self._role.requests.put_back(publish.rest(batches[-1].end))
                 return records
-        else:
-            records = []
         return [*records, *self._role.on_published(publish)]
 
     def _read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:

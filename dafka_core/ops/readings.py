@@ -69,12 +69,12 @@ def overdue_s(mesh: Mesh) -> float:
 
 def of_producer(producer: Producer) -> Iterator[Sample]:
     """What a producer tells."""
-    mesh, role, unacked = producer.parts
+    mesh, role, unacked_bytes = producer.parts
     topic = (escape(producer.topic),)
     yield from of_mesh(mesh)
     yield Sample(d.PUBLISHED, producer.next_offset, topic)
     yield Sample(d.ACKNOWLEDGED, producer.acknowledged, topic)
-    yield Sample(d.UNACKED_BYTES, unacked.size_bytes, topic)
+    yield Sample(d.UNACKED_BYTES, unacked_bytes, topic)
     yield Sample(d.FENCED, role.fenced_by is not None, topic)
 
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_backed_up_or_restored_is_said(
     ):
         back_up(str(other.log.directory), tmp_path / "c", Backup(tmp_path / "b"))
     monkeypatch.setattr(limits, "MAX_KNOWN", -1)
-    with pytest.raises(StoreError, match="goes on from one of at most -1: take a complete one"):
+    with pytest.raises(StoreError, match="continues one with at most -1: take a complete one"):
         back_up(directory, tmp_path / "c", Backup(tmp_path / "b"))
     with (tmp_path / "b" / BACKUP_FILE).open("ab") as file:
         file.write(b"!")

@@ -142,7 +142,7 @@ def test_an_address_is_on_disk_before_its_name_and_both_before_it_is_used(
         raise OSError(errno.EIO, "the power is off")
 
     monkeypatch.setattr(os, "fsync", cut)
-    with pytest.raises(OSError, match="the power is off"):
+    with pytest.raises(StoreError, match="the power is off"):
         new_identity(tmp_path)
     assert not (tmp_path / ADDRESS_FILE).exists()
     monkeypatch.setattr(os, "fsync", synced)

@@ -1,4 +1,4 @@
-"""The records that wait for the application, and its one cursor."""
+"""The queue of delivered records: order, size, positions and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def queue(*batches: RecordBatch) -> RecordQueue:
     return made
 
 
-def test_positions_are_those_of_what_comes_next() -> None:
+def test_positions_are_those_of_the_next_records() -> None:
     waiting = queue(batch(A, 5, 3), batch(B, 0, 2), batch(A, 8, 2))
     assert waiting.positions() == {A: 5, B: 0}
     assert waiting.next_record() == Record(*A, 5, b"5")
@@ -43,7 +43,7 @@ def test_positions_are_those_of_what_comes_next() -> None:
     assert waiting.positions() == {}
 
 
-def test_a_batch_that_is_open_is_not_queued() -> None:
+def test_the_open_batch_does_not_count_as_queued() -> None:
     taken: list[int] = []
     waiting = RecordQueue(lambda: taken.append(1))
     waiting.add([batch(A, 8, 4), batch(A, 12, 2)])
@@ -57,7 +57,7 @@ def test_a_batch_that_is_open_is_not_queued() -> None:
 
 
 @pytest.mark.parametrize("dropped", [A, B])
-def test_what_is_dropped_is_not_handed_out(dropped: TopicPartition) -> None:
+def test_dropped_partitions_are_not_delivered(dropped: TopicPartition) -> None:
     waiting = queue(batch(A, 0, 3), batch(B, 0, 3), batch(A, 3, 3))
     records = waiting.next_records()
     assert records is not None
@@ -75,7 +75,7 @@ def test_what_is_dropped_is_not_handed_out(dropped: TopicPartition) -> None:
 
 
 @pytest.mark.parametrize("take", ["next_record", "next_records", "next_batch"])
-def test_nothing_is_left_of_a_cleared_queue(take: str) -> None:
+def test_a_cleared_queue_is_empty(take: str) -> None:
     waiting = queue(batch(A, 0, 3), batch(A, 3, 3))
     waiting.next_record()
     waiting.clear()
@@ -88,7 +88,7 @@ def test_nothing_is_left_of_a_cleared_queue(take: str) -> None:
     st.lists(st.integers(1, 5)),
     st.lists(st.sampled_from(["record", "records", "batch", "view"]), max_size=40),
 )
-def test_ways_to_take_go_on_from_each_other(sizes: list[int], ways: list[str]) -> None:
+def test_all_methods_share_one_cursor(sizes: list[int], ways: list[str]) -> None:
     waiting = queue(*[batch(A, sum(sizes[:index]), size) for index, size in enumerate(sizes)])
     found: list[int] = []
     for way in ways:
@@ -116,7 +116,7 @@ def test_an_error_is_raised_once_in_its_place(way: str) -> None:
     take = getattr(waiting, way)
 
     def taken() -> int | None:
-        """The next offset, and what way takes it."""
+        """Take the next record or batch; return its offset."""
         found = take()
         if way == "next_records":
             found = found and next(found)
@@ -137,7 +137,7 @@ def error(tp: TopicPartition, offset: int) -> RecordTooLargeError:
     return RecordTooLargeError(*tp, offset, 100, 10, "this consumer")
 
 
-def test_a_loss_is_raised_after_what_was_queued_before_it() -> None:
+def test_a_loss_is_raised_after_the_records_before_it() -> None:
     waiting = queue(batch(A, 0, 2))
     lost = [DataLossError(*tp, 2, 9, "trimmed") for tp in (A, B)]
     for tp, loss in zip((A, A, B), (lost[0], lost[0], lost[1]), strict=True):
@@ -150,7 +150,7 @@ def test_a_loss_is_raised_after_what_was_queued_before_it() -> None:
     with pytest.raises(DataLossError) as raised:
         waiting.next_record()
     assert raised.value is lost[0]
-    # The other partition's is dropped with its records; a new one of the first is its own.
+    # Dropping a partition drops its loss; a partition may have a second loss later.
     waiting.drop(lambda tp: tp == B)
     assert (waiting.next_batch(), waiting.size) == (None, (0, 0))
     waiting.add_loss(A, lost[0])
@@ -161,7 +161,7 @@ def test_a_loss_is_raised_after_what_was_queued_before_it() -> None:
         assert raised.value is loss
 
 
-def test_records_come_out_of_their_envelopes() -> None:
+def test_records_are_opened() -> None:
     contents = [b"bare", closed(b"v", b"k", [("h", None)]), closed(None), b"\xc1DFK"]
     times = np.array([[3, 7], [1, 9_000_000]], np.int64)
     opened = [
@@ -181,7 +181,7 @@ def test_records_come_out_of_their_envelopes() -> None:
     assert Record(*A, 0, b"").timestamp is None
 
 
-def test_contents_may_be_left_as_they_are() -> None:
+def test_envelopes_stay_closed_without_the_option() -> None:
     closed_one = closed(b"v", b"k")
     waiting = RecordQueue(lambda: None, opens=False)
     waiting.add([replace(batch(A, 0, 1), values=Values.of([closed_one]))])

@@ -26,7 +26,7 @@ def written(watch: DiskWatch, *entries: LogEntry, took_s: float = 0.0) -> None:
     watch.end(entries, [None] * len(entries))
 
 
-def test_what_is_on_disk_is_counted_by_what_it_is(tmp_path: Path) -> None:
+def test_written_entries_are_counted_by_kind(tmp_path: Path) -> None:
     watch = DiskWatch(tmp_path)
     written(watch, BATCH, Stage(BATCH, "A" * 32), SetAside(TP, 0), Promise(TP, EpochId(1, 2, 1)))
     assert (watch.records, watch.bytes, watch.fences, watch.promises) == (4, 10, 1, 1)
@@ -35,7 +35,7 @@ def test_what_is_on_disk_is_counted_by_what_it_is(tmp_path: Path) -> None:
     assert watch.begun_at is None
 
 
-def test_what_was_refused_is_counted_by_its_error_and_not_as_records(tmp_path: Path) -> None:
+def test_refused_entries_are_counted_by_error(tmp_path: Path) -> None:
     watch = DiskWatch(tmp_path)
     watch.begin()
     watch.end([BATCH, BATCH], [FencedError(*TP, "A" * 32), OffsetConflictError(*TP, 0, 1)])
@@ -43,7 +43,7 @@ def test_what_was_refused_is_counted_by_its_error_and_not_as_records(tmp_path: P
     assert watch.records == 0
 
 
-def test_no_number_of_topics_takes_more_than_some_memory(
+def test_topics_above_the_limit_are_counted_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_watch, "MAX_TOPICS", 3)
@@ -53,7 +53,7 @@ def test_no_number_of_topics_takes_more_than_some_memory(
     assert watch.topics == {"t0": [1, 2], "t1": [1, 2], "t2": [1, 2], OTHER: [7, 14]}
 
 
-def test_a_slow_disk_is_said_once_a_minute(
+def test_a_slow_disk_is_logged_once_a_minute(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = DiskWatch(tmp_path)
@@ -69,7 +69,7 @@ def test_a_slow_disk_is_said_once_a_minute(
 
 
 @pytest.mark.parametrize(("free_bytes", "is_low"), [(LOW_BYTES // 2, True), (LOW_BYTES, False)])
-def test_a_disk_that_is_nearly_full_is_said(
+def test_a_nearly_full_disk_is_logged_once(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -80,8 +80,8 @@ def test_a_disk_that_is_nearly_full_is_said(
     monkeypatch.setattr(Disk, "of", lambda directory: disk)
     watch = DiskWatch(tmp_path)
     with caplog.at_level(logging.WARNING, "dafka.store"):
-        watch.look(time.monotonic())
-        watch.look(time.monotonic())  # at once again
+        watch.check_space(time.monotonic())
+        watch.check_space(time.monotonic())  # at once again
     assert disk.is_low == is_low
     assert len(caplog.records) == is_low
     assert all("nearly full" in each.getMessage() for each in caplog.records)
@@ -94,7 +94,7 @@ def test_a_small_disk_is_low_by_its_share(tmp_path: Path) -> None:
     assert 0 < real.free_bytes <= real.size_bytes
 
 
-def test_a_failure_ends_what_was_on_its_way(tmp_path: Path) -> None:
+def test_a_failure_ends_the_running_write(tmp_path: Path) -> None:
     watch = DiskWatch(tmp_path)
     watch.begin()
     error = OSError("no space left")
