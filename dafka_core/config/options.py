@@ -1,7 +1,6 @@
 """Options: declared once, as fields of a frozen dataclass, with default, unit and meaning.
 
-Parsing, validation ("did you mean ..."), the tables in the documentation and ``--help`` come from
-these declarations.  ``dafka_spark`` declares its own options with the same function.
+Parsing, validation, the tables in the documentation and ``--help`` come from these declarations.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from dafka_core.errors import ConfigError, ProtocolError
@@ -20,8 +20,8 @@ DEFAULT_TOWER = "127.0.0.1:5556:5557"
 DEFAULT_SUB_PORT = 5556
 DEFAULT_PUB_PORT = 5557
 
+# By unit: larger numbers overflow in the system.  Such a time is practically endless.
 MOST: Final[Mapping[str, float]] = {"s": 10**9, "ms": 2 * 10**9, "h": 10**6, "messages": 2**31 - 1}
-"""By unit: larger numbers overflow in the system.  A time is practically endless."""
 
 T = TypeVar("T")
 
@@ -36,8 +36,7 @@ class OptionInfo(NamedTuple):
     meaning: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Declaration:
+class _Declaration(NamedTuple):
     info: OptionInfo
     parse: Callable[[Any], Any]
     minimum: float | None
@@ -86,12 +85,12 @@ class Options:
             ConfigError: an unknown name (with the nearest known one), or a value of the wrong
                 type or out of bounds.
         """
-        fields = {cls.RENAME(field.name): field for field in _option_fields(cls)}
+        fields = {cls.RENAME(name): name for name in _declarations(cls)}
         values: dict[str, Any] = {}
         for name, value in given.items():
             if name not in fields:
                 raise ConfigError(name, value, unknown(name, fields))
-            values[fields[name].name] = _checked(name, value, fields[name].metadata["option"])
+            values[fields[name]] = cls.parsed(name, value)
         return cls(**values)
 
     @classmethod
@@ -101,24 +100,22 @@ class Options:
         Raises:
             ConfigError: a value of the wrong type or out of bounds.
         """
-        fields = {cls.RENAME(field.name): field for field in _option_fields(cls)}
-        return _checked(name, value, fields[name].metadata["option"])
+        declared = {cls.RENAME(field): each for field, each in _declarations(cls).items()}
+        return _checked(name, value, declared[name])
 
     @classmethod
     def table(cls) -> list[OptionInfo]:
         """Return the options as rows, in the order of their declaration."""
-        return [
-            field.metadata["option"].info._replace(name=cls.RENAME(field.name))
-            for field in _option_fields(cls)
-        ]
+        declared = _declarations(cls).items()
+        return [each.info._replace(name=cls.RENAME(field)) for field, each in declared]
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """Return the sentence for an unknown option: the nearest known one, or a list of all."""
     names = sorted(known)
     if near := nearest_name(name, names):
-        return f"there is no such option; did you mean {near!r}?"
-    return f"there is no such option; there are {', '.join(names)}"
+        return f"unknown option; did you mean {near!r}?"
+    return f"unknown option; the options are {', '.join(names)}"
 
 
 def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
@@ -135,8 +132,10 @@ def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
         raise ConfigError(name, value, why) from None
 
 
-def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:
-    return [field for field in dataclasses.fields(cls) if "option" in field.metadata]
+@lru_cache
+def _declarations(cls: type[Options]) -> Mapping[str, _Declaration]:
+    fields = dataclasses.fields(cls)
+    return {each.name: each.metadata["option"] for each in fields if "option" in each.metadata}
 
 
 def _checked(name: str, value: Any, declared: _Declaration) -> Any:

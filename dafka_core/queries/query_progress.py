@@ -172,7 +172,7 @@ def _read(
             with suppress(ValueError):
                 progress = QueryProgress.parse(bytes(value))
                 progress.offsets()
-                if partition_of(progress.query, batch.topic) == batch.tp:
+                if partition_of(progress.query, batch.tp.topic) == batch.tp:
                     found.setdefault(batch.tp, []).append((time_us, progress))
     return found
 

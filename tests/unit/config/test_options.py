@@ -172,18 +172,18 @@ def test_choices(given: str) -> None:
     ],
 )
 def test_unknown_names_with_the_nearest(name: str, nearest: str) -> None:
-    assert refused({name: 1}).why == f"there is no such option; did you mean {nearest!r}?"
+    assert refused({name: 1}).why == f"unknown option; did you mean {nearest!r}?"
 
 
 def test_unknown_names_with_nothing_near() -> None:
     assert refused({"zzz": 1}).why == (
-        "there is no such option; there are count, eager, host, layout, limit, ratio, size, towers"
+        "unknown option; the options are count, eager, host, layout, limit, ratio, size, towers"
     )
-    assert unknown("zzz", ["b", "a"]) == "there is no such option; there are a, b"
+    assert unknown("zzz", ["b", "a"]) == "unknown option; the options are a, b"
 
 
 def test_fields_that_are_no_options_cannot_be_given() -> None:
-    assert "there is no such option" in refused({"derived": 8}).why
+    assert "unknown option" in refused({"derived": 8}).why
 
 
 def test_the_first_wrong_option_is_named() -> None:
@@ -194,7 +194,7 @@ def test_renamed_options() -> None:
     assert Derived.build({"fetchTimeoutMs": "5", "count": 4}) == Derived(
         fetch_timeout_ms=5, count=4
     )
-    why = "there is no such option; did you mean 'fetchTimeoutMs'?"
+    why = "unknown option; did you mean 'fetchTimeoutMs'?"
     assert refused({"fetch_timeout_ms": 5}, Derived).why == why
     assert refused({"fetchtimeoutms": 5}, Derived).why == why
     assert refused({"fetchTimeoutMs": 0}, Derived).why == "must be at least 1"

@@ -83,7 +83,7 @@ def test_hosts_may_have_ipv6_addresses() -> None:
     assert (mesh.tower, mesh.host) == ("[fd00::7]:5556:5557,[fe80::7%eth0]:1:2", "[::1]")
 
 
-NO_OPTION = "there is no such option"
+NO_OPTION = "unknown option"
 SEVERAL = "name what to read with exactly one of subscribe, "
 READ = {"subscribe": "t"}
 TXN = {"txnAppId": "a", "txnVersion": "1"}

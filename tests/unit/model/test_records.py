@@ -65,7 +65,7 @@ def each_time(times: Longs | None) -> list[int]:
 @every_maker
 def test_batches(maker: Callable[[list[bytes]], Values]) -> None:
     batch = RecordBatch(TP, 5, maker([b"a", b"b", b"c"]))
-    assert (batch.topic, batch.partition, batch.count, batch.end) == ("t", "P", 3, 8)
+    assert (*batch.tp, batch.count, batch.end) == ("t", "P", 3, 8)
     assert batch.between(5, 8) is batch
     assert batch.between(7, 8) == RecordBatch(TP, 7, Values.of([b"c"]))
     assert batch.between(5, 7) == RecordBatch(TP, 5, Values.of([b"a", b"b"]))

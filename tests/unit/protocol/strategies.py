@@ -134,8 +134,8 @@ RECORD_BATCHES = st.builds(
 DIRECT_BATCHES = st.builds(
     lambda requestor, batch: DirectRecordBatch(
         requestor,
-        batch.topic,
-        batch.partition,
+        batch.tp.topic,
+        batch.tp.partition,
         batch.sequence,
         batch.count,
         batch.value,

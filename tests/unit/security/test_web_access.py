@@ -113,7 +113,7 @@ def test_another_token_counts_at_once(file: Path, caplog: pytest.LogCaptureFixtu
         assert door.sign("text") != signed
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     why = f"{file} can be read by others: 'chmod 600 {file}'"
-    assert told == [f"the console: {why}; nobody is let in"]
+    assert told == [f"the console: {why}; no request is admitted"]
     replace(file, f"{old}\n")
     assert door.sign("text") == signed
 
