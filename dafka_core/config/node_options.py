@@ -62,12 +62,9 @@ class StoreLimitOptions(Options):
     max_partitions: int = option(
         1_000_000,
         "partitions of all topics that the store accepts; each takes about 1 KB of memory",
-        unit="partitions",
         minimum=1,
     )
-    max_topics: int = option(
-        100_000, "topics that the store accepts. 0: no limit", unit="topics", minimum=0
-    )
+    max_topics: int = option(100_000, "topics that the store accepts. 0: no limit", minimum=0)
     max_partitions_per_topic: int = option(
         0,
         "partitions of one topic that the store accepts; each start of a producer without option "
@@ -86,7 +83,6 @@ class StoreLimitOptions(Options):
         0,
         "disk space for the records of one key's owner (without keys, of one address, which has "
         "one partition of each topic). 0: no limit",
-        unit="bytes",
         minimum=0,
     )
 
@@ -323,7 +319,7 @@ class NodeOptions(SecurityOptions):
         parse=parse_ports,
     )
     tower_timeout_s: float = option(
-        10.0, "how long to search for a tower before failing", unit="s", minimum=0.01
+        10.0, "how long to search for a tower before failing", minimum=0.01
     )
     wait_for_tower: bool = option(
         False,
@@ -331,10 +327,10 @@ class NodeOptions(SecurityOptions):
         "names do not resolve",
     )
     beacon_interval_ms: int = option(
-        1_000, "interval of a node's beacons to the towers", unit="ms", minimum=10
+        1_000, "interval of a node's beacons to the towers", minimum=10
     )
     peer_expiry_ms: int = option(
-        4_000, "a peer that is silent for longer is considered gone", unit="ms", minimum=100
+        4_000, "a peer that is silent for longer is considered gone", minimum=100
     )
     high_water_mark: int = option(
         50_000,
@@ -347,14 +343,12 @@ class NodeOptions(SecurityOptions):
         1 << 20,
         "size of one peer's subscriptions at this node: about 10,000 topics; each byte takes about "
         "100 bytes of memory here, and a peer with more is disconnected",
-        unit="bytes",
         minimum=65_536,
     )
     max_record_bytes: int = option(
         MAX_VALUE_BYTES,
         "larger records are neither published nor sent by peers to this node; records of up to "
         "5,299,996 bytes are always accepted",
-        unit="bytes",
         minimum=4_096,
         maximum=MAX_RECORD_BYTES,
     )
@@ -405,21 +399,20 @@ class ProducerOptions(NodeOptions):
     )
     envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
     max_unacked_records: int = option(
-        500_000, "publish waits while this many are not acknowledged", unit="records", minimum=1
+        500_000, "publish waits while this many are not acknowledged", minimum=1
     )
     max_unacked_bytes: int = option(
-        256 << 20, "publish waits while this much is not acknowledged", unit="bytes", minimum=1
+        256 << 20, "publish waits while this much is not acknowledged", minimum=1
     )
     publish_timeout_s: float = option(
-        60.0, "how long publish waits for room before failing", unit="s", minimum=0
+        60.0, "how long publish waits for room before failing", minimum=0
     )
     close_timeout_s: float = option(
-        30.0, "how long close waits for acknowledgements before failing", unit="s", minimum=0
+        30.0, "how long close waits for acknowledgements before failing", minimum=0
     )
     resume_timeout_s: float = option(
         10.0,
         "how long a producer with option address waits for the stores to report its last offset",
-        unit="s",
         minimum=0.01,
     )
     resume_missing: str = option(
@@ -436,7 +429,7 @@ class ProducerOptions(NodeOptions):
         choices=(FAIL, IGNORE),
     )
     head_interval_ms: int = option(
-        1_000, "interval of announcements of the last offset", unit="ms", minimum=10
+        1_000, "interval of announcements of the last offset", minimum=10
     )
 
 
@@ -446,16 +439,10 @@ class ConsumerOptions(NodeOptions):
 
     envelope: str = option(AUTO, ENVELOPE_MEANING, choices=ENVELOPE)
     max_queued_records: int = option(
-        200_000,
-        "records queued for the application before receiving pauses",
-        unit="records",
-        minimum=1,
+        200_000, "records queued for the application before receiving pauses", minimum=1
     )
     max_queued_bytes: int = option(
-        64 << 20,
-        "bytes queued for the application before receiving pauses",
-        unit="bytes",
-        minimum=1,
+        64 << 20, "bytes queued for the application before receiving pauses", minimum=1
     )
     on_data_loss: str = option(
         FAIL,
@@ -471,7 +458,7 @@ class ReaderOptions(NodeOptions):
     """Options of a reader."""
 
     max_queued_bytes: int = option(
-        64 << 20, "bytes of a range queued for the application", unit="bytes", minimum=1
+        64 << 20, "bytes of a range queued for the application", minimum=1
     )
 
 
@@ -480,7 +467,7 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
     """Options of a store."""
 
     sync_interval_ms: int = option(
-        10_000, "interval of requests for the offsets of other stores", unit="ms", minimum=50
+        10_000, "interval of requests for the offsets of other stores", minimum=50
     )
     flight_port: str = option(
         "0",
@@ -492,7 +479,6 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
     staged_hours: float = option(
         STAGED_HOURS,
         "staged records are discarded after this time without an addition: their writer has died",
-        unit="h",
         minimum=0.001,
     )
     retain: tuple[RetentionRule, ...] = option(
@@ -531,7 +517,6 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
     compress_after_s: float = option(
         600.0,
         "age of a block's newest record from which the block is cold and compressed",
-        unit="s",
         minimum=0,
     )
     tamper_evidence: bool = option(False, "keep digests that reveal records changed on disk")

@@ -111,19 +111,14 @@ def _parse_compression_rule(text: str) -> CompressionRule:
 
 
 def parse_rules(value: Any) -> tuple[RetentionRule, ...]:
-    """Parse retention rules, separated by spaces or semicolons or in a list.
-
-    Raises:
-        ValueError: a rule is invalid.
-    """
+    """Parse retention rules, separated by spaces or semicolons or in a list."""
     return _parse(value, RetentionRule, parse_rule, RULES)
 
 
 def checked_rules(value: Any) -> tuple[RetentionRule, ...]:
-    """Parse a user's retention rules; rules already in force are not checked again.
+    """Parse a user's retention rules; raise ValueError if one never applies.
 
-    Raises:
-        ValueError: a rule is invalid, or never applies.
+    Rules already in force are not checked again.
     """
     return check_each_counts(parse_rules(value))
 

@@ -178,7 +178,8 @@ class Runs:
     def sums(self, of_things: Longs | Flags) -> Longs:
         """Return the sum of each row's items; for flags, the number that are set."""
         ends = before(of_things)
-        return ends[self.firsts + self.counts] - ends[self.firsts]
+        sums: Longs = ends[self.firsts + self.counts] - ends[self.firsts]
+        return sums
 
 
 def before(numbers: Longs | Flags) -> Longs:

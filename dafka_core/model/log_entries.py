@@ -264,11 +264,7 @@ def packed(infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int) -> Iter
 
 
 def parsed(content: bytes) -> list[Deletion]:
-    """Decode one record, the inverse of ``packed``.
-
-    Raises:
-        ValueError: the record is invalid.
-    """
+    """Decode one record, the inverse of ``packed``; raise ValueError if it is invalid."""
     try:
         record = _DeletionRecord.parse(content)
     except InvalidRequestError as error:

@@ -90,6 +90,12 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     return min(((slips, each) for slips, each in found if slips <= most), default=(0, None))[1]
 
 
+def nearest(name: str, known: Collection[str]) -> str:
+    """Suggest the nearest known name, or list all of them."""
+    near = nearest_name(name, known)
+    return f"did you mean {near!r}?" if near else f"must be one of {', '.join(known)}"
+
+
 def what_there_is(name: str, known: Collection[str], what: str) -> str:
     """Suggest the nearest existing name for a missing one, or list some; ``what`` is plural."""
     if near := nearest_name(name, known):

@@ -40,6 +40,7 @@ _NAMES, _ADDRESSES = 0, 1
 _SIGNED, _UNSIGNED = "<i8", "<u8"
 
 Positions = Mapping[TopicPartition, int]
+Lives = Mapping[TopicPartition, EpochId]
 
 
 class Unpacked(NamedTuple):
@@ -50,12 +51,8 @@ class Unpacked(NamedTuple):
     lives: dict[TopicPartition, EpochId]
 
 
-def pack(positions: Positions, start: Positions, lives: Mapping[TopicPartition, EpochId]) -> str:
-    """Return the text; equal offsets have equal texts.
-
-    Raises:
-        OverflowError: a number has more than 64 bits.
-    """
+def pack(positions: Positions, start: Positions, lives: Lives) -> str:
+    """Return the text; equal offsets have equal texts."""
     tps = sorted({**positions, **start, **lives})  # in order already, in most cases
     table = list(dict.fromkeys(lives[tp] for tp in tps if tp in lives))
     rows = {life: row for row, life in enumerate(table)}

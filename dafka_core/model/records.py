@@ -156,12 +156,9 @@ class KnownStore(NamedTuple):
 class Neighbour(NamedTuple):
     """A peer of a node.
 
-    Attributes:
-        kind: ``store``, ``producer``, ``consumer`` or ``reader``; empty if it implements RFC 46
-            alone.
-        endpoint: as announced by towers, or empty.
-        connected: true if it has connected to this node.
-        topics: its subscriptions; the first ones if they are many.
+    ``kind`` is ``store``, ``producer``, ``consumer`` or ``reader``, or empty if it implements RFC
+    46 alone.  ``endpoint`` is as towers announce it, or empty; ``connected`` is true if it has
+    connected to this node; ``topics`` are its subscriptions, the first ones if they are many.
     """
 
     node: str

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dafka_core.model.envelope_columns import opened_columns
-from dafka_core.model.name_limits import nearest_name
+from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import escape
 from dafka_core.model.positions import parse_moment
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition, joined_times
@@ -257,9 +257,7 @@ class _Parser:
         word = self._take("word", f"a column, one of {', '.join(COLUMNS)}")
         name = word.strip("`").lower()
         if name not in COLUMNS:
-            near = nearest_name(name, COLUMNS)
-            why = f"did you mean {near!r}?" if near else f"there are {', '.join(COLUMNS)}"
-            raise ValueError(f"has no column {word!r}: {why}")
+            raise ValueError(f"has no column {word!r}: {nearest(name, COLUMNS)}")
         self.columns.append(name)
         if len(self.columns) > MAX_COMPARISONS:
             raise ValueError(f"must have at most {MAX_COMPARISONS} comparisons")
@@ -333,8 +331,8 @@ class _Parser:
 
     def _expected(self, what: str) -> ValueError:
         token, kind = self._tokens[self._at], self._kind
-        found = "it ends" if kind == "end" else f"there is {token[kind]!r}"
-        return ValueError(f"must have {what} at character {token.start(kind) + 1}, where {found}")
+        found = "it ends" if kind == "end" else f"it has {token[kind]!r}"
+        return ValueError(f"must have {what} at character {token.start(kind) + 1}, but {found}")
 
 
 def _tokens(text: str) -> Iterator[re.Match[str]]:

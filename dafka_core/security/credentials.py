@@ -10,6 +10,7 @@ import binascii
 import datetime as dt
 import hashlib
 import hmac
+import ssl
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zmq.utils import z85
@@ -73,11 +74,7 @@ def new_certificate(secret: bytes, name: str, days: float = VALID_DAYS) -> str:
 
 
 def tls_pair(secret: bytes, certificate: str) -> TlsPair:
-    """Return a store's certificate and private key.
-
-    Raises:
-        ValueError: the certificate is invalid, or belongs to another key.
-    """
+    """Return a store's certificate and private key; raise ValueError if they don't match."""
     from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415
 
     key = _tls_key(secret)
@@ -90,18 +87,11 @@ def tls_pair(secret: bytes, certificate: str) -> TlsPair:
 
 def pem(certificate: str) -> bytes:
     """Return a certificate of one line as PEM for gRPC."""
-    lines = (certificate[at : at + 64] for at in range(0, len(certificate), 64))
-    return "\n".join(
-        ("-----BEGIN CERTIFICATE-----", *lines, "-----END CERTIFICATE-----", "")
-    ).encode()
+    return ssl.DER_cert_to_PEM_cert(base64.b64decode(certificate)).encode()
 
 
 def parsed(certificate: str) -> x509.Certificate:
-    """Parse a certificate of one line.
-
-    Raises:
-        ValueError: it is invalid.
-    """
+    """Parse a certificate of one line; raise ValueError if it is invalid."""
     from cryptography import x509  # noqa: PLC0415
 
     try:

@@ -18,7 +18,7 @@ AWAY = KnownStore("A" * 32, "tcp://10.0.0.7:40101", 1_700_000_000_000_000)
 ONLY_NAME = KnownStore("B\n")
 
 
-def test_a_store_is_described_by_where_and_when_it_was() -> None:
+def test_a_store_is_described_by_its_endpoint_and_last_sign_of_life() -> None:
     heard = "last seen 2023-11-14T22:13:20Z"
     assert described(AWAY) == f"store {'A' * 32} (tcp://10.0.0.7:40101, {heard})"
     assert described(ONLY_NAME) == "store B\\x0a (never seen)"
@@ -29,12 +29,12 @@ def test_a_store_is_described_by_where_and_when_it_was() -> None:
 
 
 @pytest.mark.parametrize(("given", "meant"), [("all", EVERY_STORE), (" ALL ", EVERY_STORE), (3, 3)])
-def test_the_number_of_stores(given: object, meant: int) -> None:
+def test_valid_numbers_of_stores(given: object, meant: int) -> None:
     assert parse_min_stores(given) == meant
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "some", "", 1.5])
-def test_what_is_no_number_of_stores(given: object) -> None:
+def test_invalid_numbers_of_stores(given: object) -> None:
     with pytest.raises(ValueError, match="or all"):
         parse_min_stores(given)
 

@@ -44,7 +44,7 @@ WRONG: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "why"), WRONG)
-def test_a_wrong_public_key_is_an_error_at_first_and_lets_nobody_in_later(
+def test_an_invalid_file_is_an_error_at_first_and_logged_later(
     spoil: Callable[[Path], object],
     why: str,
     tmp_path: Path,
@@ -69,7 +69,7 @@ def test_a_wrong_public_key_is_an_error_at_first_and_lets_nobody_in_later(
         assert allowed.find(good.key) == good
 
 
-def test_keys_and_roles_that_change_are_taken_in(tmp_path: Path) -> None:
+def test_changes_of_keys_and_roles_apply(tmp_path: Path) -> None:
     first, _ = new_key(tmp_path, "b", ("tower",))
     new_key(tmp_path, "a", ("tower", "store"))
     allowed = AllowedKeys(str(tmp_path))
@@ -83,13 +83,13 @@ def test_keys_and_roles_that_change_are_taken_in(tmp_path: Path) -> None:
     assert allowed.with_role("tower") == []
 
 
-def test_a_key_that_others_have_made_needs_roles(tmp_path: Path) -> None:
+def test_a_key_of_another_program_needs_roles(tmp_path: Path) -> None:
     create_certificates(tmp_path, "foreign")
     with pytest.raises(ConfigError, match=r"foreign\.key has no roles"):
         AllowedKeys(str(tmp_path))
 
 
-def test_two_keys_whose_addresses_begin_alike_are_not_both_let_in(
+def test_keys_with_one_address_prefix_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
@@ -104,9 +104,7 @@ def _moved(directory: Path) -> None:
     (directory / "n.key").symlink_to("moved")
 
 
-def test_one_file_that_is_not_there_shuts_out_its_owner_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_file_revokes_one_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("a", "n"):
         new_key(tmp_path, name, ("produce",))
     _moved(tmp_path)
@@ -125,7 +123,7 @@ def test_one_file_that_is_not_there_shuts_out_its_owner_alone(
     assert "round.key cannot be read (Too many levels of symbolic links)" in caplog.text
 
 
-def test_where_no_more_files_can_be_opened_who_was_let_in_is_so_still(
+def test_known_keys_stay_valid_without_free_descriptors(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
@@ -141,9 +139,7 @@ def test_where_no_more_files_can_be_opened_who_was_let_in_is_so_still(
     assert [key.name for key in allowed.all()] == ["a"]
 
 
-def test_only_files_that_have_changed_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_changed_files_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         new_key(tmp_path, name, ("produce",), addresses=("A*",) if name == "b" else ())
     read: list[str] = []
@@ -164,7 +160,7 @@ def test_only_files_that_have_changed_are_read_again(
     assert allowed.owner("BC") is None
 
 
-def test_a_token_is_one_keys_alone(tmp_path: Path) -> None:
+def test_keys_with_one_token_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         new_key(tmp_path, name, ("produce",))
     mine, others = (read_public(tmp_path / f"{name}.key") for name in ("a", "b"))
@@ -174,9 +170,7 @@ def test_a_token_is_one_keys_alone(tmp_path: Path) -> None:
         AllowedKeys(str(tmp_path))
 
 
-def test_what_changes_is_said_for_who_has_to_know_it_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dafka.security")
     public, _ = new_key(tmp_path, "s", ("store",), addresses=("A*",))
     allowed = AllowedKeys(str(tmp_path))
