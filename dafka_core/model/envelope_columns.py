@@ -225,9 +225,6 @@ class _Lengths:
         fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
         for at, octet in enumerate(MAGIC):
             fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
-        if numbers.max(initial=0) > MAX_INT32:
-            # Their sum could overflow to the right number.
-            fit &= self.runs.sums(numbers <= MAX_INT32) == self.runs.counts
         of_values = numbers[self.names + 1]
         self.are_null: Flags = of_values == 0
         numbers[self.names + 1] = of_values - ~self.are_null

@@ -140,8 +140,8 @@ def test_columns_are_not_made_after_the_result_is_known() -> None:
         ("key = 'a' key = 'b'", "must have AND, OR or the end at character 11"),
         ("key IN ()", "must have a text in single quotes at character 9"),
         ("key IS 'a'", "must have NULL at character 8"),
-        ("(" * (MAX_DEPTH + 1) + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
-        ("NOT " * (MAX_DEPTH + 1) + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
+        ("(" * MAX_DEPTH + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
+        ("NOT " * MAX_DEPTH + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
         (" OR ".join(["offset = 1"] * (MAX_COMPARISONS + 1)), f"at most {MAX_COMPARISONS} comp"),
         (f"key LIKE 'a{'_' * (MAX_WILDCARDS + 1)}'", f"at most {MAX_WILDCARDS} of % and _"),
         (" OR ".join(["key LIKE '%a_b%'"] * (MAX_WILDCARDS + 1)), f"at most {MAX_WILDCARDS} of %"),
@@ -151,6 +151,12 @@ def test_columns_are_not_made_after_the_result_is_known() -> None:
 def test_invalid_conditions(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Where.parse(text)
+
+
+def test_the_greatest_depth() -> None:
+    within = MAX_DEPTH - 1  # the comparison is one level
+    Where.parse(f"{'(' * within}key = 'a'{')' * within}")
+    Where.parse(f"{'NOT ' * within}key = 'a'")
 
 
 def test_wildcards_at_the_ends_do_not_count() -> None:

@@ -109,6 +109,7 @@ def test_a_changed_token_applies_at_once(file: Path, caplog: pytest.LogCaptureFi
     assert door.judge("another-token-of-mine", "10.0.0.1") is Answer.RIGHT
     assert door.sign("text") != signed
     replace(file, f"{old}\n", 0o644)
+    assert door.judge("another-token-of-mine", "10.0.0.3") is Answer.WRONG
     for _ in range(3):
         assert door.judge(old, "10.0.0.1") is Answer.WRONG
         assert door.judge("", "10.0.0.1") is Answer.WRONG
