@@ -100,7 +100,7 @@ TXN = {"txnAppId": "a", "txnVersion": "1"}
                 ({"fetchtimeout": "1"}, "did you mean 'fetchTimeoutMs'"),
                 ({"topic": "t"}, "is an option of writing"),
                 ({"path": "t"}, "has no path; name the topic with option 'subscribe'"),
-                ({"zzzzzz": "t"}, "there are archive, assign, endingOffsets"),
+                ({"zzzzzz": "t"}, "must be one of archive, assign, endingOffsets"),
                 ({"fetchTimeoutMs": "0"}, "at least 1"),
                 ({"fetchTimeoutMs": "soon"}, "whole number"),
                 ({"minPartitions": "0"}, "at least 1"),
