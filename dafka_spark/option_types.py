@@ -30,10 +30,10 @@ from dafka_core.model.positions import (
     parse_duration_us,
     parse_moment_us,
     parse_position,
-    shown_time,
     time_position,
 )
 from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.timestamps import shown_time
 
 ALL_STORES: Final = EVERY_STORE
 """For ``acks``: every reachable store with Arrow Flight, and at least one."""

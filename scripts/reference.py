@@ -22,7 +22,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "Reader": ("partitions", "read", "times", "stores", "missing_stores", "close"),
     "Record": ("timestamp",),
     "RecordBatch": ("count", "end", "offsets", "records"),
-    "PartitionInfo": ("count",),
+    "PartitionInfo": (),
     "EmbeddedCluster": (
         *("tower", "locations", "bootstrap_servers", "kill_store", "start_store", "paused_store"),
         *("kill_tower", "start_tower", "close"),

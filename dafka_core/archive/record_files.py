@@ -96,7 +96,7 @@ def columns_of(batch: RecordBatch) -> pa.RecordBatch:
         masked = pa.array(stamps, pa.int64(), mask=unknown if unknown.any() else None)
         times = masked.view(times.type)
     columns |= {
-        "partition": pa.repeat(pa.scalar(escape(batch.partition)), count),
+        "partition": pa.repeat(pa.scalar(escape(batch.tp.partition)), count),
         "offset": pa.array(batch.offsets),
         "timestamp": times,
     }

@@ -241,7 +241,7 @@ def opened_rows(batch: Records, *, opens: bool = True) -> Iterator[Record]:
         stamps = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
         times = (None if each == UNKNOWN_US else each for each in stamps)
     offsets = map(batch.offset_of, range(batch.count))
-    place = (repeat(batch.topic), repeat(batch.partition), offsets)
+    place = (*map(repeat, batch.tp), offsets)
     return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
 
 
@@ -254,7 +254,7 @@ def lines(batch: Records, *, opens: bool = True) -> bytes:
 def json_lines(batch: Records, *, opens: bool = True) -> bytes:
     """Objects with what is known of each record, one on a line."""
     made = []
-    place = {"topic": escape(batch.topic), "partition": escape(batch.partition)}
+    place = {"topic": escape(batch.tp.topic), "partition": escape(batch.tp.partition)}
     for record in opened_rows(batch, opens=opens):
         fields: dict[str, Any] = {**place, "offset": record.offset}
         if record.timestamp is not None:
@@ -555,7 +555,7 @@ def _follow(
             batches = (
                 each
                 for each in consumer.batches()
-                if not wanted.partitions or each.partition in wanted.partitions
+                if not wanted.partitions or each.tp.partition in wanted.partitions
             )
             for records in _first(count, _sifted(batches, keeps)):
                 output.write(text(records))

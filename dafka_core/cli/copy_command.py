@@ -126,7 +126,7 @@ class _Parquet:
 
     def write(self, batch: RecordBatch) -> None:
         columns = columns_of(batch)
-        topic = pa.repeat(pa.scalar(escape(batch.topic)), batch.count)
+        topic = pa.repeat(pa.scalar(escape(batch.tp.topic)), batch.count)
         self._writer.write_batch(
             pa.RecordBatch.from_arrays([topic, *columns.columns], schema=_SCHEMA)
         )
@@ -157,7 +157,7 @@ class _Csv:
         self._rows.writerow(CSV_COLUMNS)
 
     def write(self, batch: RecordBatch) -> None:
-        topic, partition = escape(batch.topic), escape(batch.partition)
+        topic, partition = escape(batch.tp.topic), escape(batch.tp.partition)
         self._rows.writerows(
             (
                 *(topic, partition, each.offset),

@@ -1,4 +1,4 @@
-"""Known stores that are away: results lack their records, and only this shows it.
+"""Messages about known stores that are away, whose records are missing from results.
 
 Lists and queries name them, or fail if the user requires more stores than are present.
 """
@@ -15,19 +15,12 @@ from dafka_core.model.records import KnownStore
 from dafka_core.model.timestamps import shown_time
 
 ALL: Final = "all"
-EVERY_STORE: Final = 0
-"""For ``minStores``: every known store."""
-
-MOST_NAMES: Final = 10
-"""Names listed in an error."""
+EVERY_STORE: Final = 0  # ``all`` as a number
+MOST_NAMES: Final = 10  # listed in an error
 
 
 def parse_min_stores(value: Any) -> int:
-    """Parse a number of stores, or ``all`` as ``EVERY_STORE``.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Parse a number of stores, or ``all`` as ``EVERY_STORE``; raise ValueError for others."""
     if str(value).strip().lower() == ALL:
         return EVERY_STORE
     try:
@@ -41,11 +34,9 @@ def parse_min_stores(value: Any) -> int:
 
 def described(store: KnownStore) -> str:
     """Describe a store by its address, endpoint and last sign of life."""
-    heard = "it is not known when it was heard last"
-    if store.heard_us:
-        heard = f"last heard {shown_time(store.heard_us)}"
+    seen = f"last seen {shown_time(store.heard_us)}" if store.heard_us else "never seen"
     where = f"{store.endpoint}, " if store.endpoint else ""
-    return f"store {escape(store.store)} ({where}{heard})"
+    return f"store {escape(store.store)} ({where}{seen})"
 
 
 def if_gone(store: KnownStore) -> str:
@@ -55,14 +46,14 @@ def if_gone(store: KnownStore) -> str:
 
 def warning(store: KnownStore) -> str:
     """Return the warning for a result without the store."""
-    away = f"{described(store)} is away: what only it has is not in this result"
-    return f"{away}; {if_gone(store)}"
+    missing = "records that only it has are missing from this result"
+    return f"{described(store)} is away: {missing}; {if_gone(store)}"
 
 
 def check_min_stores(
     option: str, least: int | None, there: int, missing: Sequence[KnownStore]
 ) -> None:
-    """Check that the required number of stores is present.
+    """Check that the required number of stores has answered.
 
     Args:
         option: its name, for the error.
@@ -75,7 +66,7 @@ def check_min_stores(
     """
     if least is None or (there >= least and not (least == EVERY_STORE and missing)):
         return
-    names = ", ".join(map(described, missing[:MOST_NAMES])) or "no other is known"
+    names = ", ".join(map(described, missing[:MOST_NAMES])) or "no other store is known"
     more = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
     value = ALL if least == EVERY_STORE else least
     stores = "1 store has" if there == 1 else f"{there} stores have"

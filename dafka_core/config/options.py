@@ -1,7 +1,6 @@
 """Options: declared once, as fields of a frozen dataclass, with default, unit and meaning.
 
-Parsing, validation ("did you mean ..."), the tables in the documentation and ``--help`` come from
-these declarations.  ``dafka_spark`` declares its own options with the same function.
+Parsing, validation, the tables in the documentation and ``--help`` come from these declarations.
 """
 
 from __future__ import annotations
@@ -13,15 +12,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.model.name_limits import nearest_name
+from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import escape
 
 DEFAULT_TOWER = "127.0.0.1:5556:5557"
 DEFAULT_SUB_PORT = 5556
 DEFAULT_PUB_PORT = 5557
 
+# By unit: larger numbers overflow in the system.  Such a time is practically endless.
 MOST: Final[Mapping[str, float]] = {"s": 10**9, "ms": 2 * 10**9, "h": 10**6, "messages": 2**31 - 1}
-"""By unit: larger numbers overflow in the system.  A time is practically endless."""
+
+# Of numbers, by the last word of an option's name, unless it declares another unit.
+UNITS: Final = {"ms": "ms", "s": "s", "hours": "h"} | {
+    word: word for word in ("bytes", "records", "partitions", "topics")
+}
 
 T = TypeVar("T")
 
@@ -36,13 +40,13 @@ class OptionInfo(NamedTuple):
     meaning: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Declaration:
+class _Declaration(NamedTuple):
     info: OptionInfo
     parse: Callable[[Any], Any]
     minimum: float | None
     maximum: float | None
     choices: Sequence[str]
+    field: str = ""
 
 
 def option(
@@ -63,7 +67,6 @@ def option(
     """
     kind = " or ".join(choices) or kind or type(default).__name__
     info = OptionInfo("", kind, default, unit, meaning)
-    maximum = MOST.get(unit) if maximum is None else maximum
     declared = _Declaration(info, parse or _parser_of(type(default)), minimum, maximum, choices)
     return dataclasses.field(default=default, metadata={"option": declared})
 
@@ -80,45 +83,29 @@ class Options:
 
     @classmethod
     def build(cls, given: Mapping[str, Any]) -> Self:
-        """Parse a user's options, by the users' names.
-
-        Raises:
-            ConfigError: an unknown name (with the nearest known one), or a value of the wrong
-                type or out of bounds.
-        """
-        fields = {cls.RENAME(field.name): field for field in _option_fields(cls)}
+        """Parse options by their users' names; raise ConfigError if one is unknown or invalid."""
+        declared = _declarations(cls)
         values: dict[str, Any] = {}
         for name, value in given.items():
-            if name not in fields:
-                raise ConfigError(name, value, unknown(name, fields))
-            values[fields[name].name] = _checked(name, value, fields[name].metadata["option"])
+            if name not in declared:
+                raise ConfigError(name, value, unknown(name, declared))
+            values[declared[name].field] = _checked(name, value, declared[name])
         return cls(**values)
 
     @classmethod
     def parsed(cls, name: str, value: Any) -> Any:
-        """Parse the value of one existing option, by its users' name.
-
-        Raises:
-            ConfigError: a value of the wrong type or out of bounds.
-        """
-        fields = {cls.RENAME(field.name): field for field in _option_fields(cls)}
-        return _checked(name, value, fields[name].metadata["option"])
+        """Parse the value of an existing option; raise ConfigError if it is invalid."""
+        return _checked(name, value, _declarations(cls)[name])
 
     @classmethod
     def table(cls) -> list[OptionInfo]:
         """Return the options as rows, in the order of their declaration."""
-        return [
-            field.metadata["option"].info._replace(name=cls.RENAME(field.name))
-            for field in _option_fields(cls)
-        ]
+        return [each.info for each in _declarations(cls).values()]
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """Return the sentence for an unknown option: the nearest known one, or a list of all."""
-    names = sorted(known)
-    if near := nearest_name(name, names):
-        return f"there is no such option; did you mean {near!r}?"
-    return f"there is no such option; there are {', '.join(names)}"
+    return f"unknown option; {nearest(name, sorted(known))}"
 
 
 def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
@@ -135,8 +122,19 @@ def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
         raise ConfigError(name, value, why) from None
 
 
-def _option_fields(cls: type[Options]) -> list[dataclasses.Field[Any]]:
-    return [field for field in dataclasses.fields(cls) if "option" in field.metadata]
+def _declarations(cls: type[Options]) -> Mapping[str, _Declaration]:
+    """Return the options by their users' names."""
+    found = {}
+    for field in dataclasses.fields(cls):
+        if declared := field.metadata.get("option"):
+            info = declared.info
+            word = field.name.rpartition("_")[2] if info.kind in ("int", "float") else ""
+            unit = info.unit or UNITS.get(word, "")
+            maximum = MOST.get(unit) if declared.maximum is None else declared.maximum
+            name = cls.RENAME(field.name)
+            info = info._replace(name=name, unit=unit)
+            found[name] = declared._replace(field=field.name, info=info, maximum=maximum)
+    return found
 
 
 def _checked(name: str, value: Any, declared: _Declaration) -> Any:

@@ -87,6 +87,6 @@ def _column(name: str, batches: Sequence[Records]) -> pa.Array:
     if name == TIMESTAMP:
         runs = np.concatenate([batch.times for batch in batches if batch.times is not None])
         return pa.array(np.repeat(runs[:, 1], runs[:, 0])).view(TYPES[TIMESTAMP])
-    texts = [escape(batch.topic if name == TOPIC else batch.partition) for batch in batches]
+    texts = [escape(batch.tp.topic if name == TOPIC else batch.tp.partition) for batch in batches]
     counts = [batch.count for batch in batches]
     return pa.array(texts, TYPES[name]).take(pa.array(np.repeat(np.arange(len(texts)), counts)))

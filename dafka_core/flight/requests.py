@@ -21,8 +21,8 @@ from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
-from dafka_core.model.json_message import JsonMessage, Natural, nearest, short
-from dafka_core.model.name_limits import check_address, check_topic
+from dafka_core.model.json_message import JsonMessage, Natural, short
+from dafka_core.model.name_limits import check_address, check_topic, nearest
 from dafka_core.model.records import (
     NO_VERSION,
     Neighbour,

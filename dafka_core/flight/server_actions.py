@@ -57,8 +57,9 @@ from dafka_core.flight.retention_actions import (
 from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_get import check_held, check_history, check_log, links
 from dafka_core.flight.server_keys import Caller
-from dafka_core.model.json_message import JsonMessage, nearest, short
+from dafka_core.model.json_message import JsonMessage, short
 from dafka_core.model.log_entries import Discard
+from dafka_core.model.name_limits import nearest
 from dafka_core.model.records import PartitionInfo, StagedTransaction, TopicPartition, Transaction
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.storage.head_changes import Topics

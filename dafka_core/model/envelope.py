@@ -29,13 +29,11 @@ HAS_KEY: Final = 1
 HAS_VALUE: Final = 2
 LENGTHS_AT: Final = len(MAGIC) + 2
 
+# The largest number in a varint of two bytes: it bounds the cost of opening one record, and still
+# allows thousands of headers.
 MAX_LENGTHS_BYTES: Final = (1 << 14) - 1
-"""The largest number in a varint of two bytes.  It bounds the cost of opening one record, and still
-allows thousands of headers."""
 
-MAX_VARINT_BYTES: Final = 5
-"""Lengths of up to 32 GiB; a record has less than 2."""
-
+MAX_VARINT_BYTES: Final = 5  # lengths of up to 32 GiB; a record has less than 2
 AUTO: Final = "auto"
 NONE: Final = "none"
 ENVELOPE: Final = (AUTO, NONE)
@@ -60,10 +58,10 @@ def closed(value: bytes | None, key: bytes | None = None, headers: Sequence[Head
         return value
     parts = [part for part in (key, value) if part is not None]
     lengths = list(map(len, parts))
-    for name, of in headers:
-        octets = name.encode()
-        parts += (octets, of or b"")
-        lengths += (len(octets), 0 if of is None else len(of) + 1)
+    for name, content in headers:
+        encoded = name.encode()
+        parts += (encoded, content or b"")
+        lengths += (len(encoded), 0 if content is None else len(content) + 1)
     packed = b"".join(map(_varint, lengths))
     check_lengths(len(packed))
     flags = HAS_KEY * (key is not None) + HAS_VALUE * (value is not None)

@@ -25,47 +25,49 @@ from dafka_core.model.envelope import (
 )
 from dafka_core.model.values import Longs, Values
 
-# The heads of envelopes, decoded by column: the position of each part.
-#
-# Most records of a topic have heads of one shape: the same flags, header count and number of bytes
-# for each length. Then each length is a column, which takes half as long as the general method that
-# decodes all heads' bytes in sequence.
-
-
 Octets = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
 MAX_INT32: Final = np.iinfo(np.int32).max
 
+KEY: Final = "key"
+VALUE: Final = "value"
+HEADERS: Final = "headers"  # the columns of opened contents
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
+"""As in Spark's Kafka connector."""
+
+# Bytes of a head's lengths that are decoded as columns: more would cost more, for few records, than
+# the general method.
 MAX_COLUMNS: Final = 64
-"""Bytes of a head's lengths that are decoded as columns.  With more, and few records, each column
-would cost more than the general method."""
+
+# Records opened at a time: the intermediate arrays stay in the processor's cache, and in memory
+# that the process has. For 50,000 the system would take the memory back and provide it anew.
+PART_RECORDS: Final = 8_192
+
+# The first numbers that need one more byte as a varint.
+_BOUNDS: Final = np.array([1 << 7, 1 << 14, 1 << 21, 1 << 28], np.int64)
 
 
 class Heads(NamedTuple):
-    """The parts of records: each bare value, or the head of an envelope and its contents.
+    """The parts of records: each bare value, or the head of an envelope and its contents."""
 
-    Attributes:
-        rows: the records that are in envelopes.
-        flags: their flags.
-        firsts: the index of each record's first part among those of all records.
-        starts: the position in the buffer where each part begins, and where the last one ends.
-        header_counts: of each record that is in an envelope.
-        names: the indices of headers' names, each before its value's.
-        are_null: true for headers with the value null.
-    """
-
-    rows: Longs
-    flags: Octets
-    firsts: Longs
-    starts: npt.NDArray[np.integer]
-    header_counts: Longs
-    names: Longs
-    are_null: Flags
+    rows: Longs  # records in envelopes
+    flags: Octets  # of each of these rows
+    firsts: Longs  # index of each record's first part among all parts
+    starts: npt.NDArray[np.integer]  # where each part begins in the buffer, and the last one ends
+    header_counts: Longs  # of each of these rows
+    names: Longs  # indices of headers' names, each before its value's
+    are_null: Flags  # true for headers with the value null
 
 
 def heads_of(octets: Octets, ends: Longs, rows: Longs) -> Heads:
-    """Decode the heads; ``rows`` are the records that begin with the magic."""
+    """Decode the heads; ``rows`` are the records that begin with the magic.
+
+    Most records of a topic have heads of one shape: the same flags, header count and number of
+    bytes for each length.  Then each length is a column, which takes half as long as the general
+    method that decodes all heads' bytes in sequence.
+    """
     alike = _of_one_shape(octets, ends) if len(rows) == len(ends) - 1 else None
     return _of_any_shape(octets, ends, rows) if alike is None else alike
 
@@ -150,12 +152,9 @@ def _of_any_shape(octets: Octets, ends: Longs, rows: Longs) -> Heads:
 
 
 class Runs:
-    """Numbers 0, 1, 2, … of items that belong to rows, in the order of the rows.
+    """Items that belong to rows, numbered in the order of the rows.
 
-    Attributes:
-        counts: the number of items of each row.
-        firsts: the number of each row's first item.
-        total: the number of all items.
+    Each row has ``counts`` items, the first one with the number ``firsts``, of ``total``.
     """
 
     def __init__(self, counts: Longs) -> None:
@@ -193,13 +192,9 @@ def before(numbers: Longs | Flags) -> Longs:
 class _Lengths:
     """The lengths in the heads of envelopes, decoded.
 
-    Attributes:
-        runs: the lengths of each record.
-        headers: the lengths of each record's headers.
-        names: the lengths of headers' names; their values' come next.
-        are_null: true for headers with the value null.
-        starts: the position in the buffer where each part begins.
-        fit: true for records with valid lengths, and with parts that end where the record ends.
+    ``runs`` are the lengths of each record, ``headers`` its headers, and ``names`` the indices of
+    their names' lengths, each before its value's.  ``starts`` is where each part begins.  Records
+    that ``fit`` have valid lengths, and parts that end where the record ends.
     """
 
     def __init__(
@@ -230,9 +225,6 @@ class _Lengths:
         fit[alone] &= (stops - bodies)[alone] >= len(MAGIC)
         for at, octet in enumerate(MAGIC):
             fit[alone] &= octets.take(bodies[alone] + at, mode="clip") == octet
-        if numbers.max(initial=0) > MAX_INT32:
-            # Their sum could overflow to the right number.
-            fit &= self.runs.sums(numbers <= MAX_INT32) == self.runs.counts
         of_values = numbers[self.names + 1]
         self.are_null: Flags = of_values == 0
         numbers[self.names + 1] = of_values - ~self.are_null
@@ -280,22 +272,6 @@ def _fitting(octets: Octets, ends: Longs, rows: Longs) -> tuple[Longs, Octets, _
         rows = rows[~wrong]
 
 
-KEY: Final = "key"
-VALUE: Final = "value"
-HEADERS: Final = "headers"
-"""The columns of opened contents."""
-
-HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
-"""As in Spark's Kafka connector."""
-
-PART_RECORDS: Final = 8_192
-"""Records opened at a time: the intermediate arrays stay in the processor's cache and in memory
-that the process has.  For 50,000 the system would take the memory back and provide it anew."""
-
-_BOUNDS: Final = np.array([1 << 7, 1 << 14, 1 << 21, 1 << 28], np.int64)
-"""The first number that needs one more byte as a varint."""
-
-
 def opened_columns(
     values: Values, names: Collection[str] = (KEY, VALUE, HEADERS)
 ) -> dict[str, pa.Array] | None:
@@ -320,10 +296,9 @@ def opened_columns(
 
 
 class _Opened:
-    """The contents of some records' envelopes."""
+    """The opened envelopes among ``rows``, the values that begin with the magic."""
 
     def __init__(self, values: Values, rows: Longs) -> None:
-        """Open the envelopes among ``rows``, which begin with the magic."""
         ends, data = values.columns()
         self._heads = heads_of(np.frombuffer(data, np.uint8), ends, rows)
         self._parts = _array(self._heads.starts, data)
@@ -364,9 +339,7 @@ def close_columns(
 ) -> pa.Array:
     """Encode contents as binary without nulls, in envelopes where needed.
 
-    Args:
-        values, keys: binary or string, with nulls.
-        headers: lists of (name, value), of string and binary; null lists are empty ones.
+    Values and keys are binary or string; headers are lists of pairs, where null means empty.
 
     Raises:
         ValueError: a header has no name, or a record has too many headers.
@@ -388,11 +361,7 @@ def close_columns(
 
 
 class _Closing:
-    """Assembles the contents of rows from the columns of their parts.
-
-    The parts of a row are the head of its envelope, if it needs one, then its key and its value, if
-    it has them, then each header's name and value.
-    """
+    """Assembles rows from columns: head, if needed, key and value, if any, and headers."""
 
     def __init__(
         self, columns: Sequence[tuple[pa.Array, int]], headers: Runs, needed: Flags
@@ -492,7 +461,6 @@ def valid(array: pa.Array) -> Flags:
 
 
 def _lengths_of(array: pa.Array) -> npt.NDArray[np.integer]:
-    """Return the lengths of the elements; 0 for nulls."""
     lengths: npt.NDArray[np.integer] = pc.binary_length(array).fill_null(0).to_numpy()
     return lengths
 

@@ -20,33 +20,24 @@ from typing import Final, NamedTuple, Self
 
 import xxhash
 
-MAX_EPOCHS: Final = 1_000
-"""Length limit of a stored history.  Older epochs are dropped; later digests include them."""
-
-MAX_END: Final = 2**63
-"""Greater than any offset."""
-
-LIFE_ID_BITS: Final = 64
-"""Enough random bits that no two lives share an id."""
-
-_LIFE: Final = struct.Struct(">IQB")
-LIFE_BYTES: Final = _LIFE.size
-
+MAX_EPOCHS: Final = 1_000  # in a stored history; older ones are dropped, later digests include them
+MAX_END: Final = 2**63  # greater than any offset
+LIFE_ID_BITS: Final = 64  # enough random bits that no two lives share an id
 MAX_NUMBER: Final = 2**31
 """Limit of a life's number in received messages: later lives have greater ones, in 32 bits."""
 
+_LIFE: Final = struct.Struct(">IQB")
+LIFE_BYTES: Final = _LIFE.size
 _EPOCH: Final = struct.Struct(">IQBQQ")
 EPOCH_BYTES: Final = _EPOCH.size
-
 _START: Final = attrgetter("start")
 
 
 class EpochId(NamedTuple):
     """The sort key of epochs.
 
-    ``number`` is one greater than that of any earlier life known at the start.  ``id`` is random
-    and distinguishes lives that began at the same time.  ``acks`` is the number of stores that must
-    have a record before the producer reports it acknowledged.
+    ``number`` is greater than that of any life known at the start, the random ``id`` distinguishes
+    lives that began at the same time, and ``acks`` stores have each acknowledged record.
     """
 
     number: int
@@ -63,8 +54,7 @@ class EpochId(NamedTuple):
         return cls._make(_LIFE.unpack(octets))
 
 
-MAX_LIFE: Final = EpochId(2**32 - 1, 2**64 - 1, 2**8 - 1)
-"""Sorts after any other."""
+MAX_LIFE: Final = EpochId(2**32 - 1, 2**64 - 1, 2**8 - 1)  # sorts after any other
 
 
 class Epoch(NamedTuple):
@@ -110,9 +100,7 @@ class Epoch(NamedTuple):
         return cls._make(_EPOCH.unpack(octets))
 
 
-NO_LIFE: Final = EpochId(0, 0, 0)
-"""Life of records without an epoch, written by C nodes."""
-
+NO_LIFE: Final = EpochId(0, 0, 0)  # life of records without an epoch, written by C nodes
 History = tuple[Epoch, ...]
 
 
@@ -169,7 +157,7 @@ def parting(one: Sequence[Epoch], other: Sequence[Epoch]) -> int | None:
 
 
 def known_until(history: Sequence[Epoch], life: EpochId) -> int | None:
-    """Return the offset up to which (exclusive) a store's records are valid for life ``life``.
+    """Return the end of a store's records that are valid for a life.
 
     0 if newer lives have replaced it; None if the store's history does not include it yet.
     """

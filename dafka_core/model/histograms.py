@@ -1,7 +1,4 @@
-"""Durations counted in fixed buckets: cheap to add, complete when read.
-
-The buckets are fixed so that counts of several nodes can be added, as Prometheus' histograms are.
-"""
+"""Durations counted in fixed buckets, so that counts of several nodes can be added."""
 
 from __future__ import annotations
 
@@ -14,20 +11,14 @@ BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class Counted(NamedTuple):
-    """The counts at one moment.
-
-    Attributes:
-        counts: durations above one bound and at most the next, in the order of ``BOUNDS_S``; the
-            last count is of those beyond the last bound.
-        sum_s: the sum of all durations.
-    """
+    """The counts of durations up to each of ``BOUNDS_S`` and beyond, and the sum of all."""
 
     counts: tuple[int, ...]
     sum_s: float
 
 
 class Durations:
-    """Counts durations.  Any thread may add and read."""
+    """A histogram of durations.  Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,6 +33,6 @@ class Durations:
 
     @property
     def counted(self) -> Counted:
-        """Return the current counts, and the sum of the durations."""
+        """Return the current counts."""
         with self._lock:
             return Counted(tuple(self._counts), self._sum_s)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from dafka_core.errors import InvalidRequestError
-from dafka_core.model.name_limits import nearest_name
+from dafka_core.model.name_limits import nearest
 
 VERSION: Final = 1
 
@@ -80,12 +80,6 @@ def _refused(found: dict[str, Any], known: Collection[str], text: str) -> Invali
     for index in indexes:
         value = value[int(index)]
     return InvalidRequestError(member, short(value), why.replace("Expected", "must be", 1))
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """Return a sentence that suggests the nearest known name, or lists the known names."""
-    near = nearest_name(name, known)
-    return f"did you mean {near!r}?" if near else f"must be one of {', '.join(known)}"
 
 
 def short(value: object) -> object:

@@ -23,23 +23,22 @@ The outcome of an entry (``Log.write``) is None for success, or else:
                             ``TransactionExistsError``: the last transaction's version is as high
     ``Commit``              the first of these that applies to a transaction other than the one its
                             attempt has staged; a repeated commit succeeds
-    ``Discard``             always succeeds
-    ``Promise``, ``Met``,   always succeed
-    ``Forget``, ``SetAside``,
-    ``GoOn``
     ``SetTransaction``      ``OffsetConflictError``: the partition ends before the transaction does;
                             ``TransactionExistsError``: the transaction has other offsets
+    any other entry         always succeeds
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Annotated, ClassVar, Final, NamedTuple
 
-from dafka_core.errors import PartitionError
-from dafka_core.model.epochs import Epoch, EpochId, History
+from msgspec import Meta
+
+from dafka_core.errors import InvalidRequestError, PartitionError
+from dafka_core.model.epochs import MAX_END, Epoch, EpochId, History
+from dafka_core.model.json_message import JsonMessage
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import (
     NO_VERSION,
@@ -52,20 +51,15 @@ from dafka_core.model.records import (
 )
 
 STAGED_HOURS: Final = 24.0
-"""Staged records are discarded after this time without an addition, unless the store has another
-setting; Spark retries tasks sooner."""
+"""Default age of staged records at which they are discarded; Spark retries tasks sooner."""
 
 ATTEMPT_BYTES: Final = 16
 REPLICA: Final = bytes(ATTEMPT_BYTES)
 """The attempt of staged records copied from another store, where they are committed."""
 
-
-MAX_NOTE_NAME_BYTES: Final = 480
-"""A note's name is part of a key of LMDB, which has at most 511 bytes."""
-
+MAX_NOTE_NAME_BYTES: Final = 480  # part of a key of LMDB, which has at most 511 bytes
 MAX_NOTE_BYTES: Final = 4_096
-MAX_NOTES: Final = 10_000
-"""Notes in one batch: each costs the log about a page."""
+MAX_NOTES: Final = 10_000  # in one batch: each costs the log about a page
 
 Notes = Mapping[str, bytes | None]
 """Contents by name; None deletes a note."""
@@ -99,11 +93,13 @@ class Stage(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Make transactions visible, all or none."""
+    """Make transactions visible, all or none; ``epochs`` are the lives that wrote them, if known.
+
+    ``epochs`` is empty, or has one life for each transaction.
+    """
 
     transactions: tuple[StagedTransaction, ...]
     epochs: tuple[Epoch | None, ...] = ()
-    """The life that wrote each transaction's records, if known."""
 
 
 class Discard(NamedTuple):
@@ -121,7 +117,7 @@ class Promise(NamedTuple):
 
 
 class Met(NamedTuple):
-    """Record another store's endpoint and when it was heard (as ``KnownStore``)."""
+    """Record another store's endpoint and when it was last seen (as ``KnownStore``)."""
 
     store: str
     endpoint: str = ""
@@ -137,7 +133,7 @@ class Forget(NamedTuple):
 class SetAside(NamedTuple):
     """Move a partition's records from ``start`` on out of it: another history has replaced them.
 
-    People can still read them.  Staged records of the partition are discarded.
+    They stay readable by commands.  Staged records of the partition are discarded.
     """
 
     tp: TopicPartition
@@ -165,18 +161,8 @@ class SetTransaction(NamedTuple):
     transaction: Transaction
 
 
-LogEntry = (
-    RecordBatch
-    | Stage
-    | Commit
-    | Discard
-    | SetTransaction
-    | Promise
-    | Met
-    | Forget
-    | SetAside
-    | GoOn
-)
+_TransactionEntry = Stage | Commit | Discard | SetTransaction
+LogEntry = RecordBatch | _TransactionEntry | Promise | Met | Forget | SetAside | GoOn
 
 
 def attempt_octets(attempt: str) -> bytes:
@@ -215,16 +201,17 @@ class TransactionExistsError(PartitionError):
 # Each store that deletes a topic records the ends of the topic's partitions there. Stores exchange
 # these records as any others, so a store that was away learns of the deletion when it returns.
 
+MAX_ROWS: Final = 1_000  # partitions in one record; fewer if stores accept small records only
+_ROW_BYTES: Final = 2_048  # an upper bound for a row, and for the fields before the rows
+_Count = Annotated[int, Meta(ge=0)]
 
-VERSION: Final = 1
 
-MAX_ROWS: Final = 1_000
-"""Partitions in one record; fewer if stores accept small records only."""
-
-_ROW_BYTES: Final = 2_048
-"""An upper bound for the size of a row, and of the fields before the rows."""
-
-_MAX_OFFSET: Final = 2**63
+class _DeletionRecord(JsonMessage, frozen=True):
+    what: ClassVar[str] = "deletion"
+    topic: str
+    at_us: _Count
+    partitions: tuple[tuple[str, _Count, _Count, _Count, _Count], ...]
+    """Name, end, and the three numbers of the life of each."""
 
 
 @dataclass(eq=False)
@@ -244,13 +231,15 @@ class TopicDeletedError(PartitionError):
 
 
 class Deletion(NamedTuple):
-    """A deletion of a partition's records before ``before``, by ``life`` and older ones."""
+    """A deletion of a partition's records before ``before``, by ``life`` and older ones.
+
+    ``at_us`` is its time by the clock of the store that received the command.
+    """
 
     tp: TopicPartition
     before: int
     life: EpochId
     at_us: int
-    """Time of the deletion by the clock of the store that received the command."""
 
     def reaches(self, lives: PartitionLives) -> int:
         """Return the offset up to which a log's records are the deleted ones.
@@ -270,37 +259,19 @@ def packed(infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int) -> Iter
     rows = min(max(limit_bytes // _ROW_BYTES - 1, 1), MAX_ROWS)
     for start in range(0, len(infos), rows):
         part = infos[start : start + rows]
-        partitions = [(info.partition, info.end, *info.life) for info in part]
-        facts = {"v": VERSION, "topic": part[0].topic, "at_us": at_us, "partitions": partitions}
-        yield json.dumps(facts, separators=(",", ":")).encode()  # ASCII for all names
+        partitions = tuple((info.partition, info.end, *info.life) for info in part)
+        yield _DeletionRecord(part[0].topic, at_us, partitions).packed()
 
 
 def parsed(content: bytes) -> list[Deletion]:
-    """Decode one record, the inverse of ``packed``.
-
-    Raises:
-        ValueError: the record is invalid.
-    """
+    """Decode one record, the inverse of ``packed``; raise ValueError if it is invalid."""
     try:
-        facts = json.loads(content)
-        topic, at_us = facts["topic"], facts["at_us"]
-        if facts["v"] != VERSION or topic == DELETIONS_TOPIC:
-            raise ValueError("of another version, or of this topic")
-        rows = [
-            Deletion(TopicPartition(topic, partition), before, EpochId(*life), at_us)
-            for partition, before, *life in facts["partitions"]
-        ]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"not a deletion: {error!r}") from None
-    if not all(map(_is_right, rows)):
-        raise ValueError("not a deletion: a name or a number cannot be one")
-    return rows
-
-
-def _is_right(deletion: Deletion) -> bool:
-    numbers = (deletion.before, *deletion.life, deletion.at_us)
-    return (
-        all(isinstance(name, str) for name in deletion.tp)
-        and all(type(number) is int and number >= 0 for number in numbers)
-        and deletion.before <= _MAX_OFFSET
-    )
+        record = _DeletionRecord.parse(content)
+    except InvalidRequestError as error:
+        raise ValueError(f"not a deletion: {error}") from None
+    if record.topic == DELETIONS_TOPIC or any(row[1] > MAX_END for row in record.partitions):
+        raise ValueError("not a deletion: its topic cannot be deleted, or an offset is too large")
+    return [
+        Deletion(TopicPartition(record.topic, partition), before, EpochId(*life), record.at_us)
+        for partition, before, *life in record.partitions
+    ]

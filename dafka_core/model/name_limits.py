@@ -11,11 +11,9 @@ from rapidfuzz.distance import OSA
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import octets_of, quoted, text_of, unescape
 
+# Both are strings with a one-byte length, beyond which C nodes cut them; RFC 46 sets no limits.
 MAX_TOPIC_BYTES: Final = 255
-"""RFC 46 sets none, but ``subject`` is a string with a one-byte length: C nodes cut it."""
-
 MAX_ADDRESS_BYTES: Final = 255
-"""An address is a string with a one-byte length, too.  Those of C nodes have 32 bytes."""
 
 
 def text_size_bytes(text: str) -> int:
@@ -72,17 +70,10 @@ parse_partition: Final = partial(_parse_name, check_address)
 """Parse an escaped name within the limits of the wire; raise ValueError for any other value."""
 
 
-_FOLDED: Final = str.maketrans("", "", "-_. ")
-"""Characters that don't distinguish names, besides case."""
-
-_LEAST: Final = 3
-"""Minimum length of a name to compare; each shorter one is near to all others."""
-
-_MOST_LISTED: Final = 10
-"""Names listed if none is near."""
-
-_MOST_COMPARED: Final = 64
-"""Characters compared of each name."""
+_FOLDED: Final = str.maketrans("", "", "-_. ")  # they don't distinguish names, nor does case
+_LEAST: Final = 3  # minimum length of a name to compare; each shorter one is near to all others
+_MOST_LISTED: Final = 10  # names listed if none is near
+_MOST_COMPARED: Final = 64  # characters compared of each name
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
@@ -99,8 +90,14 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     return min(((slips, each) for slips, each in found if slips <= most), default=(0, None))[1]
 
 
+def nearest(name: str, known: Collection[str]) -> str:
+    """Suggest the nearest known name, or list all of them."""
+    near = nearest_name(name, known)
+    return f"did you mean {near!r}?" if near else f"must be one of {', '.join(known)}"
+
+
 def what_there_is(name: str, known: Collection[str], what: str) -> str:
-    """Suggest the nearest existing name for a missing one, or list some."""
+    """Suggest the nearest existing name for a missing one, or list some; ``what`` is plural."""
     if near := nearest_name(name, known):
         return f"did you mean {quoted(near)}?"
     if not known:

@@ -15,20 +15,13 @@ HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that change a screen or a line instead of being visible: control and format
 characters, line separators, and surrogates, which represent bytes that are not UTF-8."""
 
-JOINERS: Final = "\u200c\u200d"
-"""Format characters that scripts and emojis are composed with."""
-
+JOINERS: Final = "\u200c\u200d"  # format characters that scripts and emojis are composed with
 INTERNAL: Final = "__dafka."
 """Prefix of topics that Dafka's own programs write; no pattern matches them."""
 
-QUERIES_TOPIC: Final = f"{INTERNAL}queries"
-"""Progress reports of Spark's streaming queries (``query_progress``)."""
-
-DELETIONS_TOPIC: Final = f"{INTERNAL}deletions"
-"""Deletions of topics, written by stores (``dafka_core/model/log_entries.py``)."""
-
-AUDIT_TOPIC: Final = f"{INTERNAL}audit"
-"""Audit records of streaming queries with option ``audit`` (``audit_record``)."""
+QUERIES_TOPIC: Final = f"{INTERNAL}queries"  # progress of Spark's streaming queries
+DELETIONS_TOPIC: Final = f"{INTERNAL}deletions"  # deletions of topics, written by stores
+AUDIT_TOPIC: Final = f"{INTERNAL}audit"  # audit records of queries with option ``audit``
 
 NOT_PLAIN: Final = (
     "has control characters, or bytes that are not UTF-8: use another name, or set option {} to "

@@ -31,11 +31,8 @@ from dafka_core.model.epochs import EpochId
 from dafka_core.model.names import octets_of, text_of
 from dafka_core.model.records import TopicPartition
 
-MAX_BYTES: Final = 1 << 28
-"""Unpacked size limit: some millions of partitions.  A larger text is an attack."""
-
-PACKED_PARTITIONS: Final = 100
-"""From this number of partitions on an offset is packed; people can read a shorter one."""
+MAX_BYTES: Final = 1 << 28  # unpacked, of some millions of partitions; a larger text is an attack
+PACKED_PARTITIONS: Final = 100  # that are packed; people can read offsets of fewer
 
 _SIZE: Final = struct.Struct("<I")
 _ADDRESS: Final = re.compile(r"[0-9A-F]{32}\Z")
@@ -55,11 +52,7 @@ class Unpacked(NamedTuple):
 
 
 def pack(positions: Positions, start: Positions, lives: Lives) -> str:
-    """Return the text; equal offsets have equal texts.
-
-    Raises:
-        OverflowError: a number has more than 64 bits.
-    """
+    """Return the text; equal offsets have equal texts."""
     tps = sorted({**positions, **start, **lives})  # in order already, in most cases
     table = list(dict.fromkeys(lives[tp] for tp in tps if tp in lives))
     rows = {life: row for row, life in enumerate(table)}

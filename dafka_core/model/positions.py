@@ -13,15 +13,9 @@ from typing import Any, Final, NamedTuple
 from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.records import PartitionInfo
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-OFFSET: Final = "offset"
-TIME: Final = "time"
-AGO: Final = "ago"
+EARLIEST, LATEST, OFFSET, TIME, AGO = "earliest", "latest", "offset", "time", "ago"
 
-MAX_US: Final = 2**62
-"""The latest time, in microseconds; stores take 64 bits."""
-
+MAX_US: Final = 2**62  # the latest time, in microseconds; stores take 64 bits
 UNITS_US: Final = {
     "ms": 1_000,
     "s": 1_000_000,
@@ -45,11 +39,11 @@ FORMS: Final = (
 
 
 class Position(NamedTuple):
-    """A place in each partition.
+    """A position in each partition.
 
-    ``base`` gives ``number`` its meaning: records after the ``earliest`` or before the ``latest``
-    offset; an ``offset``; a ``time``, in microseconds since 1970 UTC; or how long ``ago``, in
-    microseconds before now by the stores' clocks.
+    By ``base``, ``number`` is a number of records after the ``earliest`` or before the ``latest``
+    offset; an ``offset``; a ``time`` in microseconds since 1970 UTC; or, for ``ago``, microseconds
+    before now by the stores' clocks.
     """
 
     base: str
@@ -113,11 +107,6 @@ def parse_duration_us(value: Any, unit: str = "") -> int:
     return int(match[1]) * per_unit_us if match[1].isdigit() else int(float(match[1]) * per_unit_us)
 
 
-def parse_moment_us(text: str) -> int:
-    """Parse a time in ISO 8601 with its zone, as microseconds since 1970 UTC."""
-    return us_of(parse_moment(text))
-
-
 def parse_moment(text: str) -> dt.datetime:
     """Parse a time in ISO 8601 with its zone."""
     try:
@@ -141,16 +130,7 @@ def parse_time_us(text: str) -> int:
         raise ValueError(f"must be {ISO_FORM}, or how long ago it was, like 15m") from None
 
 
-def us_of(moment: dt.datetime) -> int:
-    """Return a time in microseconds since 1970 UTC."""
-    since = moment - dt.datetime.fromtimestamp(0, dt.UTC)
+def parse_moment_us(text: str) -> int:
+    """Parse a time in ISO 8601 with its zone, as microseconds since 1970 UTC."""
+    since = parse_moment(text) - dt.datetime.fromtimestamp(0, dt.UTC)
     return since // dt.timedelta(microseconds=1)
-
-
-def shown_time(time_us: int) -> str:
-    """Format a time for messages; as a number if it is outside of the calendar."""
-    try:
-        moment = dt.datetime.fromtimestamp(time_us // 1_000_000, dt.UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_us // 1_000} ms after 1970"
-    return moment.isoformat().replace("+00:00", "Z")

@@ -49,18 +49,13 @@ class Record(NamedTuple):
     @property
     def timestamp(self) -> datetime | None:
         """Return ``timestamp_us`` as a datetime."""
-        return None if self.timestamp_us is None else _EPOCH + self.timestamp_us * _MICROSECOND
+        if self.timestamp_us is None:
+            return None
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=self.timestamp_us)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-UNKNOWN_US = -(2**63)
-"""Timestamp of a record that no store has a time for."""
-
-NO_VERSION = -1
-"""Version of a transaction without one: the store forgets it after the commit."""
+UNKNOWN_US = -(2**63)  # timestamp of a record that no store has a time for
+NO_VERSION = -1  # version of a transaction without one: the store forgets it after the commit
 
 
 class Transaction(NamedTuple):
@@ -77,10 +72,7 @@ class Transaction(NamedTuple):
 
 
 class StagedTransaction(NamedTuple):
-    """A transaction before its commit: ``attempt`` staged records ``start`` to ``end``.
-
-    ``attempt`` is 32 upper-case hex digits, new for each attempt of a task.
-    """
+    """A transaction before its commit, staged by ``attempt``: 32 upper-case hex digits."""
 
     topic: str
     partition: str
@@ -136,13 +128,10 @@ class StagedPartition(NamedTuple):
 
 
 class Contacts(NamedTuple):
-    """The nodes that a reader has discovered.
+    """The nodes that a reader with an ``endpoint`` has discovered.
 
-    Attributes:
-        endpoint: the reader's endpoint, as announced to peers.
-        unmet: stores that have not connected to it and receive none of its requests.
-        c_stores: stores without extensions to RFC 46.
-        node_count: number of nodes that towers announce.
+    ``unmet`` are stores that have not connected to it and receive none of its requests, and
+    ``c_stores`` those without extensions to RFC 46.  ``node_count`` is that of all announced nodes.
     """
 
     endpoint: str = ""
@@ -154,9 +143,8 @@ class Contacts(NamedTuple):
 class KnownStore(NamedTuple):
     """One store's knowledge of another store.
 
-    ``endpoint`` was announced last and ``heard_us`` is when the store was heard last (microseconds
-    since
-    1970 UTC); ``here`` is false if it is certainly away.  Unknown fields are empty, or 0.
+    ``endpoint`` was announced last, ``heard_us`` is when the store was last seen (in microseconds
+    since 1970 UTC), and ``here`` is false if it is certainly away.  Unknown fields are empty, or 0.
     """
 
     store: str
@@ -168,13 +156,9 @@ class KnownStore(NamedTuple):
 class Neighbour(NamedTuple):
     """A peer of a node.
 
-    Attributes:
-        node: its address.
-        kind: ``store``, ``producer``, ``consumer`` or ``reader``; empty for nodes that implement
-            RFC 46 alone.
-        endpoint: as announced by towers; empty if no tower announces it.
-        connected: true if it has connected to this node.
-        topics: topics that it subscribes to; the first ones if they are many.
+    ``kind`` is ``store``, ``producer``, ``consumer`` or ``reader``, or empty if it implements RFC
+    46 alone.  ``endpoint`` is as towers announce it, or empty; ``connected`` is true if it has
+    connected to this node; ``topics`` are its subscriptions, the first ones if they are many.
     """
 
     node: str
@@ -272,16 +256,6 @@ class RecordBatch:
         return cls(tp, offset, Values.of(values), transaction)
 
     @property
-    def topic(self) -> str:
-        """Return the partition's topic."""
-        return self.tp.topic
-
-    @property
-    def partition(self) -> str:
-        """Return the partition's address within its topic."""
-        return self.tp.partition
-
-    @property
     def count(self) -> int:
         """Return the number of records."""
         return len(self.values)
@@ -309,11 +283,7 @@ class RecordBatch:
         return replace(self, offset=start, values=self.values[first:stop], times=times)
 
     def split(self, max_records: int, max_bytes: int) -> Iterator[RecordBatch]:
-        """Split the batch into parts over the same buffers.
-
-        A part has at most ``max_records``, and at most ``max_bytes`` of values unless it is one
-        record.
-        """
+        """Split the batch over the same buffers; a single record may exceed ``max_bytes``."""
         start = self.offset
         while start < self.end:
             fitting = min(self.values.fitting(start - self.offset, max_bytes), max_records)
@@ -336,7 +306,7 @@ def records(
     times: Iterable[int | None] = repeat(None)
     if batch.times is not None:
         times = np.repeat(batch.times[:, 1], batch.times[:, 0]).tolist()
-    place = (repeat(batch.topic), repeat(batch.partition), count(batch.offset))
+    place = (*map(repeat, batch.tp), count(batch.offset))
     return map(Record._make, zip(*place, values, keys, headers, times, strict=False))
 
 
@@ -353,10 +323,9 @@ def concat(batches: Sequence[RecordBatch]) -> RecordBatch:
     )
 
 
+# Batches below both limits are merged: a copy costs less than the overhead of a batch.
 SMALL_RECORDS = 4_096
 SMALL_BYTES = 512 << 10
-"""A batch below both limits is merged with its neighbours: a copy costs less than the overhead of a
-batch for its reader."""
 
 
 def coalesce(
@@ -364,8 +333,7 @@ def coalesce(
 ) -> Iterator[RecordBatch]:
     """Merge small neighbours; large batches pass unchanged, all in order.
 
-    Merged batches have at most ``max_records`` and ``max_bytes`` of values.  ``RecordBatch.split``
-    cuts larger ones.
+    Merged batches have at most ``max_records`` and ``max_bytes``; ``split`` cuts larger ones.
     """
     held: list[RecordBatch] = []
     records = size_bytes = 0

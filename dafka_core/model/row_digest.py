@@ -1,7 +1,4 @@
-"""A digest of rows in any order: it shows if two writes contain the same rows.
-
-It is computed where the rows are, and only when a write is repeated.
-"""
+"""A digest of rows in any order: it shows if two writes contain the same rows."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ from dafka_core.model.values import Values
 class RowDigest:
     """The number of rows and the sum of their hashes, which does not depend on their order.
 
-    128 bits find any row that was changed, left out or doubled.  They are no protection against a
-    peer that searches for other rows with the same sum.
+    128 bits reveal any changed, missing or duplicate row, but not a deliberate forgery.
     """
 
     def __init__(self, count: int = 0) -> None:
@@ -38,11 +34,7 @@ class RowDigest:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the digest that ``str`` wrote.
-
-        Raises:
-            ValueError: the text is no digest.
-        """
+        """Parse the text of a digest; raise ValueError if it is invalid."""
         count, _, total = text.partition(":")
         digest = cls(int(count))
         digest._sum = int(total, 16)

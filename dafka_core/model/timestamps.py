@@ -28,14 +28,9 @@ MAX_AHEAD_US: Final = 60_000_000
 the partition can be below it, so a wrong clock would take effect for as long as it is ahead.
 Clocks that are set by a network differ by much less than this minute."""
 
-ANY_US: Final = 2**63 - 1
-"""No timestamp is later."""
-
-STEP_LASTS_US: Final = 60_000_000
-"""Time that a larger step of this machine's clock must last before it is accepted."""
-
-MAX_SAID: Final = 10_000
-"""Partitions for which a store logs, at most, that their stamps are too far ahead."""
+ANY_US: Final = 2**63 - 1  # no timestamp is later
+STEP_LASTS_US: Final = 60_000_000  # for a larger step of this machine's clock to be accepted
+MAX_SAID: Final = 10_000  # partitions whose stamps are logged as too far ahead
 
 _log: Final = logging.getLogger("dafka")
 
@@ -59,7 +54,7 @@ class WallClock:
         self._stepped_us: int | None = None
 
     def now_us(self) -> int:
-        """The time."""
+        """Return the time."""
         steady_us = self._steady_us()
         lead_us = self._wall_us() - steady_us
         step_us = lead_us - self._lead_us
@@ -67,25 +62,25 @@ class WallClock:
             self._lead_us, self._stepped_us = lead_us, None
         elif self._stepped_us is None:
             self._stepped_us = steady_us
-            text = "the clock has jumped by %.0f s: not believed unless it stays so for %.0f s"
+            text = "the clock has jumped by %.0f s: ignored unless that lasts for %.0f s"
             _log.warning(text, step_us / 1e6, STEP_LASTS_US / 1e6)
         elif steady_us - self._stepped_us >= STEP_LASTS_US:
-            _log.warning("the clock is still %.0f s from before: believed now", step_us / 1e6)
+            _log.warning("the clock is still ahead by %.0f s: accepted now", step_us / 1e6)
             self._lead_us, self._stepped_us = lead_us, None
         return steady_us + self._lead_us
 
 
 class AheadLog:
-    """Says, once of each partition, that its records were stamped too far ahead."""
+    """Logs, once for each partition, that its records were stamped too far ahead."""
 
     def __init__(self) -> None:
-        self._said: set[TopicPartition] = set()
+        self._logged: set[TopicPartition] = set()
 
     def say(self, ahead_us: dict[TopicPartition, int]) -> None:
-        """Of these partitions, by how much the records that a store has taken were ahead."""
-        for tp in ahead_us.keys() - self._said:
-            if len(self._said) < MAX_SAID:
-                self._said.add(tp)
+        """Log by how much the accepted records of these partitions were ahead."""
+        for tp in ahead_us.keys() - self._logged:
+            if len(self._logged) < MAX_SAID:
+                self._logged.add(tp)
                 text = (
                     "%s: its records are stamped %.0f s ahead of this store's clock; it keeps its "
                     "own time for them.  Set the clock of their producer, or this one"
@@ -94,12 +89,12 @@ class AheadLog:
 
 
 def shown_time(time_us: int) -> str:
-    """A time in a sentence, to the second."""
+    """Format a time for messages; as a number if it is outside of the calendar."""
     try:
-        when = datetime.fromtimestamp(time_us // 1_000_000, UTC)
-    except (OverflowError, OSError, ValueError):  # outside the range of datetime
-        return "at a time that cannot be"
-    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+        moment = datetime.fromtimestamp(time_us // 1_000_000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return f"{time_us // 1_000} ms after 1970"
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def stamped_once(count: int, time_us: int) -> Longs:
@@ -121,10 +116,10 @@ def taken_times(times: Longs | None, count: int, now_us: int, latest_us: int) ->
 def in_order(
     times: Longs | None, count: int, now_us: int, last_us: int, latest_us: int | None = None
 ) -> Longs:
-    """The times under which a store keeps the ``count`` records after one of ``last_us``.
+    """Return the times under which a store keeps ``count`` records after one of ``last_us``.
 
-    Without a stamp, or with one after ``latest_us`` (``MAX_AHEAD_US`` ahead of the store's clock,
-    if that is not in doubt), it is the store's time ``now_us``.
+    A record without a stamp, or with one after ``latest_us`` (by default ``MAX_AHEAD_US`` ahead of
+    the store's clock), has the store's time ``now_us``.
     """
     latest_us = now_us + MAX_AHEAD_US if latest_us is None else latest_us
     if times is None:

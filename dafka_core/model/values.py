@@ -17,20 +17,18 @@ Longs = npt.NDArray[np.int64]
 
 _NONE = np.zeros(1, np.int64)
 
+# A loop over fewer objects is faster than NumPy, as for a consumer that receives single records.
 FEW: Final = 200
-"""Below this number of objects a Python loop is faster than NumPy calls, as for a consumer that
-receives each record when it is published."""
 
+# Objects searched in one buffer: new memory for a larger one takes three times as long as that.
 MANY: Final = 10_000
-"""Objects searched in one buffer.  A larger buffer needs new memory from the system, which takes
-three times as long as the search."""
 
 
 class Values(Sequence[bytes]):
     """One buffer with all values, and the offsets at which they begin and end.  Immutable.
 
     The log, Arrow and packed messages use the same layout, so values pass between them without a
-    copy and without a loop.  ``bytes`` objects are created on first use.
+    copy or a loop.  ``bytes`` objects are created on first use.
     """
 
     __slots__ = ("_buffer", "_ends", "_list")
@@ -53,10 +51,7 @@ class Values(Sequence[bytes]):
 
     @classmethod
     def from_columns(cls, ends: npt.NDArray[np.integer], buffer: Bytes) -> Self:
-        """Return values from ``count + 1`` ascending offsets into ``buffer``, without a copy.
-
-        Value ``i`` is ``buffer[ends[i] : ends[i + 1]]``.
-        """
+        """Return values ``buffer[ends[i] : ends[i + 1]]``, without a copy."""
         made = cls()
         made._ends = ends
         made._buffer = memoryview(buffer)

@@ -176,6 +176,8 @@ class RecordQueue:
 
 
 def _tp(item: _Item) -> TopicPartition:
+    if isinstance(item, RecordBatch):
+        return item.tp
     return TopicPartition(item.topic, item.partition)
 
 

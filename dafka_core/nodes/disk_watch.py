@@ -119,8 +119,8 @@ class DiskWatch:
         count, size_bytes = batch.count, batch.values.size_bytes
         self.records += count
         self.bytes += size_bytes
-        is_counted = batch.topic in self.topics or len(self.topics) < MAX_TOPICS
-        counts = self.topics.setdefault(batch.topic if is_counted else OTHER, [0, 0])
+        is_counted = batch.tp.topic in self.topics or len(self.topics) < MAX_TOPICS
+        counts = self.topics.setdefault(batch.tp.topic if is_counted else OTHER, [0, 0])
         counts[0] += count
         counts[1] += size_bytes
 

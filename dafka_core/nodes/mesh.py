@@ -296,7 +296,7 @@ class Mesh(ProcessBound):
                     self._pub.send_multipart(encode(answer, self._config.wire))
 
     def _send_records(self, message: OutgoingBatch) -> None:
-        layouts = self._subscribers.layouts(message.batch.topic, message.requestor)
+        layouts = self._subscribers.layouts(message.batch.tp.topic, message.requestor)
         if layouts:
             self.traffic.add_sent(message)
         for packed in layouts:

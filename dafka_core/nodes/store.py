@@ -255,7 +255,7 @@ class Store(Node):
             if isinstance(entry, SetAside | GoOn) and not isinstance(outcomes, BaseException):
                 facts = {"partition": str(entry.tp), "start": entry.start}
                 _log.warning(_SET_ASIDE[type(entry)], facts, extra={"event": "records_set_aside"})
-            elif isinstance(entry, RecordBatch) and entry.topic == DELETIONS_TOPIC:
+            elif isinstance(entry, RecordBatch) and entry.tp.topic == DELETIONS_TOPIC:
                 self.retention_control.wake()
 
         def acknowledge(now: float) -> None:

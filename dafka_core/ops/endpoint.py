@@ -106,13 +106,13 @@ _CHALLENGE: Final = (("WWW-Authenticate", "Bearer"),)
 
 
 class MetricsEndpoint(ProcessBound):
-    """Serves from construction until ``close``; it does not keep nodes alive.
+    """An HTTP endpoint with the metrics of nodes, until ``close``; it does not keep nodes alive.
 
     Args:
         listen: ``[HOST:]PORT``; loopback without a host, and port 0 lets the system choose.
-        topics: how many of a store's topics have numbers of their own.
-        token_file: has the token that who asks has to say; needed where other machines reach it.
-        insecure: they may read all without one.
+        topics: how many of a store's topics have their own metrics.
+        token_file: a file with the token of all requests; required if other machines can connect.
+        insecure: other machines may read everything without a token.
 
     Raises:
         ConfigError: it cannot listen there, or extra ``metrics`` is not installed.
@@ -140,14 +140,14 @@ class MetricsEndpoint(ProcessBound):
 
     @property
     def url(self) -> str:
-        """Where it is, for programs."""
+        """Return the URL of the endpoint."""
         return self.address.url
 
     def add(self, *nodes: Node) -> None:
-        """Has it tell of more nodes.
+        """Add nodes.
 
         Raises:
-            ConfigError: one is of no kind that can be watched.
+            ConfigError: a node of this kind has no metrics.
         """
         self._nodes.add(*nodes)
 
@@ -156,7 +156,7 @@ class MetricsEndpoint(ProcessBound):
         self._nodes.expect(what)
 
     def close(self) -> None:
-        """Serves no more.  May be repeated."""
+        """Close the endpoint; may be called twice."""
         self._server.end()
         self._thread.join()
 
@@ -173,18 +173,15 @@ def serve_metrics(
     token_file: str = "",
     insecure: bool = False,
 ) -> MetricsEndpoint:
-    """Serves numbers of nodes for Prometheus, until the endpoint that it returns is closed.
+    """Serve metrics of nodes for Prometheus, until the returned endpoint is closed.
 
     Args:
         nodes: towers, stores, producers, consumers or gateways of this process.
-        listen: see ``MetricsEndpoint``.
-        topics: see ``MetricsEndpoint``.
-        token_file: see ``MetricsEndpoint``.
-        insecure: see ``MetricsEndpoint``.
+        listen, topics, token_file, insecure: see ``MetricsEndpoint``.
 
     Raises:
-        ConfigError: it cannot listen there, a node cannot be watched, or extra ``metrics`` is not
-            installed.
+        ConfigError: it cannot listen there, a node of this kind has no metrics, or extra
+            ``metrics`` is not installed.
     """
     endpoint = MetricsEndpoint(listen, topics=topics, token_file=token_file, insecure=insecure)
     try:

@@ -144,7 +144,7 @@ class ConsumerRole:
         fetcher = None
         if not requestor:
             fetcher = self._fetcher(batch.tp, batch.offset)
-        elif requestor == self.address and batch.topic in self._topics:
+        elif requestor == self.address and batch.tp.topic in self._topics:
             fetcher = self.fetchers.get(batch.tp)
         if fetcher is None:
             return []

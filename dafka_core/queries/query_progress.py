@@ -185,7 +185,7 @@ def _read(
             with suppress(ValueError):
                 progress = QueryProgress.parse(bytes(value))
                 progress.offsets()
-                if is_partition_of(progress.query, batch.partition):
+                if is_partition_of(progress.query, batch.tp.partition):
                     found.setdefault(batch.tp, []).append((time_us, progress))
     return found
 

@@ -24,24 +24,20 @@ from dafka_core.security.permissions import (
     told,
 )
 
-LOOK_INTERVAL_S: Final = 1.0
-"""Interval of checks of the directory."""
-
+LOOK_INTERVAL_S: Final = 1.0  # interval of checks of the directory
 _PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE))
 """Temporary errors: the known keys stay valid until the directory can be read again."""
 
-_OPEN: Final = "everybody can write to it, and so let in anybody: 'chmod o-w' it"
+_OPEN: Final = "can be written to by all users, who could add keys: 'chmod o-w' it"
 
 _log = logging.getLogger("dafka.security")
 
 
-class _Stamp(NamedTuple):
-    """The attributes of a file that change with its contents."""
+class _File(NamedTuple):
+    """A public file: its key or error, and its attributes, which change with its contents."""
 
-    changed_ns: int
-    size: int
-    inode: int
-    why_wrong: str
+    key: AllowedKey | str
+    stamp: tuple[int, ...] = ()
 
 
 def own_permissions(config: SecurityOptions) -> Permissions:
@@ -87,14 +83,12 @@ class AllowedKeys:
     def __init__(self, directory: str, *, is_second: bool = False) -> None:
         self.directory = Path(directory)
         self._is_second = is_second
+        self._files: dict[str, _File] = {}
         self._keys: dict[str, AllowedKey] = {}
-        self._by_prefix: dict[str, AllowedKey] = {}
-        self._tokens: dict[str, AllowedKey] = {}
+        self._by_fact: dict[str, AllowedKey] = {}  # by prefix, and by the token's digest
         self._with_addresses: list[AllowedKey] = []
         self._due = 0.0
-        self._stamps: dict[str, _Stamp] = {}
-        self._parsed: dict[str, AllowedKey | str] = {}
-        self._said: frozenset[str] = frozenset()
+        self._logged: list[str] = []
         try:
             wrong = self._read()
         except OSError as error:
@@ -108,7 +102,7 @@ class AllowedKeys:
 
     def owner(self, address: str) -> AllowedKey | None:
         """Return the allowed key that owns a node's address."""
-        known = self._by_prefix.get(address[:PREFIX_DIGITS])
+        known = self._by_fact.get(address[:PREFIX_DIGITS])
         listed = (each for each in self._with_addresses if each.permissions.is_own(address))
         return known or next(listed, None)
 
@@ -116,9 +110,9 @@ class AllowedKeys:
         """Return all keys in the order of their names."""
         return sorted(self._keys.values(), key=lambda key: key.name)
 
-    def find_token(self, said: str) -> AllowedKey | None:
+    def find_token(self, token: str) -> AllowedKey | None:
         """Return the key that a token belongs to."""
-        return self._tokens.get(token_digest(said))
+        return self._by_fact.get(token_digest(token))
 
     def with_role(self, role: str) -> list[AllowedKey]:
         """Return the keys with a role, in the order of their names."""
@@ -134,32 +128,23 @@ class AllowedKeys:
         self._due = now + LOOK_INTERVAL_S
         before = self._keys
         try:
-            wrong = [f"{each}; nobody is let in by it" for each in self._read()]
+            wrong = [f"{each}; it admits no key" for each in self._read()]
         except OSError as error:
-            wrong = [f"cannot be read ({error.strerror}); who was let in before is so still"]
-        for each in wrong:
-            if each not in self._said and not self._is_second:
-                _log.error("%s: %s", self.directory, each)
-        self._said = frozenset(wrong)
-        if self._keys == before:
-            return False
+            wrong = [f"cannot be read ({error.strerror}); the known keys stay valid"]
         if not self._is_second:
-            self._tell(before)
-        return True
+            for each in wrong:
+                if each not in self._logged:
+                    _log.error("%s: %s", self.directory, each)
+            self._log_changes(before)
+        self._logged = wrong
+        return self._keys != before
 
-    def _tell(self, before: dict[str, AllowedKey]) -> None:
-        for key, text in (
-            *((before[k], "is not allowed any more") for k in before.keys() - self._keys.keys()),
-            *((self._keys[k], "is allowed") for k in self._keys.keys() - before.keys()),
-            *(
-                (now, _change(before[key].permissions, now.permissions))
-                for key, now in self._keys.items()
-                if before.get(key, now) != now
-            ),
-        ):
-            facts = {"name": key.name, "key": key.key, "what": text}
-            extra = {"event": "key_changed"}
-            _log.info("key %(name)s (%(key)s) %(what)s from now on", facts, extra=extra)
+    def _log_changes(self, before: dict[str, AllowedKey]) -> None:
+        for key in dict.fromkeys((*before, *self._keys)):
+            old, new = before.get(key), self._keys.get(key)
+            if old != new and (known := new or old):
+                facts = {"name": known.name, "key": key, "what": _change(old, new)}
+                _log.info("key %(name)s (%(key)s) %(what)s", facts, extra={"event": "key_changed"})
 
     def _read(self) -> list[str]:
         """Read the directory; return the errors of its files.
@@ -167,88 +152,78 @@ class AllowedKeys:
         Raises:
             OSError: it cannot be read at present; the known keys stay.
         """
-        wrong: list[str] = []
-        stamps: dict[str, _Stamp] = {}
+        wrong, found = [], {}
         try:
             if self.directory.stat().st_mode & stat.S_IWOTH:
-                wrong.append(_OPEN)
+                wrong = [_OPEN]
             else:
                 with os.scandir(self.directory) as entries:
-                    found = ((e.name, _stamp(e)) for e in entries if e.name.endswith(PUBLIC))
-                    stamps = {name: stamp for name, stamp in sorted(found) if stamp is not None}
+                    public = [each for each in entries if each.name.endswith(PUBLIC)]
+                public.sort(key=lambda each: each.name)
+                found = {each.name: self._file(each) for each in public}
         except OSError as error:
             if error.errno in _PASSING:
                 raise
-            wrong.append(f"must be a directory of public keys ({error.strerror})")
-        # Unchanged files are not read again: there may be thousands, in each node.
-        parsed = {
-            name: self._parsed[name] if self._stamps.get(name) == stamp else self._load(name, stamp)
-            for name, stamp in stamps.items()
-        }
-        self._stamps, self._parsed = stamps, parsed
-        return wrong + self._take(parsed)
+            wrong = [f"must be a directory of public keys ({error.strerror})"]
+        self._files = {name: file for name, file in found.items() if file is not None}
+        return wrong + self._accept()
 
-    def _load(self, name: str, stamp: _Stamp) -> AllowedKey | str:
-        """Return a key, or the error of its file; empty if the file has gone."""
-        if stamp.why_wrong:
-            return stamp.why_wrong
+    def _file(self, entry: os.DirEntry[str]) -> _File | None:
+        """Read a file if it has changed: there may be thousands; None if it is missing."""
         try:
-            path = self.directory / name
-            return parse_public(path.stem, path.read_bytes())
+            status = entry.stat()
+            stamp = (status.st_ctime_ns, status.st_size, status.st_ino)
+            known = self._files.get(entry.name)
+            if known and known.stamp == stamp:
+                return known
+            if not stat.S_ISREG(status.st_mode):
+                return _File("is no file", stamp)
+            if status.st_mode & stat.S_IWOTH:
+                return _File(_OPEN, stamp)
+            path = Path(entry.path)
+            return _File(parse_public(path.stem, path.read_bytes()), stamp)
+        except FileNotFoundError:  # also a dangling link
+            return None
         except ValueError as error:
-            return str(error)
-        except FileNotFoundError:
-            return ""
+            return _File(str(error), stamp)
         except OSError as error:
             if error.errno in _PASSING:
                 raise
-            return f"cannot be read ({error.strerror})"
+            return _File(f"cannot be read ({error.strerror})")
 
-    def _take(self, parsed: dict[str, AllowedKey | str]) -> list[str]:
+    def _accept(self) -> list[str]:
         """Accept keys that are distinguishable from all others; return the errors."""
         wrong: list[str] = []
-        found: dict[str, AllowedKey] = {}
-        prefixes: dict[str, AllowedKey] = {}
-        tokens: dict[str, AllowedKey] = {}
-        for name, each in parsed.items():
+        keys: dict[str, AllowedKey] = {}
+        facts: dict[str, AllowedKey] = {}
+        for name, (each, _) in self._files.items():
             if isinstance(each, str):
-                wrong += [f"{name} {each}"] * bool(each)
+                wrong.append(f"{name} {each}")
                 continue
-            for kind, what, first in (
-                ("holds the key", each.key, found),
-                ("has addresses like those", each.permissions.prefix, prefixes),
-                ("has the token", each.token_digest, tokens),
-            ):
-                if what in first:
-                    wrong.append(f"{name} {kind} of {first[what].name}{PUBLIC}")
+            unique = (
+                ("holds the key", each.key),
+                ("has addresses like those", each.permissions.prefix),
+                ("has the token", each.token_digest),
+            )
+            for what, fact in unique:
+                if other := keys.get(fact) or facts.get(fact):
+                    wrong.append(f"{name} {what} of {other.name}{PUBLIC}")
                     break
             else:
-                found[each.key] = prefixes[each.permissions.prefix] = each
-                if each.token_digest:
-                    tokens[each.token_digest] = each
-        self._keys, self._by_prefix, self._tokens = found, prefixes, tokens
-        listed = (e for e in found.values() if e.permissions.addresses or e.permissions.is_store)
-        self._with_addresses = list(listed)
+                keys[each.key] = facts[each.permissions.prefix] = each
+                if each.token_digest:  # a file written by hand may have none
+                    facts[each.token_digest] = each
+        self._keys, self._by_fact = keys, facts
+        allowed = [(each, each.permissions) for each in keys.values()]
+        self._with_addresses = [each for each, may in allowed if may.addresses or may.is_store]
         return wrong
 
 
-def _change(before: Permissions, now: Permissions) -> str:
-    if before == now:
-        return "is known to Arrow Flight by something else"
-    addresses = f"; addresses {', '.join(now.addresses)}" if now.addresses else ""
-    return f"is allowed something else ({told(now)}{addresses})"
-
-
-def _stamp(entry: os.DirEntry[str]) -> _Stamp | None:
-    """Return the attributes of a file; None if it is missing, as behind a dangling link."""
-    try:
-        status = entry.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno in _PASSING:
-            raise
-        return _Stamp(0, 0, 0, f"cannot be read ({error.strerror})")
-    why = _OPEN if status.st_mode & stat.S_IWOTH else ""
-    why = why if stat.S_ISREG(status.st_mode) else "is no file"
-    return _Stamp(status.st_ctime_ns, status.st_size, status.st_ino, why)
+def _change(old: AllowedKey | None, new: AllowedKey | None) -> str:
+    if old is None or new is None:
+        return "is allowed now" if new else "is not allowed any more"
+    if old.permissions == new.permissions:
+        return "has other credentials for Arrow Flight now"
+    allowed = new.permissions
+    addresses = f"; addresses {', '.join(allowed.addresses)}" if allowed.addresses else ""
+    return f"has other permissions now ({told(allowed)}{addresses})"

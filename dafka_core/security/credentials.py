@@ -1,7 +1,6 @@
-"""Credentials for Arrow Flight, derived from a secret key: a token, and a store's certificate.
+"""Credentials for Arrow Flight, derived from a secret key: a token, and a store's TLS key.
 
-So nothing else must be kept: the owner of the secret has both.  The public file has what identifies
-them: the token's digest, and the certificate.
+So nothing else must be kept.  The public file has the token's digest and the store's certificate.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import binascii
 import datetime as dt
 import hashlib
 import hmac
+import ssl
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zmq.utils import z85
@@ -25,19 +25,12 @@ SERVER_NAME: Final = "dafka-store"
 """The subject of every store's certificate.  Clients trust certificates, not names of hosts."""
 
 HEADER: Final = "authorization"
-SCHEME: Final = "Bearer "
-"""Prefix of a token in a header: RFC 6750."""
-
-VALID_DAYS: Final = 3_650
-"""Lifetime of a certificate: a key is revoked by its file, not by time."""
-
+SCHEME: Final = "Bearer "  # prefix of a token in a header: RFC 6750
+VALID_DAYS: Final = 3_650  # lifetime of a certificate: a key is revoked by its file, not by time
 _TOKEN: Final = b"dafka: a token for Arrow Flight, version 1"
 _TLS_KEY: Final = b"dafka: a key for TLS, version 1"
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """Order of the curve P-256."""
-
-_EARLIER: Final = dt.timedelta(days=1)
-"""Tolerance for clocks that differ."""
 
 
 class TlsPair(NamedTuple):
@@ -55,9 +48,9 @@ def token(secret: bytes) -> str:
     return hmac.new(z85.decode(secret), _TOKEN, hashlib.sha256).hexdigest()
 
 
-def token_digest(said: str) -> str:
+def token_digest(token: str) -> str:
     """Return the digest by which a store recognises a token."""
-    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def new_certificate(secret: bytes, name: str, days: float = VALID_DAYS) -> str:
@@ -71,7 +64,7 @@ def new_certificate(secret: bytes, name: str, days: float = VALID_DAYS) -> str:
     own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name[:64])])
     made = (
         x509.CertificateBuilder(own, own, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - _EARLIER)
+        .not_valid_before(now - dt.timedelta(days=1))  # clocks differ
         .not_valid_after(now + dt.timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -81,11 +74,7 @@ def new_certificate(secret: bytes, name: str, days: float = VALID_DAYS) -> str:
 
 
 def tls_pair(secret: bytes, certificate: str) -> TlsPair:
-    """Return a store's certificate and private key.
-
-    Raises:
-        ValueError: the certificate is invalid, or belongs to another key.
-    """
+    """Return a store's certificate and private key; raise ValueError if they don't match."""
     from cryptography.hazmat.primitives import serialization as form  # noqa: PLC0415
 
     key = _tls_key(secret)
@@ -98,24 +87,17 @@ def tls_pair(secret: bytes, certificate: str) -> TlsPair:
 
 def pem(certificate: str) -> bytes:
     """Return a certificate of one line as PEM for gRPC."""
-    lines = (certificate[at : at + 64] for at in range(0, len(certificate), 64))
-    return "\n".join(
-        ("-----BEGIN CERTIFICATE-----", *lines, "-----END CERTIFICATE-----", "")
-    ).encode()
+    return ssl.DER_cert_to_PEM_cert(base64.b64decode(certificate)).encode()
 
 
 def parsed(certificate: str) -> x509.Certificate:
-    """Parse a certificate of one line.
-
-    Raises:
-        ValueError: it is invalid.
-    """
+    """Parse a certificate of one line; raise ValueError if it is invalid."""
     from cryptography import x509  # noqa: PLC0415
 
     try:
         return x509.load_der_x509_certificate(base64.b64decode(certificate, validate=True))
     except (ValueError, binascii.Error):
-        raise ValueError("has a certificate that is none") from None
+        raise ValueError("has an invalid certificate") from None
 
 
 def has_expired(certificate: str) -> bool:

@@ -40,24 +40,21 @@ FROM_ENVIRONMENT: Final = "env:"
 
 _SECRET_DIGITS: Final = 40
 
-_NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
-_KEY: Final = re.compile(r"(?m)^\s*(public|secret)-key\s*=\s*[\"']?(.*?)[\"']?\s*$")
-_FACTS: Final = ("roles", "produce", "consume", "addresses")
-"""Permissions in a public file, in this order."""
-
 TOKEN: Final = "token-sha256"  # noqa: S105 -- no token
 CERTIFICATE: Final = "certificate"
-"""Credentials after them, for Arrow Flight."""
 
+_PERMISSIONS: Final[tuple[str, ...]] = ("roles", "produce", "consume", "addresses")
+_NAME: Final = re.compile(r"(?a)[\w][\w.-]{0,99}")
+_KEY: Final = re.compile(r"(?m)^\s*(public|secret)-key\s*=\s*[\"']?(.*?)[\"']?\s*$")
 _METADATA: Final = re.compile(
-    rf"\s+({'|'.join((*_FACTS, TOKEN, CERTIFICATE))})\s*=\s*(?:\"([^\"]*)\"|([\w.*?, -]*))"
+    rf"\s+({'|'.join((*_PERMISSIONS, TOKEN, CERTIFICATE))})"
+    r"\s*=\s*(?:\"([^\"]*)\"|([\w.*?, -]*))"
 )
 """A line of metadata.  Quotation marks may enclose any pattern; otherwise only unambiguous
 characters are accepted."""
 
 _UNREADABLE: Final = re.compile(r"[\"\r\n\ud800-\udfff]")
-"""Characters in a pattern that would end its line, or are not UTF-8: the file would be unreadable.
-"""
+"""Characters in a pattern that would make the file unreadable."""
 
 
 class KeyPair(NamedTuple):
@@ -109,7 +106,7 @@ def new_key(
         raise ConfigError("name", name, why, "argument")
     for option, each in patterns.items():
         for pattern in filter(_UNREADABLE.search, each):
-            why = "a key's file has no form for '\"', a line break, or what is no UTF-8: write '?'"
+            why = "a key's file cannot contain '\"', a line break, or invalid UTF-8: write '?'"
             raise ConfigError(option, escape(pattern), why)
     make_directory(directory, 0o700)
     made: list[Path] = []
@@ -118,12 +115,12 @@ def new_key(
         public, secret = map(Path, create_certificates(hidden, name))
         secret.chmod(0o600)
         # ZeroMQ's library writes metadata into the secret file only.
-        told = {"roles": roles, **patterns}
-        facts = {each: ", ".join(told[each]) for each in _FACTS if each in told}
+        given = {"roles": roles, **patterns}
+        facts = {each: ", ".join(given[each]) for each in _PERMISSIONS if each in given}
         _, own = load_certificate(secret)
         assert own is not None
-        told_of = facts | _credentials(own, name, roles)
-        public.write_bytes(_told_anew(public.read_text(), told_of).encode())
+        facts |= _credentials(own, name, roles)
+        public.write_bytes(_with_metadata(public.read_text(), facts).encode())
         try:
             for path in (secret, public):
                 move((path, directory / path.name), replaces=False)
@@ -131,15 +128,15 @@ def new_key(
         except FileExistsError:
             for path in made:
                 path.unlink()
-            why = f"there is a key of that name in {directory} already: it is kept as it is"
+            why = f"a key of that name exists in {directory} already, and is unchanged"
             raise ConfigError("name", name, why, "argument") from None
     return directory / public.name, directory / secret.name
 
 
 def renew(directory: Path, name: str) -> AllowedKey:
-    """Write the credentials for Arrow Flight into a key's public file again.
+    """Renew the credentials for Arrow Flight in a key's public file.
 
-    A file written by hand lacks them, and certificates expire after years.
+    Certificates expire, and a file written by hand has none.
 
     Raises:
         ConfigError: the key or its secret is missing in the directory.
@@ -153,7 +150,7 @@ def renew(directory: Path, name: str) -> AllowedKey:
             raise ValueError(f"is not the public half of {name}{SECRET}")
     except ValueError as error:
         raise ConfigError("name", name, f"{public.name} {error}", "argument") from None
-    text = _told_anew(public.read_text("utf-8"), _credentials(own.secret, name, known.roles))
+    text = _with_metadata(public.read_text("utf-8"), _credentials(own.secret, name, known.roles))
     replace_file(public, text.encode(), public.stat().st_mode & 0o777)
     return read_public(public)
 
@@ -164,54 +161,52 @@ def read_secret(file: str) -> KeyPair:
     Raises:
         ConfigError: it is invalid, cannot be read, or others can read it.
     """
-    if file.startswith(FROM_ENVIRONMENT):
-        return _from_environment(file)
-    path = Path(file)
+    try:
+        if file.startswith(FROM_ENVIRONMENT):
+            return _from_environment(file.removeprefix(FROM_ENVIRONMENT))
+        return _from_file(Path(file))
+    except ValueError as error:
+        raise ConfigError("secret_key_file", file, str(error)) from None
+
+
+def _from_file(path: Path) -> KeyPair:
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no path"
-        why = f"must be a file that 'dafka keys new' made ({reason})"
-        raise ConfigError("secret_key_file", file, why) from None
+        raise ValueError(f"must be a file that 'dafka keys new' made ({reason})") from None
     if others_can_read(status):
         why = f"others can read {path}: 'chmod 600 {path}', or make a new key if they have"
-        raise ConfigError("secret_key_file", file, why)
+        raise ValueError(why)
     try:
         public, secret = load_certificate(path)
-        if secret is not None and zmq.curve_public(secret) != public:
-            raise ValueError
+        is_whole = secret is None or zmq.curve_public(secret) == public
     except OSError as error:
-        why = f"{path} cannot be read ({error.strerror})"
-        raise ConfigError("secret_key_file", file, why) from None
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, zmq.ZMQError):
-        why = f"{path} holds no key, or not a whole one: 'dafka keys new' makes them"
-        raise ConfigError("secret_key_file", file, why) from None
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{path} holds no key, or not a whole one: 'dafka keys new' makes them")
     if secret is None:
-        why = f"{path} has a public key only: name the file that ends in {SECRET}"
-        raise ConfigError("secret_key_file", file, why)
+        raise ValueError(f"{path} has a public key only: name the file that ends in {SECRET}")
     return KeyPair(public, secret)
 
 
-def _from_environment(file: str) -> KeyPair:
-    name = file.removeprefix(FROM_ENVIRONMENT)
+def _from_environment(name: str) -> KeyPair:
     secret = os.environ.get(name, "").strip().encode()
     try:
         return KeyPair(zmq.curve_public(secret), secret)
     except (ValueError, zmq.ZMQError):
         # A secret given by mistake instead of its place must not appear in a log.
         shown = name if name.isidentifier() and len(name) < _SECRET_DIGITS else HIDDEN
-        why = (
-            f"environment variable {shown} must be the 40 characters behind secret-key in a file "
+        raise ValueError(
+            f"environment variable {shown} must be the 40 characters after secret-key in a file "
             f"NAME{SECRET} that 'dafka keys new' made"
-        )
-        raise ConfigError("secret_key_file", file, why) from None
+        ) from None
 
 
 def own_prefix(config: SecurityOptions) -> str:
-    """Return the prefix of a node's addresses; empty without a key.
-
-    Raises the errors of ``read_secret``.
-    """
+    """Return the prefix of a node's addresses; empty without a key.  See ``read_secret``."""
     if not config.secret_key_file:
         return ""
     return address_prefix(read_secret(config.secret_key_file).public)
@@ -245,25 +240,25 @@ def parse_public(name: str, octets: bytes) -> AllowedKey:
         raise ValueError("holds no public key, or not a whole one") from None
     if "secret" in halves:
         raise ValueError(f"holds a secret key, which is for its owner alone: name it NAME{SECRET}")
-    told = _told(text)
-    if "roles" not in told:
-        raise ValueError("says no roles: 'dafka keys new --role ROLE' writes them")
-    patterns = {each: parse_patterns([told[each]]) for each in _FACTS[1:] if each in told}
-    roles = frozenset(parse_roles([told["roles"]]))
+    facts = _metadata(text)
+    if "roles" not in facts:
+        raise ValueError("has no roles: 'dafka keys new --role ROLE' writes them")
+    roles = frozenset(parse_roles([facts["roles"]]))
+    patterns = {each: parse_patterns([facts[each]]) for each in _PERMISSIONS[1:] if each in facts}
     owner = Permissions(name, roles, prefix=address_prefix(public), **patterns)
-    certificate = told.get(CERTIFICATE, "") if owner.is_store else ""
+    certificate = facts.get(CERTIFICATE, "") if owner.is_store else ""
     if certificate:
         parsed(certificate)
-    return AllowedKey(public.decode(), owner, told.get(TOKEN, ""), certificate)
+    return AllowedKey(public.decode(), owner, facts.get(TOKEN, ""), certificate)
 
 
-def _told(text: str) -> dict[str, str]:
+def _metadata(text: str) -> dict[str, str]:
     """Parse the metadata of a public file.
 
     Raises:
         ValueError: a line is unknown, and might be meant to restrict the owner.
     """
-    told: dict[str, str] = {}
+    facts: dict[str, str] = {}
     section = ""
     for number, line in enumerate(map(str.rstrip, text.split("\n")), 1):
         if not line or line.lstrip().startswith("#"):
@@ -271,12 +266,12 @@ def _told(text: str) -> dict[str, str]:
         found = (_KEY if section == "curve" else _METADATA).fullmatch(line)
         if line in ("metadata", "curve"):
             section = line
-        elif not section or found is None or found[1] in told:
-            form = f'an indented NAME = "VALUE" for {", ".join(_FACTS)}, each once'
+        elif not section or found is None or found[1] in facts:
+            form = f'an indented NAME = "VALUE" for {", ".join(_PERMISSIONS)}, each once'
             raise ValueError(f"has line {number}, which is no line of a key: they are {form}")
         else:
-            told[found[1]] = found[found.lastindex or 1]
-    return told
+            facts[found[1]] = found[found.lastindex or 1]
+    return facts
 
 
 def _credentials(secret: bytes, name: str, roles: Collection[str]) -> dict[str, str]:
@@ -284,7 +279,7 @@ def _credentials(secret: bytes, name: str, roles: Collection[str]) -> dict[str, 
     return facts | {CERTIFICATE: new_certificate(secret, name)} if STORE in roles else facts
 
 
-def _told_anew(text: str, facts: Mapping[str, str]) -> str:
+def _with_metadata(text: str, facts: Mapping[str, str]) -> str:
     text = re.sub(rf"(?m)^\s+({'|'.join(facts)})\s*=.*\n", "", text)
     lines = "".join(f'    {name} = "{fact}"\n' for name, fact in facts.items())
     return text.replace("metadata\n", f"metadata\n{lines}", 1)

@@ -14,8 +14,7 @@ MOST_WRONG: Final = 10
 
 MINUTE_S: Final = 60.0
 
-MAX_ADDRESSES: Final = 10_000
-"""Addresses with counted wrong guesses; the oldest one is dropped."""
+MAX_ADDRESSES: Final = 10_000  # addresses with counted wrong guesses; the oldest one is dropped
 
 
 class Guesses:
@@ -55,11 +54,8 @@ def guesser(address: str) -> str:
     return str(ip_network((found, 64), strict=False))
 
 
-SAY_AGAIN_S: Final = 60.0
-"""Interval of the same message."""
-
-MOST_SAID: Final = 1_000
-"""Different messages in that time; further ones are only counted."""
+SAY_AGAIN_S: Final = 60.0  # interval of the same message
+MOST_SAID: Final = 1_000  # different messages in that time; further ones are only counted
 
 
 class LogThrottle:

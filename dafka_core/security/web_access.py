@@ -37,7 +37,7 @@ class Answer(IntEnum):
 
 
 WHY: Final = {
-    Answer.WRONG: "a token is needed: say 'Authorization: Bearer TOKEN'",
+    Answer.WRONG: "a token is needed: send 'Authorization: Bearer TOKEN'",
     Answer.TOO_MANY: f"{MOST_WRONG} wrong tokens came from this address within a minute: wait one",
 }
 """Explanations of the refusals."""
@@ -72,25 +72,27 @@ class Door:
 
     def __init__(self, what: str, option: str, file: str = "") -> None:
         self._what = what
-        self._path = Path(file) if file else None
+        self._path = Path(file)
+        self._has_file = bool(file)
         self._state: object = None
-        self._said = ""
+        self._logged = ""
         self._lock = threading.Lock()
         self._guesses = Guesses()
         self.wrong_count = 0
         """Number of wrong tokens."""
         self.token = "" if file else new_token()
         """The valid token; empty while its file is invalid."""
-        why = self._read()
-        if why:
+        if why := self._read():
             raise ConfigError(option, file, why)
 
-    def judge(self, said: str, address: str) -> Answer:
+    def judge(self, token: str, address: str) -> Answer:
         """Judge a token from an address."""
         with self._lock:
             if self._guesses.are_refused(address):
                 return Answer.TOO_MANY
-            if self._is_right(said):
+            self._reread()
+            given = token.encode("utf-8", "surrogateescape")
+            if hmac.compare_digest(given, self.token.encode()) and self.token:
                 return Answer.RIGHT
             self.wrong_count += 1
             count = self._guesses.add_wrong(address)
@@ -103,23 +105,19 @@ class Door:
     def sign(self, text: str) -> str:
         """Sign a text with the token."""
         with self._lock:
-            self._look()
-            key = self.token or secrets.token_urlsafe(32)  # an invalid file admits no request
+            self._reread()
+            key = self.token or new_token()  # an invalid file admits no request
         return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()
 
-    def _is_right(self, said: str) -> bool:
-        self._look()
-        given = said.encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(given, self.token.encode()) and bool(self.token)
-
-    def _look(self) -> None:
+    def _reread(self) -> None:
         why = self._read()
-        if why and why != self._said:
-            _log.error("%s: %s; nobody is let in", self._what, why)
-        self._said = why
+        if why and why != self._logged:
+            _log.error("%s: %s; no request is admitted", self._what, why)
+        self._logged = why
 
     def _read(self) -> str:
-        if self._path is None:
+        """Read the file if it has changed; return its error."""
+        if not self._has_file:
             return ""
         try:
             status = self._path.stat()

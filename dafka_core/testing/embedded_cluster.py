@@ -158,7 +158,7 @@ class EmbeddedCluster(ProcessBound):
         return tuple(self._stores[index].ready["flight"]) if index in self._stores else ()
 
     def start_store(self, index: int = 0, *, flight_port: int | str | None = None) -> None:
-        """Start a store on its directory; ``index`` may be one more than there are.
+        """Start a store on its directory, or a new store with the next ``index``.
 
         ``flight_port``: see ``StoreOptions``.
         """

@@ -123,7 +123,7 @@ class ArrowBatches:
             case "timestamp":
                 return self._timestamps(batches, field, rows)
             case "topic" | "partition":
-                texts = [escape(getattr(batch, name)) for batch in batches]
+                texts = [escape(getattr(batch.tp, name)) for batch in batches]
                 if len(texts) == 1:
                     return self._constant(field, texts[0], rows)
                 return pa.array(texts, field.type).take(np.repeat(np.arange(len(texts)), counts))

@@ -125,7 +125,7 @@ class Checkers:
         if expected is not None and batch.offset != expected:
             kind = DOUBLED if batch.offset < expected else LOST
             self._world.fail(who, f"{kind} was delivered {_name(batch)} where {expected} was next")
-        if batch.partition in self.liars:
+        if batch.tp.partition in self.liars:
             return
         if not self.is_true(batch):
             self._world.fail(who, f"was delivered {_name(batch)}, which were never published")
@@ -192,14 +192,14 @@ class Checkers:
     def on_latest(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
         """Who begins at the latest is delivered nothing from before what it was told first."""
         latest = self._latest[mesh.number, batch.tp]
-        if batch.offset < latest and batch.partition not in self.liars:
+        if batch.offset < latest and batch.tp.partition not in self.liars:
             self._world.fail(mesh.name, f"begins with {_name(batch)}, and the latest was {latest}")
 
     # -- durability ------------------------------------------------------------------------------
 
     def on_disk(self, store: str, batch: RecordBatch) -> None:
         """What a store keeps at an offset is what was published there."""
-        if batch.partition not in self.liars and not self.is_true(batch):
+        if batch.tp.partition not in self.liars and not self.is_true(batch):
             self._world.fail(store, f"stores {_name(batch)}, which were never published")
 
     def on_committed(self, store: str, transaction: StagedTransaction, values: list[bytes]) -> None:
@@ -238,7 +238,7 @@ class Checkers:
     def _on_records(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
         if batch.epoch is not None:
             self._epoch_starts[batch.tp].add(batch.epoch.start)
-        if batch.partition not in self.liars and not self.is_true(batch):
+        if batch.tp.partition not in self.liars and not self.is_true(batch):
             self._world.fail(mesh.name, f"sends {_name(batch)}, which is not what it was")
 
     def _on_ack(self, mesh: SimulatedMesh, tp: TopicPartition, end: int, store: str) -> None:
@@ -397,4 +397,4 @@ class Checkers:
 
 
 def _name(batch: RecordBatch) -> str:
-    return f"{batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end})"
+    return f"{batch.tp.topic} {batch.tp.partition[:4]} [{batch.offset}, {batch.end})"

@@ -302,8 +302,8 @@ class ConsumerHost(Host):
                 continue
             batch = self.checkers.record_of(self.name, each, self.limit_bytes)
             tp = batch.tp
-            if batch.topic not in self.topics:
-                self.world.fail(self.name, f"was delivered {batch.topic}: not subscribed to")
+            if batch.tp.topic not in self.topics:
+                self.world.fail(self.name, f"was delivered {batch.tp.topic}: not subscribed to")
             expected = self.delivered_to(tp)
             while expected is not None and (tp, expected) in self._skipped:
                 expected = self._skipped.pop((tp, expected))
@@ -313,7 +313,8 @@ class ConsumerHost(Host):
             self._delivered[tp] = batch.end
             self.world.note(
                 self.name,
-                f"delivered {batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end})",
+                "delivered "
+                f"{batch.tp.topic} {batch.tp.partition[:4]} [{batch.offset}, {batch.end})",
             )
             self._queue.append(batch)
         queued = sum(len(batch.values) for batch in self._queue)

@@ -227,8 +227,8 @@ class SimulatedMesh:
     def _send_records(self, message: OutgoingBatch) -> None:
         batch = message.batch
         to = f" to {message.requestor}" if message.requestor else ""
-        what = f"-> {batch.topic} {batch.partition[:4]} [{batch.offset}, {batch.end}){to}"
-        for packed in self.subscribers.layouts(batch.topic, message.requestor):
+        what = f"-> {batch.tp.topic} {batch.tp.partition[:4]} [{batch.offset}, {batch.end}){to}"
+        for packed in self.subscribers.layouts(batch.tp.topic, message.requestor):
             self.world.note(self.name, f"{what} {'packed' if packed else 'one by one'}")
             if packed:
                 self._send_packed(message)
@@ -245,9 +245,9 @@ class SimulatedMesh:
         batch, single = message.batch, message.requestor
         for sequence, value in enumerate(batch.values, batch.offset):
             record: Message = (
-                DirectRecord(single, batch.topic, batch.partition, sequence, value)
+                DirectRecord(single, batch.tp.topic, batch.tp.partition, sequence, value)
                 if single
-                else RecordMessage(batch.topic, batch.partition, sequence, value)
+                else RecordMessage(batch.tp.topic, batch.tp.partition, sequence, value)
             )
             self.network.publish(self, encode(record, self._layout))
 

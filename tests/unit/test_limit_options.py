@@ -25,6 +25,6 @@ def test_one_that_cannot_be_is_an_error() -> None:
 def test_the_error_says_which_one_it_is_and_what_to_do() -> None:
     error = StoreLimitError("t", "P", "O", "max_topics", 7)
     assert str(pickle.loads(pickle.dumps(error))) == (
-        "topic 't', partition P: the store takes no records of it, by its option max_topics = 7 "
-        "(owner O): have retention or a deletion make room there, or raise the option"
+        "topic 't', partition P: the store accepts no records of it, by its option max_topics = 7 "
+        "(owner O): free space there with retention or a deletion, or raise the option"
     )

@@ -122,7 +122,7 @@ def test_a_store_that_is_away_is_named_once_where_a_topic_is_unknown() -> None:
         cluster.kill_store(1)
         for command in ("heads", "partitions"):
             said = run(command, "on", *tower).stderr.decode()
-            assert said.count("is away: what only it has is not in this result") == 1
+            assert said.count("is away: records that only it has are missing from this result") == 1
             assert said.endswith("dafka: no store has records of topic 'on' (there are 'one')\n")
 
 

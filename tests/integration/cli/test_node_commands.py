@@ -332,7 +332,7 @@ def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path
         log.write([Met(gone, "tcp://10.0.0.7:1", 1_700_000_000_000_000)])
     with Dafka("store", "--dir", str(tmp_path), "--tower", lone_tower) as store:
         address = store.ready()["address"]
-        named = f"store {gone} (tcp://10.0.0.7:1, last heard 2023-11-14 22:13:20 UTC) is away"
+        named = f"store {gone} (tcp://10.0.0.7:1, last seen 2023-11-14T22:13:20Z) is away"
         listed = run("topics", "--tower", lone_tower)
         assert listed.returncode == 0
         assert named in listed.stderr.decode()

@@ -161,7 +161,7 @@ def test_a_batch_names_the_unreachable_store(
         start("1")
         assert size() == 300
         assert f"store {second.address} (tcp://127.0.0.1:" in caplog.text
-        assert "is away: what only it has is not in this result" in caplog.text
+        assert "is away: records that only it has are missing from this result" in caplog.text
         for least in ("all", "2"):
             with pytest.raises(ConfigError, match=f"'minStores' = .*: 1 store.*{second.address}"):
                 size(minstores=least)

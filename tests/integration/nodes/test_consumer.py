@@ -255,7 +255,11 @@ def test_batches_are_the_records_in_bulk(produce: Produce, consume: Consume) -> 
     consumer = consume("t")
     found: list[bytes] = []
     for batch in consumer.batches(PATIENCE_S):
-        assert (batch.topic, batch.partition, batch.offset) == ("t", producer.address, len(found))
+        assert (batch.tp.topic, batch.tp.partition, batch.offset) == (
+            "t",
+            producer.address,
+            len(found),
+        )
         found.extend(batch.values)
         if len(found) == 20_000:
             break

@@ -139,7 +139,7 @@ def test_strangers_who_take_all_open_files_of_a_store_with_keys_end_neither_it_n
             stranger.setblocking(False)
             stranger.connect_ex(("127.0.0.1", int(place.rpartition(":")[2])))
         said = b""
-        while b"(Too many open files); who was let in before is so still" not in said:
+        while b"(Too many open files); the known keys stay valid" not in said:
             said = errors.next() or b""
         (keys.allowed / "tower.key").touch()
         producer.publish(b"meanwhile")

@@ -59,7 +59,7 @@ def replayed(tower: str, topic: str, count: int) -> dict[str, list[bytes]]:
     with Consumer(tower=tower, start="earliest") as consumer:
         consumer.subscribe(topic)
         for batch in consumer.batches(PATIENCE_S):
-            records = found.setdefault(batch.partition, [])
+            records = found.setdefault(batch.tp.partition, [])
             assert batch.offset == len(records)
             records.extend(batch.values)
             if sum(map(len, found.values())) >= count:

@@ -131,7 +131,7 @@ def test_a_fetch_batch_is_answered_in_few_messages(
         wait_until(lambda: "P511" in str(peer.messages(DirectRecordBatches)), "the last one")
         messages = peer.messages(DirectRecordBatches)
     batches = [batch for message in messages for batch in message.batches()]
-    found = {batch.partition: batch.values.to_list() for batch in batches}
+    found = {batch.tp.partition: batch.values.to_list() for batch in batches}
     assert found == {p: held[p] for p in held if p not in ("B", "P0")}
     assert len(batches) == len(found)
     assert len(messages) == 3

@@ -174,7 +174,7 @@ def test_ranges_of_many_partitions_are_read_at_once(store: Log) -> None:
     found = store.read_each(wanted, max_records=9, max_bytes=99)
     assert found[1:4] == [None] * 3
     batches = [batch for batch in found if isinstance(batch, RecordBatch)]
-    assert [(batch.partition, batch.offset, list(batch.values)) for batch in batches] == [
+    assert [(batch.tp.partition, batch.offset, list(batch.values)) for batch in batches] == [
         ("A", 1, [b"bb"]),
         ("B", 1, [b"d"]),
     ]

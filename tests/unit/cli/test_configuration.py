@@ -90,7 +90,7 @@ def test_the_file_is_the_one_named_or_here_or_the_users(
     ("text", "expected"),
     [
         ("acks = 1\nx", "option 'config' = 'dafka.toml': is not TOML: Expected"),
-        ("akcs = 1", "dafka.toml setting 'akcs' = 1: there is no such option; did you mean 'acks'"),
+        ("akcs = 1", "dafka.toml setting 'akcs' = 1: unknown option; did you mean 'acks'"),
         ("acks = 0", "dafka.toml setting 'acks' = 0: must be at least 1"),
         ("acks = [1]", "dafka.toml setting 'acks' = [1]: must be a whole number"),
         ("json = 'yes'", "dafka.toml setting 'json' = 'yes': must be true or false"),
@@ -101,7 +101,7 @@ def test_the_file_is_the_one_named_or_here_or_the_users(
         ),
         (
             "[commands.produce]\njson = true",
-            "dafka.toml [commands.produce] setting 'json' = True: there is no such option",
+            "dafka.toml [commands.produce] setting 'json' = True: unknown option",
         ),
         (
             "[profiles.a.commands.produce]\ntower = 'x:y'",

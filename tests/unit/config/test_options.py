@@ -62,6 +62,15 @@ class Derived(Sample):
     fetch_timeout_ms: int = option(100, "how long to wait", unit="ms", minimum=1)
 
 
+@dataclass(frozen=True)
+class Units(Options):
+    """Options whose names end with units, or with words that are none."""
+
+    wait_s: float = option(1.0, "how long to wait")
+    max_bytes: int = option(1, "the largest size", unit="MB")
+    delete_topics: bool = option(False, "whether topics may be deleted")
+
+
 def refused(given: dict[str, Any], options: type[Options] = Sample) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         options.build(given)
@@ -102,7 +111,7 @@ def test_defaults() -> None:
         ("limit", "8", 8),
     ],
 )
-def test_values(name: str, given: object, expected: object) -> None:
+def test_valid_values(name: str, given: object, expected: object) -> None:
     value = getattr(Sample.build({name: given}), name)
     assert value == expected
     assert type(value) is type(expected)
@@ -171,19 +180,19 @@ def test_choices(given: str) -> None:
         ("tower", "towers"),
     ],
 )
-def test_unknown_names_with_the_nearest(name: str, nearest: str) -> None:
-    assert refused({name: 1}).why == f"there is no such option; did you mean {nearest!r}?"
+def test_an_unknown_name_suggests_the_nearest_one(name: str, nearest: str) -> None:
+    assert refused({name: 1}).why == f"unknown option; did you mean {nearest!r}?"
 
 
-def test_unknown_names_with_nothing_near() -> None:
+def test_an_unknown_name_lists_all_options() -> None:
     assert refused({"zzz": 1}).why == (
-        "there is no such option; there are count, eager, host, layout, limit, ratio, size, towers"
+        "unknown option; must be one of count, eager, host, layout, limit, ratio, size, towers"
     )
-    assert unknown("zzz", ["b", "a"]) == "there is no such option; there are a, b"
+    assert unknown("zzz", ["b", "a"]) == "unknown option; must be one of a, b"
 
 
 def test_fields_that_are_no_options_cannot_be_given() -> None:
-    assert "there is no such option" in refused({"derived": 8}).why
+    assert "unknown option" in refused({"derived": 8}).why
 
 
 def test_the_first_wrong_option_is_named() -> None:
@@ -194,7 +203,7 @@ def test_renamed_options() -> None:
     assert Derived.build({"fetchTimeoutMs": "5", "count": 4}) == Derived(
         fetch_timeout_ms=5, count=4
     )
-    why = "there is no such option; did you mean 'fetchTimeoutMs'?"
+    why = "unknown option; did you mean 'fetchTimeoutMs'?"
     assert refused({"fetch_timeout_ms": 5}, Derived).why == why
     assert refused({"fetchtimeoutms": 5}, Derived).why == why
     assert refused({"fetchTimeoutMs": 0}, Derived).why == "must be at least 1"
@@ -218,6 +227,12 @@ def test_table() -> None:
         OptionInfo("limit", "int", None, "", "most of all"),
     ]
     assert Derived.table()[-1] == OptionInfo("fetchTimeoutMs", "int", 100, "ms", "how long to wait")
+
+
+def test_the_names_of_numbers_give_their_units() -> None:
+    assert [row.unit for row in Units.table()] == ["s", "MB", ""]
+    # A wait that the system cannot represent.
+    assert refused({"wait_s": 10**10}, Units).why == "must be at most 1000000000"
 
 
 def test_markdown_table() -> None:

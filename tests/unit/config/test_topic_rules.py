@@ -25,7 +25,7 @@ from dafka_core.config.topic_rules import (
 from dafka_core.errors import ConfigError
 
 
-def test_the_first_pattern_that_fits_counts() -> None:
+def test_the_first_matching_compression_rule_applies() -> None:
     rules = parse_compression("flights.raw=none flights*=zstd; ?=lz4")
     assert rules == (
         CompressionRule("flights.raw", "none"),
@@ -41,7 +41,7 @@ def test_the_first_pattern_that_fits_counts() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["zstd", "=zstd", "a=", "a=gzip", "a=ZSTD", 7])
-def test_what_is_no_rule_is_refused(wrong: object) -> None:
+def test_invalid_compression_rules(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"must be.*PATTERN=zstd\|lz4\|none"):
         parse_compression(wrong)
 
@@ -64,9 +64,7 @@ MB = 1_000_000
         (r"a\xff=1d", RetentionRule("a\udcff", 86_400)),
     ],
 )
-def test_a_rule_is_read_from_its_text_and_shown_as_it_is_read(
-    text: str, rule: RetentionRule
-) -> None:
+def test_valid_retention_rules(text: str, rule: RetentionRule) -> None:
     assert parse_rule(text) == rule
     assert parse_rule(str(rule)) == rule
 
@@ -76,13 +74,13 @@ def test_a_rule_is_read_from_its_text_and_shown_as_it_is_read(
     ["flights", "=7d", "a=", "a=7", "a=7x", "a=7D", "a=5M", "a=0s", "a=0.1B", "a=-1d", "a=7d,8d",
      "a=1GB,2GB", "a=7d,", "a=1e9d", "a=99999999999d", "a=forever,7d", "a=٣d"],
 )  # fmt: skip
-def test_what_is_no_rule_is_refused_with_an_example(text: str) -> None:
+def test_invalid_retention_rules(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must (be PATTERN=|have )") as raised:
         parse_rule(text)
     assert len(str(raised.value)) < 150
 
 
-def test_rules_come_as_one_text_or_several() -> None:
+def test_rules_are_parsed_from_one_text_or_several() -> None:
     both = (RetentionRule("a", 60), RetentionRule("b", None, 1024))
     assert parse_rules("a=1m b=1KiB") == both
     assert parse_rules("a=1m;b=1KiB") == both
@@ -93,7 +91,7 @@ def test_rules_come_as_one_text_or_several() -> None:
         parse_rules(7)
 
 
-def test_the_first_rule_that_fits_counts() -> None:
+def test_the_first_matching_retention_rule_applies() -> None:
     rules = parse_rules("flights_raw=forever flights*=7d *=1GiB")
     assert str(rule_of("flights_raw", rules)) == "flights_raw=forever"
     assert str(rule_of("flights", rules)) == "flights*=1w"
@@ -102,7 +100,7 @@ def test_the_first_rule_that_fits_counts() -> None:
     assert rule_of("Flights", rules[:2]) is None
 
 
-def test_an_internal_topic_is_fitted_by_its_full_name_alone() -> None:
+def test_an_internal_topic_matches_only_its_full_name() -> None:
     assert rule_of("__dafka.queries", parse_rules("*=1d __dafka.*=1d")) is None
     assert rule_of("__dafka.queries", parse_rules("* =1d;__dafka.queries=1d".replace(" ", "")))
 
@@ -111,9 +109,9 @@ def test_an_internal_topic_is_fitted_by_its_full_name_alone() -> None:
     "rules",
     ["*=1d audit=forever", "t*=1d a=2d t_*x=3d", "a?=1d ab=2d", "[ab]=1d [ab]=2d", "*=1d *=1GB"],
 )
-def test_a_rule_behind_one_that_fits_all_of_its_topics_is_refused(rules: str) -> None:
+def test_a_rule_that_never_applies_is_refused(rules: str) -> None:
     with pytest.raises(
-        ValueError, match=r"which never counts: '.*' before it fits the same topics"
+        ValueError, match=r"which never applies: '.*' before it matches the same topics"
     ):
         checked_rules(rules)
     assert len(parse_rules(rules)) == len(rules.split())  # a store may have kept them
@@ -122,21 +120,21 @@ def test_a_rule_behind_one_that_fits_all_of_its_topics_is_refused(rules: str) ->
 @pytest.mark.parametrize(
     "rules", ["audit=forever *=1d", "*=1d __dafka.queries=1d", "a?=1d a*=2d", "*[*]=1d a*=2d"]
 )
-def test_others_count(rules: str) -> None:
+def test_rules_with_topics_of_their_own_are_accepted(rules: str) -> None:
     assert checked_rules(rules) == parse_rules(rules)
 
 
-def test_options_are_refused() -> None:
-    says = "'audit=1w', which never counts: '*=1d' before it fits the same topics; put it first"
+def test_options_refuse_rules_that_never_apply() -> None:
+    says = "'audit=1w', which never applies: '*=1d' before it matches the same topics; put it first"
     with pytest.raises(ConfigError, match=re.escape(says)):
         StoreOptions.build({"retain": ["*=1d", "audit=7d"]})
-    with pytest.raises(ValueError, match="which never counts"):
+    with pytest.raises(ValueError, match="which never applies"):
         checked_compression("*=zstd __dafka.queries=none")
 
 
 @given(*[st.text("ab*?[]", min_size=1, max_size=4)] * 2, st.text("ab", min_size=1, max_size=4))
-def test_what_is_refused_never_counts(earlier: str, later: str, topic: str) -> None:
+def test_refused_rules_never_apply(earlier: str, later: str, topic: str) -> None:
     try:
-        check_each_counts([CompressionRule(earlier, "lz4"), CompressionRule(later, "zstd")])
+        check_each_counts((CompressionRule(earlier, "lz4"), CompressionRule(later, "zstd")))
     except ValueError:
         assert fnmatchcase(topic, earlier) or not fnmatchcase(topic, later)

@@ -21,9 +21,9 @@ from dafka_core.model.positions import (
     OFFSET,
     TIME,
     Position,
-    shown_time,
 )
 from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.model.timestamps import shown_time
 from dafka_spark.option_types import (
     UNLIMITED_BYTES,
     OffsetRangeLimit,

@@ -83,7 +83,7 @@ def test_hosts_may_have_ipv6_addresses() -> None:
     assert (mesh.tower, mesh.host) == ("[fd00::7]:5556:5557,[fe80::7%eth0]:1:2", "[::1]")
 
 
-NO_OPTION = "there is no such option"
+NO_OPTION = "unknown option"
 SEVERAL = "name what to read with exactly one of subscribe, "
 READ = {"subscribe": "t"}
 TXN = {"txnAppId": "a", "txnVersion": "1"}
@@ -100,7 +100,7 @@ TXN = {"txnAppId": "a", "txnVersion": "1"}
                 ({"fetchtimeout": "1"}, "did you mean 'fetchTimeoutMs'"),
                 ({"topic": "t"}, "is an option of writing"),
                 ({"path": "t"}, "has no path; name the topic with option 'subscribe'"),
-                ({"zzzzzz": "t"}, "there are archive, assign, endingOffsets"),
+                ({"zzzzzz": "t"}, "must be one of archive, assign, endingOffsets"),
                 ({"fetchTimeoutMs": "0"}, "at least 1"),
                 ({"fetchTimeoutMs": "soon"}, "whole number"),
                 ({"minPartitions": "0"}, "at least 1"),

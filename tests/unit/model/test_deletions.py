@@ -14,7 +14,7 @@ TP = TopicPartition("t\udcff", "A" * 32)
 LIFE = EpochId(7, 2**64 - 1, 2)
 
 
-def test_it_is_written_and_read() -> None:
+def test_packed_deletions_are_parsed() -> None:
     infos = [PartitionInfo(*TP, 5, 100, LIFE), PartitionInfo(TP.topic, "B", 0, 0)]
     (content,) = packed(infos, 17, 1 << 20)
     assert parsed(content) == [
@@ -24,7 +24,7 @@ def test_it_is_written_and_read() -> None:
 
 
 @pytest.mark.parametrize(("limit_bytes", "rows"), [(4_096, 1), (64 << 20, MAX_ROWS)])
-def test_records_are_as_small_as_stores_take_them(limit_bytes: int, rows: int) -> None:
+def test_records_respect_the_limit_of_stores(limit_bytes: int, rows: int) -> None:
     infos = [PartitionInfo("\udcff" * 255, "\udcff" * 250 + str(n), 0, 2**62) for n in range(2_500)]
     contents = [*packed(infos, 17, limit_bytes)]
     assert [len(parsed(each)) for each in contents[:-1]] == [rows] * (len(contents) - 1)
@@ -48,7 +48,7 @@ def test_records_are_as_small_as_stores_take_them(limit_bytes: int, rows: int) -
         {"partitions": [[7, 5, 0, 0, 0]]},
     ],
 )
-def test_what_is_none_is_refused(change: dict[str, object]) -> None:
+def test_an_invalid_member_is_refused(change: dict[str, object]) -> None:
     right = {"v": 1, "topic": "t", "at_us": 1, "partitions": [["B", 5, 0, 0, 0]]}
     assert len(parsed(json.dumps(right).encode())) == 1
     with pytest.raises(ValueError, match="not a deletion"):
@@ -56,12 +56,12 @@ def test_what_is_none_is_refused(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"7", b"[]", b"\xff", b"{}", b"[" * 100_000])
-def test_octets_that_are_none_are_refused(content: bytes) -> None:
+def test_invalid_bytes_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="not a deletion"):
         parsed(content)
 
 
-def test_records_of_a_newer_life_were_written_since() -> None:
+def test_a_deletion_spares_records_of_newer_lives() -> None:
     old, newer = Epoch(3, 1, 1, 0, 0), Epoch(8, 1, 1, 60, 9)
     deletion = Deletion(TP, 100, LIFE, 17)
     assert deletion.reaches(PartitionLives(200, (old,), NO_LIFE)) == 100

@@ -11,7 +11,7 @@ from tests.unit.model import envelopes
 
 
 @pytest.mark.parametrize(("parts", "content"), envelopes.vectors())
-def test_the_vectors_of_the_page(parts: envelopes.Parts, content: bytes) -> None:
+def test_vectors_of_the_specification(parts: envelopes.Parts, content: bytes) -> None:
     key, value, headers = parts
     assert closed(value, key, headers) == content
     assert envelopes.opened(content) == parts
@@ -19,7 +19,7 @@ def test_the_vectors_of_the_page(parts: envelopes.Parts, content: bytes) -> None
 
 @settings(deadline=None)
 @given(parts=envelopes.PARTS)
-def test_what_is_closed_is_opened(parts: envelopes.Parts) -> None:
+def test_closed_records_are_opened(parts: envelopes.Parts) -> None:
     key, value, headers = parts
     assert envelopes.opened(closed(value, key, headers)) == parts
 
@@ -34,19 +34,19 @@ def test_a_value_that_looks_like_an_envelope_stays_a_value(value: bytes) -> None
 @given(content=envelopes.MISTAKABLE)
 @example(content=b"\xc1DFK\x01\x02\x01\x05hello")
 @example(content=b"\xc1DFK\x01\x02\x01\x04\xc1DFK")
-def test_a_record_has_one_content(content: bytes) -> None:
+def test_an_envelope_has_one_encoding(content: bytes) -> None:
     key, value, headers = parts = envelopes.opened(content)
     assume(all("\ufffd" not in name for name, _ in headers))
     assert parts == (None, content, ()) or closed(value, key, headers) == content
 
 
 @given(value=st.binary())
-def test_a_value_alone_is_the_content(value: bytes) -> None:
+def test_a_bare_value_is_its_own_content(value: bytes) -> None:
     if not value.startswith(MAGIC):
         assert closed(value) is value
 
 
-def test_headers_without_end_are_refused() -> None:
+def test_too_many_headers_are_refused() -> None:
     most = (MAX_LENGTHS_BYTES - 1) // 2
     full = closed(b"", headers=(("", None),) * most)
     assert envelopes.opened(full) == (None, b"", (("", None),) * most)
@@ -54,6 +54,6 @@ def test_headers_without_end_are_refused() -> None:
         closed(b"", headers=(("", None),) * (most + 1))
 
 
-def test_a_name_that_is_no_text_is_refused() -> None:
+def test_an_invalid_header_name_is_refused() -> None:
     with pytest.raises(ValueError, match="surrogates not allowed"):
         closed(b"", headers=(("\udcff", b""),))

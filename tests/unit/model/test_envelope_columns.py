@@ -55,7 +55,7 @@ def columns_of(parts: Sequence[envelopes.Parts]) -> tuple[pa.Array, pa.Array, pa
 
 
 @pytest.mark.parametrize(("parts", "content"), VECTORS)
-def test_the_vectors_of_the_page(parts: envelopes.Parts, content: bytes) -> None:
+def test_vectors_of_the_specification(parts: envelopes.Parts, content: bytes) -> None:
     assert close_columns(*columns_of([parts])).to_pylist() == [content]
     assert opened([content]) == [parts]
 
@@ -72,7 +72,7 @@ def test_a_part_of_an_envelope_is_a_value(parts: envelopes.Parts, content: bytes
 
 
 @pytest.mark.parametrize("content", VALUES_ONLY)
-def test_what_does_not_fit_is_a_value(content: bytes) -> None:
+def test_an_invalid_envelope_is_a_value(content: bytes) -> None:
     whole = VECTORS[3][1]
     assert opened([content]) == [(None, content, ())]
     # The next bytes would complete the magic of a value that ends too early.
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_a_value(content: bytes) -> None:
 
 @unhurried
 @given(records=st.lists(envelopes.PARTS, min_size=1, max_size=6))
-def test_what_is_closed_is_opened(records: list[envelopes.Parts]) -> None:
+def test_closed_columns_are_opened(records: list[envelopes.Parts]) -> None:
     contents = close_columns(*columns_of(records)).to_pylist()
     assert contents == [closed(value, key, headers) for key, value, headers in records]
     assert opened(contents) == records
@@ -93,16 +93,14 @@ def test_what_is_closed_is_opened(records: list[envelopes.Parts]) -> None:
         envelopes.MISTAKABLE | st.sampled_from([content for _, content in VECTORS]), max_size=6
     )
 )
-def test_any_octets_are_opened_as_the_page_says(contents: list[bytes]) -> None:
+def test_any_bytes_are_opened_as_specified(contents: list[bytes]) -> None:
     assert opened(contents) == [envelopes.opened(content) for content in contents]
 
 
 @unhurried
 @given(parts=envelopes.PARTS, at=st.integers(0, 400), octet=st.integers(0, 255))
 @example(parts=(b"k", b"v", ()), at=6, octet=0xFF)
-def test_a_changed_octet_is_read_as_the_page_says(
-    parts: envelopes.Parts, at: int, octet: int
-) -> None:
+def test_a_changed_byte_is_read_as_specified(parts: envelopes.Parts, at: int, octet: int) -> None:
     key, value, headers = parts
     content = bytearray(closed(value, key, headers))
     if at < len(content):
@@ -120,7 +118,7 @@ def test_a_value_that_looks_like_an_envelope_stays_a_value(value: bytes) -> None
     assert opened(contents) == [(None, b"x", ()), (None, value, ())]
 
 
-def test_bare_values_are_neither_copied_nor_looked_at_for_long() -> None:
+def test_bare_values_are_not_copied() -> None:
     values = pa.array([b"one", b"", b"three"], pa.binary())
     made = close_columns(values, pa.nulls(3, pa.binary()), pa.array([None, [], None], HEADERS_TYPE))
     assert made.buffers()[2].address == values.buffers()[2].address
@@ -129,7 +127,7 @@ def test_bare_values_are_neither_copied_nor_looked_at_for_long() -> None:
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.large_binary()], ids=str)
-def test_every_type_of_octets_is_closed(type_: pa.DataType) -> None:
+def test_every_binary_type_is_closed(type_: pa.DataType) -> None:
     values = pa.array(["a", None, "c"], type_)
     contents = close_columns(values, pa.array([None, "k", "é"], type_)).to_pylist()
     assert opened(contents) == [(None, b"a", ()), (b"k", None, ()), ("é".encode(), b"c", ())]
@@ -140,7 +138,7 @@ def test_a_name_that_is_not_utf8_is_shown_with_replacements() -> None:
     assert opened([content]) == [(None, b"v", (("a\ufffd", b"1"), ("cd", b"2")))]
 
 
-def test_headers_that_cannot_be_are_refused() -> None:
+def test_invalid_headers_are_refused() -> None:
     nameless = pa.array([[{"key": None, "value": b"x"}]], HEADERS_TYPE)
     with pytest.raises(ValueError, match="a header's name is null"):
         close_columns(pa.array([b"v"]), None, nameless)
@@ -151,7 +149,7 @@ def test_headers_that_cannot_be_are_refused() -> None:
         close_columns(pa.array([b"v"]), None, many)
 
 
-def test_a_null_row_of_headers_may_have_some_behind_it() -> None:
+def test_a_null_list_of_headers_hides_its_elements() -> None:
     pairs = pa.array([("a", b"1"), ("b", b"2")], HEADERS_TYPE.value_type)
     headers = pa.ListArray.from_arrays(pa.array([0, 1, 2]), pairs, mask=pa.array([True, False]))
     contents = close_columns(pa.array([b"v", b"w"]), None, headers.cast(HEADERS_TYPE)).to_pylist()
@@ -199,7 +197,7 @@ def envelope_heads_opened(contents: Sequence[bytes]) -> list[envelopes.Parts]:
 
 @unhurried
 @given(records=of_one_shape())
-def test_heads_of_one_shape_say_what_any_heads_do(records: list[envelopes.Parts]) -> None:
+def test_both_methods_decode_the_same_heads(records: list[envelopes.Parts]) -> None:
     contents = [closed(value, key, headers) for key, value, headers in records]
     alike, any_ = heads(contents), heads([*contents, b"bare"])
     assert by_column(alike)
@@ -212,7 +210,7 @@ def test_heads_of_one_shape_say_what_any_heads_do(records: list[envelopes.Parts]
 
 
 @pytest.mark.parametrize(("parts", "content"), ENVELOPES)
-def test_what_is_no_envelope_is_none_beside_those_of_its_shape(
+def test_an_invalid_envelope_is_found_among_others_of_its_shape(
     parts: envelopes.Parts, content: bytes
 ) -> None:
     others = [content[:at] for at in range(4, len(content))]
@@ -227,7 +225,7 @@ def test_what_is_no_envelope_is_none_beside_those_of_its_shape(
 @given(records=of_one_shape(), at=st.integers(4, 40), octet=st.integers(0, 255))
 @example(records=[(b"k", b"v", ())], at=6, octet=0xFF)
 @example(records=[(None, b"\xc1DFK", (("a", None),))], at=7, octet=0)
-def test_a_changed_octet_is_read_as_the_page_says_of_envelope_heads(
+def test_a_changed_byte_in_a_head_is_read_as_specified(
     records: list[envelopes.Parts], at: int, octet: int
 ) -> None:
     contents = [closed(value, key, headers) for key, value, headers in records]
@@ -238,7 +236,7 @@ def test_a_changed_octet_is_read_as_the_page_says_of_envelope_heads(
 
 
 @pytest.mark.parametrize("changed", [{4: 2}, {5: HAS_KEY}, {5: 7}, {6: 3}, {7: 0x82}, {8: 0x80}])
-def test_one_that_differs_is_taken_with_all_heads(changed: dict[int, int]) -> None:
+def test_one_head_of_another_shape_selects_the_general_method(changed: dict[int, int]) -> None:
     content = closed(b"value", b"k1")
     assert by_column(heads([content] * 3))
     other = bytearray(content)
@@ -251,7 +249,7 @@ def test_one_that_differs_is_taken_with_all_heads(changed: dict[int, int]) -> No
     ]
 
 
-def test_many_headers_are_not_taken_by_column() -> None:
+def test_many_headers_select_the_general_method() -> None:
     most = closed(b"", b"", (("", None),) * (MAX_COLUMNS // 2 - 1))
     more = closed(b"", b"", (("", None),) * (MAX_COLUMNS // 2))
     assert by_column(heads([most]))

@@ -49,7 +49,7 @@ OTHER = Epoch(2, 0xF, 2, 7, A.digest)
         st.integers(0, 2**64 - 1),
     )
 )
-def test_an_epoch_is_packed_and_comes_back(epoch: Epoch) -> None:
+def test_packed_epochs_are_unpacked(epoch: Epoch) -> None:
     assert len(epoch.packed()) == EPOCH_BYTES
     assert Epoch.unpack(epoch.packed()) == epoch
     assert Epoch(*epoch.life, epoch.start, epoch.parent) == epoch
@@ -57,13 +57,13 @@ def test_an_epoch_is_packed_and_comes_back(epoch: Epoch) -> None:
         Epoch.unpack(epoch.packed() + b"\0")
 
 
-def test_how_an_epoch_lies_on_disk_does_not_change() -> None:
+def test_the_format_on_disk_is_fixed() -> None:
     packed = "00000002 000000000000000b 02 0000000000000005 32f7b2bcfe7335e7"
     assert B.packed() == bytes.fromhex(packed)
     assert B.parent == xxhash.xxh3_64_intdigest(A.packed())
 
 
-def test_anything_that_differs_is_another_digest() -> None:
+def test_every_field_changes_the_digest() -> None:
     others = [B._replace(**{name: value + 1}) for name, value in B._asdict().items()]
     assert len({epoch.digest for epoch in (A, B, C, *others)}) == 3 + len(others)
 
@@ -75,7 +75,7 @@ def test_lives_are_ordered_by_their_number_then_by_their_id() -> None:
 # -- one history ----------------------------------------------------------------------------------
 
 
-def test_a_history_that_is_empty_says_nothing() -> None:
+def test_an_empty_history() -> None:
     assert last_life(()) == NO_LIFE
     assert digest(()) == 0
     assert epoch_at((), 3) is None
@@ -83,7 +83,7 @@ def test_a_history_that_is_empty_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(0, A), (4, A), (5, B), (8, B), (9, C), (10**9, C)])
-def test_whose_record_lies_at_an_offset(offset: int, epoch: Epoch) -> None:
+def test_the_epoch_at_an_offset(offset: int, epoch: Epoch) -> None:
     assert epoch_at((A, B, C), offset) == epoch
     # A later epoch does not cover the records before it.
     assert before((A, B, C), offset + 1)[-1] == epoch
@@ -97,7 +97,7 @@ def test_the_history_before_an_end(end: int, history: History) -> None:
     assert before((A, B, C), end) == history
 
 
-def test_a_history_keeps_the_newest_epochs() -> None:
+def test_a_full_history_drops_its_oldest_epochs() -> None:
     history: History = ()
     for number in range(1, MAX_EPOCHS + 5):
         history = with_epoch(history, Epoch(number, 0, 1, number, digest(history)))
@@ -108,7 +108,7 @@ def test_a_history_keeps_the_newest_epochs() -> None:
     assert parting(history, longer) == MAX_EPOCHS + 5
 
 
-def test_what_a_store_knows_is_the_newest_of_what_it_has_and_has_promised() -> None:
+def test_the_newest_life_is_stored_or_promised() -> None:
     assert PartitionLives(0, (), NO_LIFE).newest == NO_LIFE
     assert PartitionLives(0, (), B.life).newest == B.life
     assert PartitionLives(9, (A, B), NO_LIFE).newest == B.life
@@ -139,7 +139,7 @@ def test_what_a_store_knows_is_the_newest_of_what_it_has_and_has_promised() -> N
         ((A, B), A._replace(start=9), 9, False),
     ],
 )
-def test_what_can_follow_a_history(
+def test_records_that_may_follow_a_history(
     history: History, epoch: Epoch, offset: int, expected: bool
 ) -> None:
     assert follows(history, epoch, offset) is expected
@@ -200,7 +200,7 @@ def stores(draw: st.DrawFn) -> list[Held]:
 
 @settings(max_examples=300, deadline=None)
 @given(stores())
-def test_histories_say_from_where_on_records_differ(held: list[Held]) -> None:
+def test_parting_is_the_first_different_record(held: list[Held]) -> None:
     for one, other in product(held, held):
         both = range(min(one.end, other.end))
         differ = [offset for offset in both if one.life_at(offset) != other.life_at(offset)]
@@ -212,7 +212,7 @@ def test_histories_say_from_where_on_records_differ(held: list[Held]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(stores())
-def test_equal_digests_are_equal_records(held: list[Held]) -> None:
+def test_equal_digests_prove_equal_records(held: list[Held]) -> None:
     for one, other in product(held, held):
         same = digest(one.history) == digest(other.history)
         assert same == (one.history == other.history)
@@ -220,7 +220,7 @@ def test_equal_digests_are_equal_records(held: list[Held]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(stores())
-def test_a_record_follows_where_all_before_it_is_the_same(held: list[Held]) -> None:
+def test_a_record_follows_an_equal_history(held: list[Held]) -> None:
     for one, other in product(held, held):
         if one.end >= other.end:
             continue
@@ -252,7 +252,7 @@ def test_two_stores_that_fetch_from_each_other_end_with_the_newer_history(
         assert (history, end) == other
 
 
-def test_a_history_says_up_to_where_it_has_the_records_of_who_goes_on_from_a_life() -> None:
+def test_known_until_is_the_end_of_the_valid_records() -> None:
     assert known_until((A, B, C), C.life) == MAX_END
     assert known_until((A, B, C), A.life) == B.start
     assert known_until((A, C), B.life) == 0  # a newer one has taken its place

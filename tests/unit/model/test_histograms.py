@@ -7,7 +7,7 @@ import threading
 from dafka_core.model.histograms import BOUNDS_S, Durations
 
 
-def test_a_duration_is_counted_in_the_first_step_that_it_does_not_exceed() -> None:
+def test_a_duration_is_counted_in_its_bucket() -> None:
     durations = Durations()
     for took_s in (0.0, BOUNDS_S[0], BOUNDS_S[0] * 1.01, BOUNDS_S[-1], BOUNDS_S[-1] + 1):
         durations.add(took_s)
@@ -17,7 +17,7 @@ def test_a_duration_is_counted_in_the_first_step_that_it_does_not_exceed() -> No
     assert durations.counted.sum_s == sum((BOUNDS_S[0] * 2.01, BOUNDS_S[-1] * 2 + 1))
 
 
-def test_none_is_lost_when_several_threads_count() -> None:
+def test_threads_lose_no_count() -> None:
     durations = Durations()
 
     def count() -> None:

@@ -11,17 +11,17 @@ from dafka_core.model.log_entries import ATTEMPT_BYTES, REPLICA, attempt_octets,
 octets_of_attempts = st.binary(min_size=ATTEMPT_BYTES, max_size=ATTEMPT_BYTES)
 
 
-def test_an_attempt_is_kept_as_its_octets() -> None:
+def test_an_attempt_is_encoded_as_bytes() -> None:
     assert attempt_octets("0123456789ABCDEF" * 2) == bytes.fromhex("0123456789ABCDEF" * 2)
 
 
 @given(octets_of_attempts.filter(lambda octets: octets != REPLICA))
-def test_an_attempt_is_told_as_it_was_given(octets: bytes) -> None:
+def test_an_encoded_attempt_is_decoded(octets: bytes) -> None:
     text = octets.hex().upper()
     assert attempt_text(attempt_octets(text)) == text
 
 
-def test_what_another_store_has_sent_is_no_attempt() -> None:
+def test_a_replica_is_no_attempt() -> None:
     assert attempt_text(REPLICA) == ""
     with pytest.raises(ValueError, match="not all zero"):
         attempt_octets(REPLICA.hex())
@@ -30,7 +30,7 @@ def test_what_another_store_has_sent_is_no_attempt() -> None:
 @pytest.mark.parametrize(
     "attempt", ["", "a" * 32, "A" * 31, "A" * 34, "G" * 32, "AA " * 16, "\uff11" * 32, "é"]
 )
-def test_any_other_text_is_refused_and_named(attempt: str) -> None:
+def test_an_invalid_attempt_is_refused(attempt: str) -> None:
     with pytest.raises(ValueError, match="32 upper-case hex digits") as refused:
         attempt_octets(attempt)
     assert repr(attempt) in str(refused.value)

@@ -49,18 +49,18 @@ OCTETS = st.binary(max_size=255) | st.lists(PIECES, max_size=12).map(b"".join)
 
 
 @pytest.mark.parametrize(("octets", "shown"), ESCAPED.items())
-def test_what_cannot_be_seen_is_escaped(octets: bytes, shown: str) -> None:
+def test_invisible_characters_are_escaped(octets: bytes, shown: str) -> None:
     assert escape(text_of(octets)) == shown
     assert octets_of(unescape(shown)) == octets
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_what_can_be_seen_is_shown_as_it_is(name: str) -> None:
+def test_visible_names_are_unchanged(name: str) -> None:
     assert escape(name) == unescape(name) == printable(name) == name
     assert is_plain(name)
 
 
-def test_every_octet_and_every_pair_comes_back() -> None:
+def test_every_pair_of_bytes_survives_escaping() -> None:
     shown = set()
     singles = [bytes((each,)) for each in range(256)]
     for octets in [*singles, *(first + second for first in singles for second in singles)]:
@@ -70,7 +70,7 @@ def test_every_octet_and_every_pair_comes_back() -> None:
     assert len(shown) == 256 + 256 * 256
 
 
-def test_every_character_is_seen_or_escaped() -> None:
+def test_every_character_is_visible_or_escaped() -> None:
     for code in range(sys.maxunicode + 1):
         if 0xD800 <= code < 0xE000:
             continue  # only bytes can contain them
@@ -82,7 +82,7 @@ def test_every_character_is_seen_or_escaped() -> None:
 
 
 @given(OCTETS)
-def test_any_octets_come_back(octets: bytes) -> None:
+def test_any_bytes_survive_escaping(octets: bytes) -> None:
     name = text_of(octets)
     shown = escape(name)
     assert octets_of(unescape(shown)) == octets
@@ -92,22 +92,22 @@ def test_any_octets_come_back(octets: bytes) -> None:
 
 
 @given(OCTETS, OCTETS)
-def test_names_that_differ_are_shown_so(first: bytes, second: bytes) -> None:
+def test_different_names_are_shown_differently(first: bytes, second: bytes) -> None:
     assert (escape(text_of(first)) == escape(text_of(second))) is (first == second)
 
 
-def test_any_octet_may_be_written_escaped() -> None:
+def test_any_byte_may_be_escaped() -> None:
     assert unescape(r"a\x2cb\x20\xC3\xa9\x5c") == "a,b é\\"
     assert unescape(r"\x4\x\xg1\\X41") == r"\x4\x\xg1\\X41"
 
 
-def test_surrogates_that_are_no_octets_are_no_name() -> None:
+def test_surrogates_without_a_byte_are_refused() -> None:
     with pytest.raises(ValueError, match="surrogates not allowed"):
         unescape("\ud800\\x41")
     assert printable("\ud800") == r"\xed\xa0\x80"
 
 
-def test_a_partition_is_named_by_what_can_be_written() -> None:
+def test_a_partition_is_shown_escaped() -> None:
     tp = TopicPartition(text_of(b"a\n\xff"), text_of(b"\x1b"))
     assert str(tp) == r"topic 'a\x0a\xff', partition \x1b"
     assert str(TopicPartition("t", "P")) == "topic 't', partition P"

@@ -27,7 +27,7 @@ lives = st.builds(EpochId, longs, longs, longs) | st.just(EpochId(1, 7, 1))
 
 
 @given(st.dictionaries(tps, offsets), st.dictionaries(tps, offsets), st.dictionaries(tps, lives))
-def test_unpack_is_the_inverse(
+def test_packed_offsets_are_unpacked(
     positions: dict[TopicPartition, int],
     start: dict[TopicPartition, int],
     lived: dict[TopicPartition, EpochId],
@@ -43,7 +43,7 @@ LEAST_CHARS = (128 * COUNT - math.lgamma(COUNT + 1) / math.log(2)) / math.log2(9
 """No text of JSON's 93 plain ASCII characters can hold that many random names, in any order."""
 
 
-def test_random_names_take_hardly_more_than_their_information() -> None:
+def test_random_names_take_little_more_than_their_entropy() -> None:
     random = {TopicPartition("t", uuid.uuid4().hex.upper()): 10 for _ in range(COUNT)}
     assert 177_000 < LEAST_CHARS < len(pack(random, {}, {})) < 1.03 * LEAST_CHARS
     one_life = dict.fromkeys(random, EpochId(1, 7, 1))
@@ -52,7 +52,7 @@ def test_random_names_take_hardly_more_than_their_information() -> None:
     assert len(pack(random, {}, own_lives)) < 1.03 * LEAST_CHARS + 10.5 * COUNT
 
 
-def test_regular_names_and_positions_take_next_to_nothing() -> None:
+def test_regular_names_and_positions_take_few_characters() -> None:
     regular = {TopicPartition("t", f"{n:032X}"): 10 + n % 7 for n in range(COUNT)}
     assert len(pack(regular, {}, {})) < 1_000
     irregular = {tp: hash(tp) % 1_000 for tp in regular}
@@ -89,7 +89,7 @@ def test_an_invalid_text_is_refused(text: str) -> None:
 
 
 @given(st.binary())
-def test_any_content_is_unpacked_or_refused(content: bytes) -> None:
+def test_any_bytes_are_unpacked_or_refused(content: bytes) -> None:
     with contextlib.suppress(ValueError):
         unpack(packed(content))
 

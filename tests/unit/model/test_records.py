@@ -65,7 +65,7 @@ def each_time(times: Longs | None) -> list[int]:
 @every_maker
 def test_batches(maker: Callable[[list[bytes]], Values]) -> None:
     batch = RecordBatch(TP, 5, maker([b"a", b"b", b"c"]))
-    assert (batch.topic, batch.partition, batch.count, batch.end) == ("t", "P", 3, 8)
+    assert (*batch.tp, batch.count, batch.end) == ("t", "P", 3, 8)
     assert batch.between(5, 8) is batch
     assert batch.between(7, 8) == RecordBatch(TP, 7, Values.of([b"c"]))
     assert batch.between(5, 7) == RecordBatch(TP, 5, Values.of([b"a", b"b"]))
@@ -95,7 +95,7 @@ def test_a_part_of_a_batch_belongs_to_its_transaction() -> None:
 
 @unhurried
 @given(st.lists(lists, min_size=1, max_size=6), st.integers(1, 40), st.integers(1, 200))
-def test_coalesced_are_the_same_records(
+def test_coalescing_keeps_records(
     parts: list[list[bytes]], max_records: int, max_bytes: int
 ) -> None:
     made = in_a_row(parts)
@@ -152,7 +152,7 @@ def test_joining_keeps_records_and_times(parts: list[list[bytes]], data: st.Data
     assert concat(made).times is None
 
 
-def test_what_is_alone_is_not_copied() -> None:
+def test_a_single_batch_is_not_copied() -> None:
     batch = stored(3, [b"a"])
     assert concat([batch]) is batch
 
@@ -162,7 +162,7 @@ def test_what_is_alone_is_not_copied() -> None:
 
 @unhurried
 @given(lists, st.integers(1, 40), st.integers(1, 100), st.data())
-def test_parts_have_at_most_what_was_asked_for(
+def test_parts_respect_the_limits(
     values: list[bytes], max_records: int, max_bytes: int, data: st.DataObject
 ) -> None:
     array = pa.array([b"before", *values, b"after"], pa.binary())[1:-1]
@@ -183,7 +183,7 @@ def test_parts_have_at_most_what_was_asked_for(
     assert told == each_time(times)
 
 
-def test_what_fits_is_not_split() -> None:
+def test_a_small_batch_is_not_split() -> None:
     batch = RecordBatch.of(TP, 0, [b"a", b"b"])
     (same,) = batch.split(2, 2)
     assert same is batch
@@ -201,7 +201,7 @@ def test_what_fits_is_not_split() -> None:
         ((3, 9, 0), (5, 12, 2), (3, 12, 2)),
     ],
 )
-def test_what_two_stores_have_together_ends_where_the_newest_life_does(
+def test_merged_heads_end_with_the_newest_life(
     one: tuple[int, int, int], other: tuple[int, int, int], together: tuple[int, int, int]
 ) -> None:
     first, second, expected = [

@@ -25,7 +25,7 @@ COMMANDS = ["up", "tower", "store", "produce", "consume", "topics", "heads", "st
         ("x" * 100 + "y", ["x" * 100], "x" * 100),
     ],
 )
-def test_a_slip_of_the_fingers_is_understood(name: str, known: list[str], meant: str) -> None:
+def test_a_misspelling_is_recognised(name: str, known: list[str], meant: str) -> None:
     found = nearest_name(name, known)
     assert found is not None
     assert found.startswith(meant)
@@ -46,10 +46,10 @@ def test_a_slip_of_the_fingers_is_understood(name: str, known: list[str], meant:
         ("orders", []),
     ],
 )
-def test_another_name_is_not_taken_for_one(name: str, known: list[str]) -> None:
+def test_a_different_name_is_no_misspelling(name: str, known: list[str]) -> None:
     assert nearest_name(name, known) is None
 
 
-def test_the_nearest_of_several_is_meant() -> None:
+def test_the_nearest_of_several_names_is_suggested() -> None:
     assert nearest_name("sensor", ["sensors-of-1990", "sensors", "censors"]) == "sensors"
     assert nearest_name("topic", ["tonic", "topics", "topic-x"]) == "tonic"  # the first of equals

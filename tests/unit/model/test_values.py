@@ -73,7 +73,7 @@ def assert_is(made: Values, values: list[bytes]) -> None:
 @every_maker
 @settings(max_examples=60, deadline=None)
 @given(values=LISTS)
-def test_every_form_becomes_every_other(
+def test_every_form_converts_to_every_other(
     maker: Callable[[list[bytes]], Values], values: list[bytes]
 ) -> None:
     assert_is(maker(values), values)
@@ -89,7 +89,7 @@ def test_every_form_becomes_every_other(
 @every_maker
 @settings(max_examples=60, deadline=None)
 @given(values=LISTS, part=SLICES, again=SLICES, index=st.integers(-13, 13))
-def test_a_sequence_as_a_list_is(
+def test_values_behave_as_a_list(
     maker: Callable[[list[bytes]], Values],
     values: list[bytes],
     part: slice,
@@ -130,7 +130,7 @@ def test_equality(
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string()], ids=str)
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 1)])
-def test_strings_become_their_octets(type_: pa.DataType, before: int, after: int) -> None:
+def test_strings_become_bytes(type_: pa.DataType, before: int, after: int) -> None:
     texts = ["", "é", "日本", "a"]
     array = pa.array(["xyz"] * before + texts + [""] * after, type_).slice(before, len(texts))
     assert_is(Values.from_arrow(array), [text.encode() for text in texts])
@@ -151,12 +151,12 @@ def test_empty_arrays(type_: pa.DataType) -> None:
     "made",
     [Values(), Values.of([]), from_columns([]), Values.of([b"a"])[1:], from_columns([b"a"])[5:]],
 )
-def test_nothing(made: Values) -> None:
+def test_empty_values(made: Values) -> None:
     assert_is(made, [])
     assert not made
 
 
-def test_values_of_values_are_themselves() -> None:
+def test_values_of_values_are_unchanged() -> None:
     made = Values.of([b"a"])
     assert Values.of(made) is made
 
@@ -170,7 +170,7 @@ def test_pickling_and_copying(maker: Callable[[list[bytes]], Values]) -> None:
 
 
 @every_maker
-def test_repr_makes_them_again(maker: Callable[[list[bytes]], Values]) -> None:
+def test_repr_evaluates_to_equal_values(maker: Callable[[list[bytes]], Values]) -> None:
     made = maker([b"a", b"\0'"])
     assert repr(made) == "Values.of([b'a', b\"\\x00'\"])"
 
@@ -197,7 +197,7 @@ def test_columns_and_slices_are_not_copied() -> None:
     assert peak_bytes < 1 << 20
 
 
-def test_making_lists_leaves_nothing_behind() -> None:
+def test_lists_leave_no_format_in_a_cache() -> None:
     random = np.random.default_rng(1)
     ends = [np.cumsum([0, *random.integers(0, 9, 20_000)]) for _ in range(20)]
     tracemalloc.start()
@@ -211,7 +211,7 @@ def test_making_lists_leaves_nothing_behind() -> None:
     assert left_bytes < 1 << 20
 
 
-def test_too_much_for_an_arrow_array_is_refused() -> None:
+def test_two_gibibytes_are_refused_as_an_array() -> None:
     class Endless(bytes):
         def __len__(self) -> int:
             return 1 << 31
@@ -243,7 +243,7 @@ def test_values_from_arrow_can_be_joined_with_others() -> None:
 
 
 @pytest.mark.parametrize("made", [MAKERS[name] for name in ("list", "int64", "sliced binary")])
-def test_how_many_values_fit(made: Callable[[list[bytes]], Values]) -> None:
+def test_fitting(made: Callable[[list[bytes]], Values]) -> None:
     values = made([b"aaa", b"", b"bb", b"c"])
     assert [values.fitting(0, size) for size in (0, 2, 3, 4, 5, 6, 99)] == [0, 0, 2, 2, 3, 4, 4]
     assert [values.fitting(1, size) for size in (0, 1, 2, 3)] == [1, 1, 2, 3]
@@ -265,7 +265,7 @@ def test_a_single_part_is_not_copied() -> None:
 @every_maker
 @settings(max_examples=60, deadline=None)
 @given(values=LISTS, prefix=st.binary(min_size=1, max_size=3), at=st.integers(0, 12))
-def test_which_values_begin_so(
+def test_starting_with(
     maker: Callable[[list[bytes]], Values], values: list[bytes], prefix: bytes, at: int
 ) -> None:
     values.insert(at, prefix + b"and more")

@@ -93,11 +93,11 @@ def fitting(text: str, column: Callable[[str], pa.Array] = column) -> list[int]:
         ("key = 'x' AND NOT value = 'y'", []),
     ],
 )
-def test_what_fits(text: str, rows: list[int]) -> None:
+def test_matching_rows(text: str, rows: list[int]) -> None:
     assert fitting(text) == rows
 
 
-def test_columns_that_decide_nothing_any_more_are_not_made() -> None:
+def test_columns_are_not_made_after_the_result_is_known() -> None:
     made: list[str] = []
 
     def spied(name: str) -> pa.Array:
@@ -117,12 +117,12 @@ def test_columns_that_decide_nothing_any_more_are_not_made() -> None:
     [
         ("", "must be a condition like key = 'a' AND offset >= 5; it is empty"),
         ("vaule = 'x'", "has no column 'vaule': did you mean 'value'"),
-        ("lower(key) = 'x'", "has no column 'lower': there are key, value, topic"),
-        ("'a' = key", "must have a column, one of key, .* at character 1, where there is"),
-        ("key", "must have = <> .* at character 4, where it ends"),
-        ("key = ", "must have a text in single quotes at character 6, where it ends"),
-        ("key = 5", "must have a text in single quotes at character 7, where there is '5'"),
-        ("key = NULL", "must have a text in single quotes at character 7, where there is 'NULL'"),
+        ("lower(key) = 'x'", "has no column 'lower': must be one of key, value, topic"),
+        ("'a' = key", "must have a column, one of key, .* at character 1, but it has"),
+        ("key", "must have = <> .* at character 4, but it ends"),
+        ("key = ", "must have a text in single quotes at character 6, but it ends"),
+        ("key = 5", "must have a text in single quotes at character 7, but it has '5'"),
+        ("key = NULL", "must have a text in single quotes at character 7, but it has 'NULL'"),
         ('key = "a"', "cannot be read from '\"a\"' on"),
         ("key = 'a", "cannot be read from"),
         ("offset = 'a'", "must have a whole number at character 10"),
@@ -136,24 +136,30 @@ def test_columns_that_decide_nothing_any_more_are_not_made() -> None:
         ("key = '\udcff'", "has a character that is not Unicode"),
         ("timestamp > '2026-01-01'", "has no time zone: write Z"),
         ("timestamp > 'noon'", "must be a time like 2026-01-01T00:00:00Z"),
-        ("(key = 'a'", r"must have \) at character 11, where it ends"),
+        ("(key = 'a'", r"must have \) at character 11, but it ends"),
         ("key = 'a' key = 'b'", "must have AND, OR or the end at character 11"),
         ("key IN ()", "must have a text in single quotes at character 9"),
         ("key IS 'a'", "must have NULL at character 8"),
-        ("(" * (MAX_DEPTH + 1) + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
-        ("NOT " * (MAX_DEPTH + 1) + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
+        ("(" * MAX_DEPTH + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
+        ("NOT " * MAX_DEPTH + "key = 'a'", f"at most {MAX_DEPTH} conditions within"),
         (" OR ".join(["offset = 1"] * (MAX_COMPARISONS + 1)), f"at most {MAX_COMPARISONS} comp"),
         (f"key LIKE 'a{'_' * (MAX_WILDCARDS + 1)}'", f"at most {MAX_WILDCARDS} of % and _"),
         (" OR ".join(["key LIKE '%a_b%'"] * (MAX_WILDCARDS + 1)), f"at most {MAX_WILDCARDS} of %"),
         (f"key = '{'a' * MAX_CHARACTERS}'", f"at most {MAX_CHARACTERS} characters"),
     ],
 )
-def test_what_is_no_condition(text: str, says: str) -> None:
+def test_invalid_conditions(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Where.parse(text)
 
 
-def test_texts_of_like_may_have_some_wildcards_and_any_number_at_their_ends() -> None:
+def test_the_greatest_depth() -> None:
+    within = MAX_DEPTH - 1  # the comparison is one level
+    Where.parse(f"{'(' * within}key = 'a'{')' * within}")
+    Where.parse(f"{'NOT ' * within}key = 'a'")
+
+
+def test_wildcards_at_the_ends_do_not_count() -> None:
     Where.parse(f"key LIKE 'a{'_%' * (MAX_WILDCARDS // 2)}b' OR value LIKE '%a%'")
     Where.parse(" OR ".join(["key LIKE '%a%'"] * MAX_COMPARISONS))
 
@@ -170,7 +176,7 @@ def test_texts_of_like_may_have_some_wildcards_and_any_number_at_their_ends() ->
         ("NOT offset >= 5", []),
     ],
 )
-def test_what_each_record_needs(text: str, needed: list[str]) -> None:
+def test_needed_comparisons(text: str, needed: list[str]) -> None:
     found = Where.parse(text).needed
     assert [each.column for each in found] == needed
     assert all(isinstance(each, Comparison) for each in found)

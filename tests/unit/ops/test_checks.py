@@ -75,7 +75,7 @@ def test_a_store_that_is_named_must_answer() -> None:
 def test_a_store_that_is_away() -> None:
     severity, says = only(Facts(stores=(), away=(KnownStore("B", "tcp://h:5"),)), "stores")
     assert severity is WARNING
-    assert says.startswith("store B (tcp://h:5, it is not known when it was heard last) is away")
+    assert says.startswith("store B (tcp://h:5, never seen) is away")
     assert says.endswith("start it again, or 'dafka store forget B' if it is gone")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dafka_core.model.records import RecordBatch
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.consumer_role import ConsumerRole
@@ -176,10 +177,11 @@ def test_several_partitions_and_topics_do_not_mix() -> None:
     for batch in batches:
         role.on_batch(0.0, "", batch.between(1, batch.end))
     for batch in batches:
-        role.on_batch(0.0, "", batch_of(0, 1, batch.topic, batch.partition))
+        role.on_batch(0.0, "", batch_of(0, 1, batch.tp.topic, batch.tp.partition))
     for topic in ("a", "b"):
         for partition in ("P1", "P2"):
-            mine = [r for r in role.delivered if (r.topic, r.partition) == (topic, partition)]
+            batches = [each for each in role.delivered if isinstance(each, RecordBatch)]
+            mine = [each for each in batches if each.tp == (topic, partition)]
             assert offsets_of(mine) == [0, 1, 2]
 
 

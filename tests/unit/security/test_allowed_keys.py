@@ -32,19 +32,19 @@ WRONG: list[tuple[Callable[[Path], object], str]] = [
     (_replaced("public-key", "key"), "n.key holds no public key"),
     (_replaced('public-key = "', 'public-key = "x'), "n.key holds no public key, or not a whole"),
     (_replaced("roles", "rolls"), "n.key has line 8, which is no line of a key"),
-    (_replaced('    roles = "produce"\n', ""), "n.key says no roles"),
+    (_replaced('    roles = "produce"\n', ""), "n.key has no roles"),
     (_replaced("produce", "prodce"), "'prodce' is no role; did you mean 'produce'?"),
     (lambda path: path.write_bytes(b"\xff\xfe"), "n.key holds no public key"),
     (lambda path: shutil.copy(path.with_suffix(".key_secret"), path), "n.key holds a secret key"),
     (lambda path: shutil.copy(path, path.with_name("z.key")), "z.key holds the key of n.key"),
-    (lambda path: path.chmod(0o666), "n.key everybody can write to it"),
-    (lambda path: path.parent.chmod(0o777), "everybody can write to it"),
+    (lambda path: path.chmod(0o666), "n.key can be written to by all users"),
+    (lambda path: path.parent.chmod(0o777), "can be written to by all users"),
     (lambda path: shutil.rmtree(path.parent), "must be a directory of public keys"),
 ]
 
 
 @pytest.mark.parametrize(("spoil", "why"), WRONG)
-def test_a_wrong_public_key_is_an_error_at_first_and_lets_nobody_in_later(
+def test_an_invalid_file_is_an_error_at_first_and_logged_later(
     spoil: Callable[[Path], object],
     why: str,
     tmp_path: Path,
@@ -65,11 +65,11 @@ def test_a_wrong_public_key_is_an_error_at_first_and_lets_nobody_in_later(
     is_whole = "z.key" in why
     assert changed == [not is_whole, False, False, False]
     assert (allowed.find(gone.key) is not None) == is_whole
-    if "directory" not in why and not why.startswith("everybody"):
+    if "directory" not in why and not why.startswith("can be"):
         assert allowed.find(good.key) == good
 
 
-def test_keys_and_roles_that_change_are_taken_in(tmp_path: Path) -> None:
+def test_changes_of_keys_and_roles_apply(tmp_path: Path) -> None:
     first, _ = new_key(tmp_path, "b", ("tower",))
     new_key(tmp_path, "a", ("tower", "store"))
     allowed = AllowedKeys(str(tmp_path))
@@ -83,13 +83,13 @@ def test_keys_and_roles_that_change_are_taken_in(tmp_path: Path) -> None:
     assert allowed.with_role("tower") == []
 
 
-def test_a_key_that_others_have_made_needs_roles(tmp_path: Path) -> None:
+def test_a_key_of_another_program_needs_roles(tmp_path: Path) -> None:
     create_certificates(tmp_path, "foreign")
-    with pytest.raises(ConfigError, match=r"foreign\.key says no roles"):
+    with pytest.raises(ConfigError, match=r"foreign\.key has no roles"):
         AllowedKeys(str(tmp_path))
 
 
-def test_two_keys_whose_addresses_begin_alike_are_not_both_let_in(
+def test_keys_with_one_address_prefix_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
@@ -104,9 +104,7 @@ def _moved(directory: Path) -> None:
     (directory / "n.key").symlink_to("moved")
 
 
-def test_one_file_that_is_not_there_shuts_out_its_owner_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_file_revokes_one_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("a", "n"):
         new_key(tmp_path, name, ("produce",))
     _moved(tmp_path)
@@ -121,11 +119,11 @@ def test_one_file_that_is_not_there_shuts_out_its_owner_alone(
     (tmp_path / "round.key").symlink_to("round.key")
     assert not allowed.look(3.0)
     assert [key.name for key in allowed.all()] == ["a"]
-    assert "z.key is no file; nobody is let in by it" in caplog.text
+    assert "z.key is no file; it admits no key" in caplog.text
     assert "round.key cannot be read (Too many levels of symbolic links)" in caplog.text
 
 
-def test_where_no_more_files_can_be_opened_who_was_let_in_is_so_still(
+def test_known_keys_stay_valid_without_free_descriptors(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
@@ -136,14 +134,12 @@ def test_where_no_more_files_can_be_opened_who_was_let_in_is_so_still(
         assert not allowed.look(1.0)
         with pytest.raises(ConfigError, match=r"cannot be read \(Too many open files\)"):
             AllowedKeys(str(tmp_path))
-    assert "(Too many open files); who was let in before is so still" in caplog.text
+    assert "(Too many open files); the known keys stay valid" in caplog.text
     assert allowed.look(3.0)
     assert [key.name for key in allowed.all()] == ["a"]
 
 
-def test_only_files_that_have_changed_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_changed_files_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         new_key(tmp_path, name, ("produce",), addresses=("A*",) if name == "b" else ())
     read: list[str] = []
@@ -164,7 +160,7 @@ def test_only_files_that_have_changed_are_read_again(
     assert allowed.owner("BC") is None
 
 
-def test_a_token_is_one_keys_alone(tmp_path: Path) -> None:
+def test_keys_with_one_token_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         new_key(tmp_path, name, ("produce",))
     mine, others = (read_public(tmp_path / f"{name}.key") for name in ("a", "b"))
@@ -174,9 +170,7 @@ def test_a_token_is_one_keys_alone(tmp_path: Path) -> None:
         AllowedKeys(str(tmp_path))
 
 
-def test_what_changes_is_said_for_who_has_to_know_it_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dafka.security")
     public, _ = new_key(tmp_path, "s", ("store",), addresses=("A*",))
     allowed = AllowedKeys(str(tmp_path))
@@ -189,7 +183,7 @@ def test_what_changes_is_said_for_who_has_to_know_it_later(
     assert allowed.look(5.0)
     key = read_public(public).key
     assert [each.getMessage() for each in caplog.records] == [
-        f"key s ({key}) is allowed something else (consume; addresses A*) from now on",
-        f"key s ({key}) is allowed something else (consume; addresses B*) from now on",
-        f"key s ({key}) is known to Arrow Flight by something else from now on",
+        f"key s ({key}) has other permissions now (consume; addresses A*)",
+        f"key s ({key}) has other permissions now (consume; addresses B*)",
+        f"key s ({key}) has other credentials for Arrow Flight now",
     ]

@@ -21,7 +21,7 @@ from dafka_core.security.credentials import (
 SECRETS = [zmq.curve_keypair()[1] for _ in range(2)]
 
 
-def test_a_token_is_always_the_same_for_one_secret_and_says_nothing_of_it() -> None:
+def test_a_token_is_derived_from_its_secret() -> None:
     one, other = map(token, SECRETS)
     assert one == token(SECRETS[0]) != other
     assert len(one) == 64
@@ -30,7 +30,7 @@ def test_a_token_is_always_the_same_for_one_secret_and_says_nothing_of_it() -> N
     assert token_digest("\udcff") != token_digest(one)
 
 
-def test_a_certificate_goes_with_the_private_key_of_its_secret_alone() -> None:
+def test_a_certificate_belongs_to_one_secret() -> None:
     made = new_certificate(SECRETS[0], "n" * 100)
     pair = tls_pair(SECRETS[0], made)
     private = load_pem_private_key(pair.private_key, None)
@@ -46,6 +46,6 @@ def test_a_certificate_expires() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "!", "abc", base64.b64encode(b"x" * 99).decode(), "\xe9"])
-def test_what_is_no_certificate_is_said_to_be_none(wrong: str) -> None:
-    with pytest.raises(ValueError, match="has a certificate that is none"):
+def test_invalid_certificates(wrong: str) -> None:
+    with pytest.raises(ValueError, match="has an invalid certificate"):
         parsed(wrong)

@@ -9,7 +9,7 @@ import pytest
 from dafka_core.security.throttles import MAX_ADDRESSES, MINUTE_S, MOST_WRONG, Guesses, guesser
 
 
-def test_after_so_many_wrong_ones_an_address_is_refused_for_a_minute(
+def test_an_address_is_refused_for_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     guesses = Guesses()
@@ -34,11 +34,11 @@ def test_after_so_many_wrong_ones_an_address_is_refused_for_a_minute(
         ("?", "?"),
     ],
 )
-def test_one_network_of_the_newer_protocol_is_one_guesser(address: str, whose: str) -> None:
+def test_an_ipv6_network_is_one_guesser(address: str, whose: str) -> None:
     assert guesser(address) == whose
 
 
-def test_guessers_are_not_kept_without_bound() -> None:
+def test_the_number_of_guessers_is_bounded() -> None:
     guesses = Guesses()
     for number in range(MAX_ADDRESSES + 100):
         guesses.add_wrong(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")

@@ -9,7 +9,7 @@ import pytest
 from dafka_core.security.throttles import MOST_SAID, SAY_AGAIN_S, LogThrottle
 
 
-def test_the_same_is_said_now_and_then_and_something_else_at_once(
+def test_a_message_is_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
@@ -20,7 +20,7 @@ def test_the_same_is_said_now_and_then_and_something_else_at_once(
     assert [said.is_new(each) for each in ("b", "a", "a")] == [True, True, False]
 
 
-def test_after_many_refusals_new_ones_are_said_when_these_are_a_while_ago(
+def test_the_number_of_messages_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0

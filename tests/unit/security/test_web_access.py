@@ -38,7 +38,7 @@ def replace(file: Path, text: str, mode: int = 0o600) -> None:
     made.replace(file)
 
 
-def test_a_token_is_made_for_its_owner_alone_and_kept(file: Path) -> None:
+def test_a_token_file_is_private_and_created_once(file: Path) -> None:
     token = file.read_text().strip()
     assert len(token) == len(new_token()) == 43
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -47,7 +47,7 @@ def test_a_token_is_made_for_its_owner_alone_and_kept(file: Path) -> None:
     assert file.read_text().strip() == token
 
 
-def test_who_says_it_is_let_in(file: Path) -> None:
+def test_only_the_token_is_admitted(file: Path) -> None:
     door = door_of(file)
     token = file.read_text().strip()
     assert door.judge(token, "10.0.0.1") is Answer.RIGHT
@@ -58,7 +58,7 @@ def test_who_says_it_is_let_in(file: Path) -> None:
     assert made.token != Door("the console", "token_file").token
 
 
-def test_nobody_guesses(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_guessing_is_limited(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     door, token = door_of(file), file.read_text().strip()
     with caplog.at_level(logging.WARNING, "dafka.security"):
         for _ in range(MOST_WRONG):
@@ -75,7 +75,9 @@ def test_nobody_guesses(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_after_a_minute_it_may_be_tried_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_admitted_again_after_a_minute(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     door, token = door_of(file), file.read_text().strip()
     for _ in range(MOST_WRONG + 1):
         last = door.judge("wrong", "10.0.0.1")
@@ -85,7 +87,7 @@ def test_after_a_minute_it_may_be_tried_again(file: Path, monkeypatch: pytest.Mo
     assert door.judge(token, "10.0.0.1") is Answer.RIGHT
 
 
-def test_one_network_of_the_newer_protocol_is_one_guesser(file: Path) -> None:
+def test_an_ipv6_network_is_one_guesser(file: Path) -> None:
     door = door_of(file)
     for number in range(MOST_WRONG):
         door.judge("wrong", f"2001:db8::{number:x}")
@@ -98,7 +100,7 @@ def test_one_network_of_the_newer_protocol_is_one_guesser(file: Path) -> None:
     assert door.judge("wrong", "?") is Answer.WRONG
 
 
-def test_another_token_counts_at_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_token_applies_at_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     door, old = door_of(file), file.read_text().strip()
     signed = door.sign("text")
     assert door.sign("text") == signed != door.sign("text ")
@@ -107,13 +109,14 @@ def test_another_token_counts_at_once(file: Path, caplog: pytest.LogCaptureFixtu
     assert door.judge("another-token-of-mine", "10.0.0.1") is Answer.RIGHT
     assert door.sign("text") != signed
     replace(file, f"{old}\n", 0o644)
+    assert door.judge("another-token-of-mine", "10.0.0.3") is Answer.WRONG
     for _ in range(3):
         assert door.judge(old, "10.0.0.1") is Answer.WRONG
         assert door.judge("", "10.0.0.1") is Answer.WRONG
         assert door.sign("text") != signed
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     why = f"{file} can be read by others: 'chmod 600 {file}'"
-    assert told == [f"the console: {why}; nobody is let in"]
+    assert told == [f"the console: {why}; no request is admitted"]
     replace(file, f"{old}\n")
     assert door.sign("text") == signed
 
@@ -128,7 +131,7 @@ def test_another_token_counts_at_once(file: Path, caplog: pytest.LogCaptureFixtu
         ("ä" * 20, "it is no text"),
     ],
 )
-def test_a_file_without_a_token_is_refused(file: Path, text: str, why: str) -> None:
+def test_files_without_a_token(file: Path, text: str, why: str) -> None:
     replace(file, text)
     with pytest.raises(ConfigError, match=why) as refused:
         door_of(file)
@@ -136,13 +139,13 @@ def test_a_file_without_a_token_is_refused(file: Path, text: str, why: str) -> N
     assert text[:5] not in str(refused.value) or not text
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_unreadable_token_files(tmp_path: Path) -> None:
     for each in (tmp_path / "missing", tmp_path, Path("\0")):
         with pytest.raises(ConfigError, match=r"dafka keys token FILE|read by others"):
             door_of(each)
 
 
-def test_a_token_follows_the_word_bearer() -> None:
+def test_bearer_tokens() -> None:
     assert bearer("Bearer x") == bearer("bearer  x ") == "x"
     for other in ("", "Bearer", "Bearer ", "Basic x", "x"):
         assert bearer(other) is None
@@ -162,6 +165,6 @@ def test_a_token_follows_the_word_bearer() -> None:
         ("[", False, False),
     ],
 )
-def test_others_point_no_name_of_theirs_here(host: str, is_here: bool, is_elsewhere: bool) -> None:
+def test_foreign_host_names_are_refused(host: str, is_here: bool, is_elsewhere: bool) -> None:
     assert is_own_name(host, ("localhost",), is_local=True) is is_here
     assert is_own_name(host, ("localhost",), is_local=False) is is_elsewhere
