@@ -1,7 +1,6 @@
 """Records to publish, and how far they have come.
 
-How far a producer's records are on their way only its role knows: to ask the producer would have
-it hurry.
+Only a producer's role knows the progress of its records: a call of the producer would hurry it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ Place = tuple[str, str, int, bytes | None]
 
 
 def polled(consumer: Consumer, timeout_s: float = 30.0) -> Place | None:
-    """Where the next record is, and its value."""
+    """Return topic, partition, offset and value of the next record."""
     record = consumer.poll(timeout_s)
     return record and record[:4]
 

@@ -1,4 +1,4 @@
-"""Where a node can be reached."""
+"""The addresses at which nodes can be reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``async for`` over a consumer: in an event loop that goes on, and behind what was given out."""
+"""``async for`` over a consumer: the event loop keeps running, and no record is skipped."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_event_loop_goes_on_while_records_are_waited_for(
 def test_an_event_loop_goes_on_while_there_are_more_records(
     produce: Produce, consume: Consume
 ) -> None:
-    """Who always finds some can be given up all the same, and takes no more than it was given."""
+    """A task that always finds records can be cancelled, and takes only those that it returned."""
     flushed(produce("t"), values(4_000))
     consumer = consume("t")
     wait_until(lambda: consumer._queue.size[0] == 4_000)

@@ -1,4 +1,4 @@
-"""Stores that compress: everybody reads them as before."""
+"""Stores that compress: every way of reading returns the same records."""
 
 from __future__ import annotations
 

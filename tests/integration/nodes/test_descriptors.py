@@ -1,4 +1,4 @@
-"""A node near its limit of open files serves peers whole, or not at all, and says so."""
+"""A node near its limit of open files refuses peers completely, and logs it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VALUES = [b"%d" % number for number in range(500)]
 def limited_store(
     directory: Path, tower: str, *options: str, ready: list[bytes] | None = None
 ) -> Iterator[Lines]:
-    """A store that may have ``LIMIT`` files open; what it says on standard error."""
+    """A store that may have ``LIMIT`` files open; yields the lines of its standard error."""
     limited = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, "
     limited += f"{LIMIT})); os.execv(sys.argv[1], sys.argv[1:])"
     arguments = ["store", "--dir", str(directory), "--tower", tower, *options]
@@ -110,11 +110,11 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
         wait_until(lambda: len(whole()) >= 5)
         first = whole()
         assert len(first) < CONSUMERS
-        # Those that are refused say so themselves, and of whom.  Nodes of other tests that still
+        # Refused nodes log it, with the peer that refuses them.  Nodes of other tests that still
         # run in this process may speak of their own peers meanwhile.
         told = re.compile(rf"{store} at tcp://\S+ keeps no connection, .* limit of open files")
         wait_until(lambda: len(told.findall(caplog.text)) >= CONSUMERS - len(first))
-        # Those who leave make room for those who were refused.
+        # Nodes that leave make room for refused ones.
         for consumer in first:
             consumer.close()
             del got[consumer]

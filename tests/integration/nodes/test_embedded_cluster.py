@@ -144,7 +144,7 @@ def test_a_cluster_with_keys_lets_in_who_has_one() -> None:
             producer.flush(PATIENCE_S)
         location = StoreLocation(cluster.stores[0], cluster.locations())
         for name, roles in (("client", ("tower",)), ("other", ("consume",))):
-            files = keys_in(cluster.key(name, roles))  # one that is there is as it was
+            files = keys_in(cluster.key(name, roles))  # an existing one is unchanged
             with StoreClient(location, files) as client:
                 wait_until(lambda client=client: ends(client) == [1])  # type: ignore[misc]
         with StoreClient(location) as stranger, pytest.raises(ConfigError, match="owners of keys"):

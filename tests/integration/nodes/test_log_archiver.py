@@ -57,7 +57,7 @@ def put(log: Log, tp: TopicPartition, end: int, step: int = 5) -> None:
 def test_whole_days_are_archived(log: Log, archive: Path) -> None:
     put(log, A, 60)
     archiver = LogArchiver(log, archive)
-    assert archiver.archive(A, 20) == 0  # the day goes on
+    assert archiver.archive(A, 20) == 0  # the day is not over
     assert archiver.archive(A, 24) == 24
     assert archiver.archive(A, 40) == 24
     assert archiver.archive(A, 50) == 48

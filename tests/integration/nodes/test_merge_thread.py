@@ -127,7 +127,7 @@ def test_what_was_staged_too_long_ago_is_discarded(
 ) -> None:
     attempt = "A" * 32
     log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), attempt)])
-    # What comes from another store is gone on with by the store's loop.
+    # The store's loop completes records from another store.
     log.write([RecordBatch.of(TopicPartition("t", "q"), 0, [b"x"], Transaction(1, 0, 2))])
     with MergeThread(log, staged_hours=0.2 / 3600):
         wait_until(lambda: log.transaction_state(TP).staged_end == 0)

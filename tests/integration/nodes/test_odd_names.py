@@ -1,4 +1,4 @@
-"""Names of any octets, which C nodes may give: kept exactly, listed, read; ours make plain ones."""
+"""Names of any bytes, as C nodes may choose: kept exactly, listed and read; ours are printable."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_our_producers_create_no_such_topic_unless_told_to(
     produce: Callable[..., Producer], store: Store
 ) -> None:
     for topic in ODD:
-        if escape(topic) == r"a\x5cxff":  # all of it can be seen
+        if escape(topic) == r"a\x5cxff":  # all characters are printable
             continue
         with pytest.raises(ConfigError, match="option allow_control_characters") as refused:
             produce(topic)

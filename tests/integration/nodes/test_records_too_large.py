@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from dafka_core import Consumer, Producer, Reader, RecordTooLargeError, Store
+from dafka_core import Consumer, Producer, RecordTooLargeError, Store
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.errors import InvalidRequestError
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -62,25 +61,6 @@ def test_a_live_record_reaches_those_who_take_it_and_the_others_hear_of_it(
         assert not node._mesh.peers.renewed
 
 
-def test_a_record_that_a_consumer_cannot_take_does_not_hold_up_the_other_partitions_of_a_store(
-    produce: Produce, consume: Consume, store: Store
-) -> None:
-    for topic, values in {"large": [LARGE, b"x"], "small": [b"0", b"1", b"2"]}.items():
-        producer = produce(topic)
-        producer.publish_many(values)
-        producer.flush(PATIENCE_S)
-        producer.close()
-    # Only the store has them now, so they all come over one connection.
-    consumer = consume("large", "small", max_record_bytes=SMALL_BYTES)
-    found = taken(consumer, 5)
-    assert [value for value in found if value in (b"0", b"1", b"2")] == [b"0", b"1", b"2"]
-    assert [value for value in found if value in (len(LARGE), b"x")] == [len(LARGE), b"x"]
-    late = produce("small")
-    late.publish(b"3")
-    assert taken(consumer, 1) == [b"3"]
-    assert not consumer._mesh.peers.renewed
-
-
 def test_a_producer_refuses_a_record_that_a_store_would_not_take(
     tower: str, open_nodes: ExitStack, produce: Produce, store: Store, tmp_path: Path
 ) -> None:
@@ -129,21 +109,3 @@ def test_a_store_that_comes_later_says_what_it_cannot_take_and_takes_the_rest(
     assert len(errors) == 1
     for node in (small, store, producer):
         assert not node._mesh.peers.renewed
-
-
-def test_a_reader_fails_at_the_record_and_goes_on_behind_it(
-    produce: Produce, read: Callable[..., Reader], store: Store
-) -> None:
-    producer = produce("t")
-    producer.publish_many([b"0", LARGE, b"2"])
-    producer.flush(PATIENCE_S)
-    tp = TopicPartition("t", producer.address)
-    reader = read(max_record_bytes=SMALL_BYTES)
-    batches = reader.read(tp, 0, 3, timeout_s=PATIENCE_S)
-    assert next(batches).values == [b"0"]
-    began = time.monotonic()
-    with pytest.raises(RecordTooLargeError, match=r"offset 1 .* this reader"):
-        next(batches)
-    assert time.monotonic() - began < PATIENCE_S / 2  # it does not wait for what will not come
-    (rest,) = reader.read(tp, 2, 3, timeout_s=PATIENCE_S)
-    assert rest.values == [b"2"]

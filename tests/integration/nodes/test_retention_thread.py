@@ -199,7 +199,7 @@ def test_the_query_that_is_furthest_behind_counts(protected_queries_log: Log) ->
     )
     say(protected_queries_log, "daily", report("daily", "R1", B=3))
     assert unread(queries) == [Unread(6, "hourly"), Unread(3, "daily"), None]
-    # Of a topic that a query reads, it has read nothing of what it has not said.
+    # Of a query's topics, partitions that it has not reported are unread.
     say(protected_queries_log, "daily", report("daily", "R1", "flights", B=8))
     assert unread(queries) == [Unread(0, "daily"), Unread(8, "daily"), Unread(0, "daily")]
 
@@ -208,7 +208,7 @@ def test_a_run_that_was_followed_does_not_count(protected_queries_log: Log) -> N
     queries = ProtectedQueries(protected_queries_log, ["*"])
     say(protected_queries_log, "q", report("q", "R1", A=5), report("q", "R2", A=9))
     assert unread(queries)[0] == Unread(9, "q")
-    # Two that go on at once: the one that is behind.
+    # Of two that run at once, the slower one counts.
     say(
         protected_queries_log,
         "q",
@@ -228,7 +228,7 @@ def test_what_is_no_report_is_passed_over(protected_queries_log: Log) -> None:
 def test_only_those_that_are_named_are_waited_for(protected_queries_log: Log) -> None:
     queries = ProtectedQueries(protected_queries_log, ["hour*", "daily"])
     say(protected_queries_log, "weekly", report("weekly", "R1", A=1))
-    # One that is named in full, and has never said a word, has read nothing.
+    # A query that is named completely and has never reported has read nothing.
     assert unread(queries) == [Unread(0, "daily")] * 3
     say(protected_queries_log, "daily", report("daily", "R1", A=7))
     assert unread(queries) == [Unread(7, "daily"), None, None]

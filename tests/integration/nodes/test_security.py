@@ -1,4 +1,4 @@
-"""Nodes with keys: who is let in, who is not, and what both are told."""
+"""Nodes with keys: admission, refusal, and the messages about both."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_nodes_with_keys_are_a_cluster(
 
 
 def wait_until_refused(why: str, **options: Any) -> None:
-    """Which end sees first that the other one is none for it is a race, and a node tries again."""
+    """Either end may refuse first, and a node retries."""
 
     def is_told() -> bool:
         with pytest.raises(TowerNotFoundError) as error:
@@ -90,7 +90,7 @@ def test_who_has_no_key_is_told_so_and_hears_nothing(tower: str, locked: Store) 
         why = "it lets in owners of keys only: set secret_key_file and allowed_keys"
         wait_until_refused(why, tower=tower)
         assert (stranger.heard, stranger.subscribed, stranger.beacons) == ([], [], [])
-    # Nor does who knows where the store is.
+    # Nor does a program that knows the store's address.
     with zmq.Context() as context, context.socket(zmq.SUB) as eavesdropper:
         monitor = eavesdropper.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         eavesdropper.subscribe(b"")
@@ -197,7 +197,7 @@ def event_of(monitor: Any) -> int:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """127.0.0.1 stands for an address that other machines reach: not each machine has one."""
+    """Treat 127.0.0.1 as an address that other machines reach: some machines have none."""
     monkeypatch.delenv("DAFKA_INSECURE", raising=False)
     monkeypatch.setattr(addresses, "is_loopback", lambda host: False)
     return monkeypatch
@@ -266,7 +266,7 @@ def test_a_refused_announcement_is_said_as_such_and_hides_nothing_else_of_the_ke
 def test_only_the_connection_that_is_meant_is_ended(
     keys: Keys, tower: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZeroMQ closes it, and another one gets its number, while it is looked at."""
+    """ZeroMQ closes it, and another connection gets its number, during the check."""
     with Reader(**joined(keys, "client", tower)) as node, ExitStack() as stack:
         security = node._mesh.security
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

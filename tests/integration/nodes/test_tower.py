@@ -66,7 +66,7 @@ def speaker(bare: Sockets, tower: Tower) -> zmq.Socket[bytes]:
     """An XPUB, which receives the tower's subscriptions: it loses nothing from then on."""
     made = bare.make(zmq.XPUB)
     made.connect(f"tcp://127.0.0.1:{tower.sub_port}")
-    for first in (BEACON_WITH_KIND, BEACON, TOWER):  # the first one tells nodes what the tower is
+    for first in (BEACON_WITH_KIND, BEACON, TOWER):  # the first one shows the kind of the tower
         assert made.recv() == b"\x01" + first
     return made
 
@@ -114,7 +114,7 @@ def test_garbage_is_counted_and_passed_over(running: Tower, bare: Sockets) -> No
         says.send_multipart(encode_node_beacon(good))
         # The first that arrives after garbage is the good one: nothing of the garbage passed.
         assert heard.recv_multipart()[1] == good.node.encode()
-    # The first octets of two do not match the subscription: they never left the speaker.
+    # Two do not match the subscription: they never left the speaker.
     assert running.invalid_count == len([frames for frames in GARBAGE if frames[0][:1] == b"B"])
 
 

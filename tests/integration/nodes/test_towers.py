@@ -38,7 +38,7 @@ def test_running_nodes_go_on_with_a_tower_that_joins(tmp_path: object) -> None:
         producer = stack.enter_context(Producer("t", tower=first.tower))
         second = stack.enter_context(Tower(**ANY_PORTS, join=first.tower))
         both = {address(first), address(second)}
-        # Whoever knows either of them comes to know the other one.
+        # A node that knows one of them discovers the other tower.
         late = stack.enter_context(Reader(tower=second.tower))
         meshes = [producer._mesh, late._mesh]
         wait_until(lambda: all(set(each.peers.towers.known) == both for each in meshes))
@@ -83,7 +83,7 @@ def test_towers_that_are_told_of_are_bounded(caplog: pytest.LogCaptureFixture) -
         for port in range(1, 3 * MAX_LEARNED):
             made._learn(0.0, encode_tower_address(TowerPorts("127.0.0.1", 100, port)))
         assert len(made.known) == 1 + MAX_LEARNED
-        # One that is silent gives way, and never one that the node was told of by its options.
+        # A silent tower is replaced, but none that an option names.
         newest = TowerPorts("127.0.0.1", 100, 9_999)
         made._learn(100.0, encode_tower_address(newest))
         assert len(made.known) == 1 + MAX_LEARNED

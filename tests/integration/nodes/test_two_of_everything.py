@@ -1,4 +1,4 @@
-"""Nodes that there should be one of, and nodes that were asleep while the others went on."""
+"""Two producers with one address, and two towers that do not know each other."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core import Consumer, EmbeddedCluster, Producer, Reader, Store, Tower
+from dafka_core import Consumer, Producer, Store, Tower
 from dafka_core.errors import ProducerFencedError
-from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
 from dafka_core.protocol import timing
-from dafka_core.testing import wait_until
-from tests.forked import ForkedCluster
 from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
@@ -39,24 +35,6 @@ def test_of_two_producers_with_one_address_the_newer_one_goes_on(
     newer.publish(b"d")
     newer.flush(PATIENCE_S)
     assert stored(store, "t", newer.address) == [b"a", b"c", b"d"]
-
-
-def heads_of(cluster: EmbeddedCluster, index: int) -> list[int]:
-    location = StoreLocation(cluster.stores[index], cluster.locations(index))
-    with StoreClient(location) as client:
-        return [info.end for info in client.heads(["t"], timeout_s=PATIENCE_S)]
-
-
-def test_a_store_that_was_asleep_gets_what_it_has_missed() -> None:
-    """As of a laptop that was closed: it is given up meanwhile, and no process ends."""
-    with ForkedCluster(stores=2) as cluster, Reader(tower=cluster.tower) as reader:
-        wait_until(lambda: len(reader.stores()) == 2)
-        with cluster.paused_store(1), Producer("t", tower=cluster.tower) as producer:
-            wait_until(lambda: reader.stores() == [cluster.stores[0]])
-            producer.publish_many(values(500))
-            producer.flush(PATIENCE_S)
-        wait_until(lambda: heads_of(cluster, 1) == [500])
-        assert heads_of(cluster, 0) == [500]
 
 
 def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
