@@ -150,7 +150,7 @@ def test_others_that_write_there_all_the_time_are_an_error_in_the_end(
     assert set(values(store)) == {b"other"}
 
 
-def test_what_a_store_does_not_take_is_an_error(tower: str, tmp_path: Path) -> None:
+def test_a_record_that_a_store_refuses_is_an_error(tower: str, tmp_path: Path) -> None:
     with Store(tmp_path, tower=tower, max_record_bytes=4_096) as store:
         with pytest.raises(InvalidRequestError):
             append(store, OWN_PARTITION_TP, [bytes(4_097)], timeout_s=30)

@@ -54,7 +54,7 @@ def local_count(client: StoreClient, local: LocalLog, partition: str, start: int
     return sum(len(batch.values) for batch in batches)
 
 
-def test_no_client_sees_what_is_staged(store: Store, client: StoreClient) -> None:
+def test_no_client_sees_staged_records(store: Store, client: StoreClient) -> None:
     """Neither over Flight nor in the file; the simulator has nodes of the mesh."""
     put(client, 0, 10)
     transaction = stage(client, new_attempt(), 10, 100, 1)
@@ -106,7 +106,7 @@ def test_commits_and_stages_of_many_writers_at_once(client: StoreClient) -> None
         assert state_of(client, f"P{number}").transaction == Transaction(4, 400, 500)
 
 
-def test_who_waits_for_a_transaction_has_its_state_set(client: StoreClient) -> None:
+def test_a_wait_for_a_transaction_sets_its_state(client: StoreClient) -> None:
     put(client, 0, 10)
     for end, transaction in (
         (10, Transaction(3, 4, 8)),
@@ -140,7 +140,7 @@ def test_the_most_transactions_of_one_commit(client: StoreClient) -> None:
     ]
 
 
-def test_a_writer_of_a_stopped_store_hears_of_it(
+def test_a_writer_at_a_stopped_store_fails(
     tower: str, tmp_path: Path, open_nodes: ExitStack
 ) -> None:
     with Store(tmp_path / "s", tower=tower) as store:

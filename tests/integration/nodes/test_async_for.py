@@ -25,7 +25,7 @@ def flushed(producer: Producer, records: list[bytes]) -> Producer:
 
 
 @pytest.mark.usefixtures("store")
-def test_an_event_loop_goes_on_while_records_are_waited_for(
+def test_an_event_loop_runs_while_a_task_waits_for_records(
     produce: Produce, consume: Consume
 ) -> None:
     producer = flushed(produce("t"), values(1_000))
@@ -56,9 +56,7 @@ def test_an_event_loop_goes_on_while_records_are_waited_for(
 
 
 @pytest.mark.usefixtures("store")
-def test_an_event_loop_goes_on_while_there_are_more_records(
-    produce: Produce, consume: Consume
-) -> None:
+def test_an_event_loop_runs_while_records_are_queued(produce: Produce, consume: Consume) -> None:
     """A task that always finds records can be cancelled, and takes only those that it returned."""
     flushed(produce("t"), values(4_000))
     consumer = consume("t")

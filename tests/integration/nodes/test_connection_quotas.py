@@ -110,7 +110,7 @@ def test_subscriptions_above_the_quota_end_the_connection(
     assert f"{host}:{port} with key mallory, which subscribes to more than 1000 bytes" in line
 
 
-def test_what_is_sent_to_a_bound_socket_and_not_read_ends_the_connection(sender: Sender) -> None:
+def test_unread_bytes_at_a_bound_socket_end_the_connection(sender: Sender) -> None:
     subscribe(sender, b"\1")
     for _ in range(5):
         sender.send(2 * SUBSCRIBED_BYTES)

@@ -71,7 +71,7 @@ def test_subscriptions_are_listed_in_their_order(consume: Consume) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_unsubscribing_drops_what_waits_and_forgets_positions(
+def test_unsubscribing_drops_queued_records_and_positions(
     produce: Produce, consume: Consume
 ) -> None:
     consumer = consume("a", "b")
@@ -106,9 +106,7 @@ def test_seek_goes_back_and_forth(produce: Produce, consume: Consume) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_an_iteration_goes_on_where_the_last_one_was_left(
-    produce: Produce, consume: Consume
-) -> None:
+def test_an_iteration_continues_the_last_one(produce: Produce, consume: Consume) -> None:
     producer = flushed(produce("t"), values(1_000))
     tp = TopicPartition("t", producer.address)
     consumer = consume("t")
@@ -221,7 +219,7 @@ def test_close_ends_an_iteration_elsewhere(produce: Produce, consume: Consume) -
 
 
 @pytest.mark.usefixtures("store")
-def test_close_drops_what_waits(produce: Produce, consume: Consume) -> None:
+def test_close_drops_queued_records(produce: Produce, consume: Consume) -> None:
     flushed(produce("t"), values(1_000))
     consumer = consume("t")
     records = iter(consumer)

@@ -62,7 +62,7 @@ WAYS: dict[str, Callable[[Consumer], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_trimmed_records_are_an_error_and_seek_goes_on(
+def test_trimmed_records_are_an_error_until_seek(
     consume: Consume, trimmed: TopicPartition, way: str
 ) -> None:
     consumer = consume("t", start={"t": {trimmed.partition: 0}})
@@ -76,7 +76,7 @@ def test_trimmed_records_are_an_error_and_seek_goes_on(
     assert next_values(consumer, 50) == values(50, 50)
 
 
-def test_the_log_names_what_is_skipped_and_where_a_consumer_begins(
+def test_skipped_records_and_a_late_beginning_are_logged(
     consume: Consume, trimmed: TopicPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     of_partition = f"topic 't', partition {trimmed.partition}: "

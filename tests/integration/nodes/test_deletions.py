@@ -47,7 +47,7 @@ def free_pair() -> int:
             return first
 
 
-def test_a_producer_that_comes_back_is_told(start: Start, produce: Produce) -> None:
+def test_a_resumed_producer_of_a_deleted_topic_fails_once(start: Start, produce: Produce) -> None:
     store = start("one")
     publish(produce, 10, OTHER)
     store.deletions.delete("t")
@@ -62,7 +62,7 @@ def test_a_producer_that_comes_back_is_told(start: Start, produce: Produce) -> N
     assert held(store) == (200, 210)
 
 
-def test_a_producer_that_has_the_last_port_of_its_range_is_told(
+def test_a_producer_at_the_last_port_of_its_range_fails_equally(
     start: Start, produce: Produce, open_nodes: ExitStack
 ) -> None:
     store = start("one")

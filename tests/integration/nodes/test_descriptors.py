@@ -68,7 +68,7 @@ def limited_store(
             errors.close()
 
 
-def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
+def test_peers_without_room_are_refused_by_name_until_others_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(peers, "UNREACHED_S", 1.0)
@@ -122,7 +122,7 @@ def test_peers_without_room_are_refused_whole_and_by_name_until_there_is_room(
 
 
 @pytest.mark.parametrize("of", ["mesh", "flight"])
-def test_strangers_who_take_all_open_files_of_a_store_with_keys_end_neither_it_nor_its_connections(
+def test_strangers_that_take_all_open_files_end_no_store_and_no_connection(
     of: str, tmp_path: Path
 ) -> None:
     keys = Keys(tmp_path / "keys")
@@ -153,7 +153,7 @@ def test_strangers_who_take_all_open_files_of_a_store_with_keys_end_neither_it_n
 
 
 @pytest.mark.parametrize(("soft", "raised"), [(15, True), (100, False)])
-def test_a_node_in_an_application_raises_its_soft_limit_when_a_peer_needs_it_and_says_so(
+def test_a_node_raises_the_soft_limit_of_its_application_when_a_peer_needs_it(
     soft: int, raised: bool
 ) -> None:
     code = (
@@ -184,7 +184,7 @@ def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
 
 
 @pytest.mark.parametrize(("acks", "per_peer"), [(1, PER_PEER), (2, PER_PEER_APART)])
-def test_a_peer_takes_so_many_descriptors(
+def test_a_peer_takes_a_fixed_number_of_descriptors(
     tower: str, raw: Callable[..., RawPeer], acks: int, per_peer: int
 ) -> None:
     # In a process of its own, where no other end of a connection is.
@@ -238,7 +238,7 @@ def test_forged_beacons_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(room.refused) == 500
 
 
-def test_a_descriptor_that_has_become_another_one_is_left_alone() -> None:
+def test_a_reused_descriptor_is_left_alone() -> None:
     # ZeroMQ has closed the peer's connection, and the application opened something.
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -250,7 +250,7 @@ def test_a_descriptor_that_has_become_another_one_is_left_alone() -> None:
         assert ours.recv(20) == b"still there"
 
 
-def test_what_is_refused_is_said_once_and_again_when_it_changes(
+def test_refusals_are_logged_once_and_again_on_changes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("raise_limit", "soft_limit"):
@@ -279,7 +279,7 @@ def test_what_is_refused_is_said_once_and_again_when_it_changes(
     assert room.refused == {}
 
 
-def test_without_a_descriptor_to_look_with_there_is_no_room(
+def test_without_a_descriptor_for_the_scan_no_peer_has_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def none_left() -> int:

@@ -91,7 +91,7 @@ while True:
 """
 
 
-def test_a_producer_resumed_after_a_crash_goes_on(cluster: EmbeddedCluster) -> None:
+def test_a_producer_resumed_after_a_crash_continues(cluster: EmbeddedCluster) -> None:
     address = "0123456789ABCDEF0123456789ABCDEF"
     acknowledged = 0
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_a_reader_survives_the_store_it_reads_from(cluster: EmbeddedCluster) -> 
         assert got + sum(len(batch.values) for batch in batches) == 20_000
 
 
-def test_a_store_killed_before_the_commit_goes_on_with_the_attempt(
+def test_a_store_killed_before_the_commit_continues_the_attempt(
     cluster: EmbeddedCluster,
 ) -> None:
     attempt = new_attempt()

@@ -67,7 +67,7 @@ def anonymous_bytes() -> int:
     ("kind", "options"),
     [*((kind, GUARDED) for kind in KINDS), ("records", {"high_water_mark": 1_000})],
 )
-def test_honest_peers_get_all_through_beside_one_that_is_greedy(
+def test_a_greedy_peer_does_not_starve_honest_ones(
     store_with: Callable[..., Store], tower: str, kind: str, options: dict[str, Any]
 ) -> None:
     store = store_with(**options)

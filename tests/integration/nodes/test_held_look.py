@@ -71,7 +71,7 @@ def test_a_store_that_is_started_again_knows_what_it_has(start: Open) -> None:
     put(again, "__dafka.own", B)  # its own notes are no topic of anybody's
 
 
-def test_the_mesh_waits_and_goes_on_when_a_topic_is_deleted(
+def test_a_refused_topic_is_accepted_after_a_deletion(
     start: Open, produce: Callable[..., Producer], caplog: pytest.LogCaptureFixture
 ) -> None:
     store = start(max_topics=1)
@@ -91,7 +91,7 @@ def test_the_mesh_waits_and_goes_on_when_a_topic_is_deleted(
     assert stored(store, "u", producer.address) == values(100)
 
 
-def test_an_owner_who_has_enough_waits_until_retention_has_made_room(
+def test_an_owner_at_its_limit_waits_until_retention_makes_room(
     start: Open, produce: Callable[..., Producer]
 ) -> None:
     store = start(max_key_bytes=20_000_000)
@@ -143,7 +143,7 @@ def at_once(function: Callable[[float], object]) -> None:
     function(0.0)
 
 
-def test_a_look_counts_what_the_log_holds(tmp_path: Path) -> None:
+def test_a_scan_counts_the_contents_of_the_log(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         tps = [TopicPartition(topic, p) for topic in "tu" for p in (A, B)]
         log.append([RecordBatch.of(tp, 0, [b"x" * 1_000]) for tp in tps])

@@ -71,7 +71,7 @@ def test_endpoints_that_cannot_be(tower: str, open_nodes: ExitStack, acks: int) 
         assert producer._mesh.invalid_count >= 14
 
 
-def test_garbage_is_counted_and_nodes_go_on(
+def test_garbage_is_counted_and_nodes_continue(
     tower: str, store: Store, consume: Callable[..., Consumer], raw: Callable[..., RawPeer]
 ) -> None:
     """Sent to the tower, and to a store and a consumer; the simulator has every kind of it."""

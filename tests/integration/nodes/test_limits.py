@@ -83,7 +83,7 @@ def test_a_disk_that_fails_ends_a_store_in_the_application(
 
 
 @pytest.mark.parametrize("damage", ["garbage", "header", "foreign"])
-def test_a_file_that_is_none_of_ours_is_refused(tower: str, tmp_path: Path, damage: str) -> None:
+def test_a_foreign_file_is_refused(tower: str, tmp_path: Path, damage: str) -> None:
     data = tmp_path / "data.mdb"
     if damage == "foreign":
         data.write_bytes(b"SQLite format 3\0" * 1_000)

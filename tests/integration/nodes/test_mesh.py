@@ -62,7 +62,7 @@ def test_no_tower_is_an_error_in_time(kind: str, silence: str, tmp_path: Path) -
 
 
 @each_node
-def test_a_node_asked_to_wait_for_its_tower_waits(kind: str, silence: str, tmp_path: Path) -> None:
+def test_a_node_with_wait_for_tower_waits(kind: str, silence: str, tmp_path: Path) -> None:
     made: list[Any] = []
 
     def make() -> None:
@@ -211,7 +211,7 @@ def publisher() -> Iterator[Publisher]:
     context.destroy(linger=0)
 
 
-def test_a_connection_that_ends_late_does_not_concern_the_one_that_came_after_it(
+def test_a_late_end_of_a_connection_does_not_affect_its_successor(
     publisher: Publisher,
 ) -> None:
     # A peer comes back before its broken connection is noticed. It takes packed answers still,
@@ -238,7 +238,7 @@ def received(socket: zmq.Socket[bytes], sequence: int) -> list[type]:
             return kinds
 
 
-def test_a_producer_that_knows_epochs_hears_each_acknowledgement_once(
+def test_a_producer_that_knows_epochs_receives_each_acknowledgement_once(
     publisher: Publisher,
 ) -> None:
     ours = publisher.connect_producer(Ack, EpochAck)  # it sends them in the order of their bytes

@@ -107,7 +107,7 @@ def test_an_error_shows_a_partition_escaped(
     assert str(refused.value).isprintable()
 
 
-def test_our_producers_create_no_such_topic_unless_told_to(
+def test_our_producers_create_such_topics_only_with_an_option(
     produce: Callable[..., Producer], store: Store
 ) -> None:
     for topic in ODD:
@@ -124,8 +124,6 @@ def test_our_producers_create_no_such_topic_unless_told_to(
 
 
 @pytest.mark.parametrize("address", ["P\n", "P\x7f", "é", "\udcff", "\x1b"])
-def test_our_addresses_can_be_written_by_everybody(
-    produce: Callable[..., Producer], address: str
-) -> None:
+def test_our_addresses_are_printable(produce: Callable[..., Producer], address: str) -> None:
     with pytest.raises(ConfigError, match=r"option 'address' = .* must be printable ASCII"):
         produce("t", address=address)

@@ -67,7 +67,7 @@ def test_a_record_of_exactly_the_limit_passes_in_each_form(
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_connection_that_a_message_above_the_limit_has_ended_is_made_anew_and_that_is_said(
+def test_a_connection_ended_by_an_oversized_message_is_renewed_and_logged(
     raw: Callable[..., RawPeer],
     produce: Callable[..., Producer],
     consume: Callable[..., Consumer],
@@ -104,7 +104,7 @@ def test_a_connection_that_a_message_above_the_limit_has_ended_is_made_anew_and_
         wait_until(arrives, "a record over the new connection")
 
 
-def test_a_peer_that_ends_soon_is_not_one_that_keeps_no_connection(
+def test_the_end_of_a_new_peer_is_not_logged_as_a_failed_connection(
     raw: Callable[..., RawPeer],
     consume: Callable[..., Consumer],
     caplog: pytest.LogCaptureFixture,
@@ -142,7 +142,7 @@ def test_a_node_is_not_deaf_after_peers_went_that_it_was_connecting_to() -> None
         close_watched(socket, monitor)
 
 
-def test_without_an_open_file_left_a_connection_is_made_anew_later_and_that_is_said(
+def test_without_an_open_file_a_connection_is_renewed_later_and_logged(
     raw: Callable[..., RawPeer],
     produce: Callable[..., Producer],
     monkeypatch: pytest.MonkeyPatch,
@@ -193,7 +193,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return take
 
 
-def test_who_has_not_connected_is_said_and_seldom_again(said: Callable[[], list[str]]) -> None:
+def test_unconnected_peers_are_logged_at_growing_intervals(said: Callable[[], list[str]]) -> None:
     inbound = Inbound(NodeBeacon(ME, "10.0.0.1", 7_000), table_with(PEER, OTHER))
     inbound.report(0.0)
     assert said() == []
@@ -216,7 +216,7 @@ def test_who_has_not_connected_is_said_and_seldom_again(said: Callable[[], list[
     assert (said(), inbound.unmet([PEER, OTHER])) == ([], [])
 
 
-def test_a_loopback_host_among_other_machines_is_said_at_once(
+def test_a_loopback_host_among_other_machines_is_logged_at_once(
     said: Callable[[], list[str]],
 ) -> None:
     table = table_with(PEER)
@@ -233,7 +233,7 @@ def test_a_loopback_host_among_other_machines_is_said_at_once(
     assert said() == []
 
 
-def test_a_peer_that_does_not_connect_is_said(
+def test_a_peer_that_does_not_connect_is_logged(
     raw: Callable[..., RawPeer],
     consume: Callable[..., Consumer],
     said: Callable[[], list[str]],

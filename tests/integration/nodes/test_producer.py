@@ -43,7 +43,7 @@ Produce = Callable[..., Producer]
 Raw = Callable[..., RawPeer]
 
 
-def test_offsets_count_up_and_what_is_flushed_is_on_disk(store: Store, produce: Produce) -> None:
+def test_offsets_count_up_and_flushed_records_are_on_disk(store: Store, produce: Produce) -> None:
     producer = produce("t")
     assert producer.next_offset == 0
     assert [producer.publish(value) for value in values(3)] == [0, 1, 2]
@@ -56,7 +56,7 @@ def test_offsets_count_up_and_what_is_flushed_is_on_disk(store: Store, produce: 
     producer.flush(0)  # all is acknowledged
 
 
-def test_a_flush_hurries_what_the_loop_has_not_sent_yet(
+def test_a_flush_hurries_records_that_the_loop_has_not_sent(
     produce: Produce, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce("t", head_interval_ms=600_000)
@@ -85,7 +85,7 @@ def test_a_flush_hurries_what_the_loop_has_not_sent_yet(
             flushing.result(PATIENCE_S)
 
 
-def test_one_value_that_is_no_record_is_refused(produce: Produce) -> None:
+def test_an_invalid_value_is_refused(produce: Produce) -> None:
     producer = produce("t", max_record_bytes=4_096)
     with pytest.raises(TypeError, match="must be bytes"):
         producer.publish("text")  # type: ignore[arg-type]
@@ -193,7 +193,7 @@ def test_nothing_is_taken_while_it_closes(tower: str, store: Store) -> None:
 @pytest.mark.parametrize(
     "limit", [{"max_unacked_records": 5}, {"max_unacked_bytes": 5}], ids=["records", "bytes"]
 )
-def test_publish_waits_for_room_and_says_when_there_is_none(
+def test_publish_waits_for_room_and_raises_without_it(
     produce: Produce, raw: Raw, limit: dict[str, int]
 ) -> None:
     producer = produce("t", publish_timeout_s=0.05, **limit)
@@ -295,7 +295,7 @@ def test_the_end_waits_for_acknowledgements(tower: str, store: Store, how: str, 
     "how",
     ["open", "dropped", "exit-0", "error-open", "child-fork", "child-spawn", "child-fork-error"],
 )
-def test_what_is_not_acknowledged_at_the_end_is_said(tower: str, how: str) -> None:
+def test_unacknowledged_records_at_the_end_are_reported(tower: str, how: str) -> None:
     process = ended(tower, how, 0.2)
     assert process.returncode == 1
     assert process.stderr.count(f"{LOST} 0.2 s") >= 1, process.stderr
@@ -322,7 +322,7 @@ def test_whatever_else_happens_at_the_end_still_does(tower: str) -> None:
     assert (process.returncode, process.stdout) == (1, "unflushed an exit function\n")
 
 
-def test_a_resumed_producer_goes_on_at_its_head(store: Store, tower: str) -> None:
+def test_a_resumed_producer_continues_at_its_end(store: Store, tower: str) -> None:
     with Producer("t", tower=tower) as producer:
         producer.publish_many(values(10))
     with Producer("t", tower=tower, address=producer.address) as resumed:

@@ -48,7 +48,7 @@ def joined(batches: Iterator[RecordBatch], start: int) -> list[bytes]:
     return found
 
 
-def test_what_stores_hold(read: Read, tower: str, tp: TopicPartition, store: Store) -> None:
+def test_partitions_of_stores(read: Read, tower: str, tp: TopicPartition, store: Store) -> None:
     with Producer("other", tower=tower) as other:
         other.publish_many(values(7))
     reader = read()
@@ -117,7 +117,7 @@ def test_a_slow_application_bounds_what_waits(
     assert [*first.values, *joined(batches, first.end)] == values(COUNT)
 
 
-def test_a_closed_reader_says_so(read: Read, tp: TopicPartition) -> None:
+def test_a_closed_reader_raises(read: Read, tp: TopicPartition) -> None:
     reader = read()
     batches = reader.read(tp, 0, COUNT + 1, timeout_s=PATIENCE_S)
     next(batches)
@@ -129,7 +129,7 @@ def test_a_closed_reader_says_so(read: Read, tp: TopicPartition) -> None:
         reader.partitions(timeout_s=1)
 
 
-def test_a_partition_nobody_has_is_a_loss(read: Read, tp: TopicPartition) -> None:
+def test_a_partition_of_no_store_is_a_loss(read: Read, tp: TopicPartition) -> None:
     reader, unknown = read(), new_address()
     reader.partitions(timeout_s=PATIENCE_S)
     with pytest.raises(DataLossError, match="no store has the partition") as lost:
@@ -178,7 +178,7 @@ def test_no_store_is_an_error(read: Read, tower: str) -> None:
         ("end", 2**63),
     ],
 )
-def test_what_cannot_be_asked_is_refused_and_the_reader_lives(
+def test_invalid_arguments_are_refused_and_the_reader_still_works(
     read: Read, tp: TopicPartition, option: str, value: Any
 ) -> None:
     reader = read()

@@ -43,7 +43,7 @@ def small_store(tower: str, directory: Path) -> Store:
 
 
 @pytest.mark.parametrize("wire", LAYOUTS)
-def test_a_live_record_reaches_those_who_take_it_and_the_others_hear_of_it(
+def test_a_large_live_record_reaches_nodes_that_accept_it_and_errors_reach_the_others(
     produce: Produce, consume: Consume, store: Store, wire: str
 ) -> None:
     small = consume("t", max_record_bytes=SMALL_BYTES)
@@ -84,7 +84,7 @@ def test_a_producer_refuses_a_record_that_a_store_would_not_take(
     producer.flush(PATIENCE_S)
 
 
-def test_a_store_that_comes_later_says_what_it_cannot_take_and_takes_the_rest(
+def test_a_late_store_logs_a_record_above_its_limit_and_accepts_other_partitions(
     tower: str,
     open_nodes: ExitStack,
     produce: Produce,

@@ -104,7 +104,7 @@ def test_a_key_is_for_its_topics_and_its_roles(
     assert reader.poll(0) is None
 
 
-def test_who_may_not_is_told_at_once_by_his_own_directory(
+def test_a_forbidden_topic_is_an_error_by_the_own_directory(
     keys: Keys, tower: str, open_nodes: ExitStack
 ) -> None:
     with pytest.raises(NotAllowedError, match=r"mallory may produce 'own\.\*'.* produce to 't'"):
@@ -118,7 +118,7 @@ def test_who_may_not_is_told_at_once_by_his_own_directory(
     assert consumer.subscription == ["own.x"]
 
 
-def test_what_a_key_may_not_be_sent_is_said_once_and_by_name(
+def test_refused_subscriptions_are_logged_once_with_the_key(
     keys: Keys, store: Store, mallory: RawPeer, caplog: pytest.LogCaptureFixture
 ) -> None:
     mallory.wait_until_met(store.address)
@@ -131,7 +131,7 @@ def test_what_a_key_may_not_be_sent_is_said_once_and_by_name(
     assert said[0].startswith("refused to send a node with key mallory each ")
 
 
-def test_a_node_whose_address_or_key_is_not_known_is_named_and_what_to_do(
+def test_a_node_with_an_unknown_address_or_key_is_logged_with_the_remedy(
     keys: Keys, tower: str, store: Store, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_nodes.enter_context(raw(keys, tower, "mallory", address="F" * 32))
@@ -150,7 +150,7 @@ def test_a_node_whose_address_or_key_is_not_known_is_named_and_what_to_do(
     assert forbidden(consumer) > 0 == mesh.traffic.refused(mesh.peers)["beacon"]
 
 
-def test_what_a_key_may_is_changed_while_all_runs(
+def test_permissions_are_changed_at_run_time(
     keys: Keys, tower: str, store: Store, open_nodes: ExitStack
 ) -> None:
     reader = open_nodes.enter_context(Consumer(**lying(keys, tower, "consume")))
@@ -214,7 +214,7 @@ def at(mallory: RawPeer, mesh: Any) -> list[bytes]:
     return encode_node_beacon(NodeBeacon(mallory.address, mesh.beacon.host, mesh.beacon.port))
 
 
-def test_who_announces_himself_at_anothers_place_takes_no_connection(
+def test_an_announcement_at_the_place_of_another_node_takes_no_connection(
     keys: Keys, tower: str, store: Store, mallory: RawPeer, open_nodes: ExitStack
 ) -> None:
     producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))

@@ -84,7 +84,7 @@ def wait_until_refused(why: str, **options: Any) -> None:
     wait_until(is_told, why)
 
 
-def test_who_has_no_key_is_told_so_and_hears_nothing(tower: str, locked: Store) -> None:
+def test_a_node_without_a_key_receives_nothing_but_the_reason(tower: str, locked: Store) -> None:
     """As C nodes do it, and as ours without options."""
     with RawPeer(tower, b"") as stranger:
         why = "it lets in owners of keys only: set secret_key_file and allowed_keys"
@@ -203,7 +203,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_without_keys_nothing_is_opened_to_other_machines_unless_somebody_says_so(
+def test_without_keys_nothing_is_opened_to_other_machines_by_default(
     elsewhere: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whoever = (
@@ -236,7 +236,7 @@ def test_a_store_with_keys_may_serve_flight_to_other_machines(
     assert "asks for no keys" not in caplog.text
 
 
-def test_a_refused_announcement_is_said_as_such_and_hides_nothing_else_of_the_key(
+def test_a_refused_announcement_is_logged_as_such_beside_other_refusals(
     keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys.allow("late", "consume", consume=("late.*",))

@@ -295,7 +295,7 @@ def from_producer(producer: Producer) -> list[Connection]:
 
 
 @pytest.mark.usefixtures("_short_times")
-def test_what_waits_for_a_peer_that_takes_nothing_is_freed(
+def test_messages_for_a_stalled_peer_are_freed(
     sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
 ) -> None:
     pub, sub = sockets
@@ -330,7 +330,7 @@ def test_what_waits_for_a_peer_that_takes_nothing_is_freed(
 
 
 @pytest.mark.usefixtures("_short_times")
-def test_a_stopped_consumer_is_cut_off_and_has_everything_when_it_goes_on(
+def test_a_stopped_consumer_is_cut_off_and_receives_everything_later(
     tower: str, produce: Callable[..., Producer]
 ) -> None:
     producer = produce("t")

@@ -19,7 +19,7 @@ from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 Raw = Callable[..., RawPeer]
 
 
-def test_what_is_stored_is_there_after_a_restart(tower: str, tmp_path: Path) -> None:
+def test_stored_records_survive_a_restart(tower: str, tmp_path: Path) -> None:
     with Store(tmp_path, tower=tower) as first, Producer("t", tower=tower) as producer:
         producer.publish_many(values(1_000))
         producer.flush(PATIENCE_S)
@@ -30,14 +30,14 @@ def test_what_is_stored_is_there_after_a_restart(tower: str, tmp_path: Path) -> 
         assert again.address == address
 
 
-def test_a_directory_is_one_stores(store: Store, tower: str, tmp_path: Path) -> None:
+def test_a_directory_has_one_store(store: Store, tower: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has it open for writing"):
         Store(store.log.directory, tower=tower)
     with Store(tmp_path / "another", tower=tower) as other:
         assert other.address != store.address
 
 
-def test_it_stops_and_says_so(tower: str, tmp_path: Path) -> None:
+def test_wait_returns_when_it_has_stopped(tower: str, tmp_path: Path) -> None:
     running = Store(tmp_path, tower=tower)
     assert not running.wait(0)
     running.close()

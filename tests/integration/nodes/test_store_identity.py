@@ -98,7 +98,7 @@ def test_a_directory_without_an_origin_becomes_known_where_it_is(
     [b"", b"\n", b"no uuid", b"A" * 31, b"\xff" * 32, None],
     ids=["empty", "a line", "a text", "cut short", "no text", "missing"],
 )
-def test_a_lost_address_is_said_and_nothing_is_made_up(
+def test_a_lost_address_is_an_error_and_no_new_one_is_made(
     original: Store, tower: str, damage: bytes | None
 ) -> None:
     """A store with another address would be counted, and waited for, beside the one it was."""
@@ -163,7 +163,7 @@ def test_only_a_store_is_restored(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_copy_that_cannot_be_told_by_its_files_ends_and_its_original_goes_on(
+def test_a_copy_with_equal_files_ends_and_its_original_continues(
     original: Store, tower: str, produce: Produce, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As that of a whole disk or machine: its files have the same numbers."""
@@ -212,7 +212,7 @@ def test_a_new_directory_is_removed(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_was_there_stays(tmp_path: Path) -> None:
+def test_existing_directories_stay(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     start_in_vain(tmp_path / "empty")
     start_in_vain(tmp_path / "empty" / "new")

@@ -69,7 +69,7 @@ def batch_of(start: int, end: int) -> RecordBatch:
     return RecordBatch.of(TP, start, [b"%d" % number for number in range(start, end)])
 
 
-def test_a_group_is_on_disk_when_it_is_said_to_be(writing: Writing) -> None:
+def test_a_reported_group_is_on_disk(writing: Writing) -> None:
     never_staged = Commit((StagedTransaction(*TP, "A" * 32, 0, 1, 0),))
     for start in range(0, 50, 10):
         entries: list[LogEntry] = [batch_of(start, start + 5), never_staged]
@@ -122,7 +122,7 @@ def test_after_an_error_no_group_is_written(writing: Writing) -> None:
     assert writing.told.empty()
 
 
-def test_it_tells_that_the_directory_is_gone_when_there_is_nothing_to_write(
+def test_a_missing_directory_is_reported_while_idle(
     writing: Writing,
 ) -> None:
     shutil.rmtree(writing.log.directory)
@@ -131,7 +131,7 @@ def test_it_tells_that_the_directory_is_gone_when_there_is_nothing_to_write(
     assert isinstance(told.outcomes, StoreError)
 
 
-def test_it_tells_that_nothing_can_be_read_when_there_is_nothing_to_write(tmp_path: Path) -> None:
+def test_an_unreadable_log_is_reported_while_idle(tmp_path: Path) -> None:
     """After a write that was not its own."""
     told: SimpleQueue[Outcomes | BaseException] = SimpleQueue()
     with Log(tmp_path) as log:

@@ -33,7 +33,7 @@ def next_values(consumer: Consumer, count: int) -> list[bytes | None]:
     return [record.value for record in found if record is not None]
 
 
-def test_a_peer_that_comes_later_hears_of_more_subscriptions_than_the_high_water_mark(
+def test_a_late_peer_receives_more_subscriptions_than_the_high_water_mark(
     raw: Raw, consume: Consume
 ) -> None:
     # A SUB socket drops those that its peer's queue has no room for (libzmq's issues 2942, 4064).

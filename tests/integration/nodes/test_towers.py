@@ -31,7 +31,7 @@ def again(tower: Tower) -> Tower:
     )
 
 
-def test_running_nodes_go_on_with_a_tower_that_joins(tmp_path: object) -> None:
+def test_running_nodes_use_a_tower_that_joins(tmp_path: object) -> None:
     with contextlib.ExitStack() as stack:
         first = Tower(**ANY_PORTS)
         stack.enter_context(Store(str(tmp_path), tower=first.tower))
@@ -50,7 +50,7 @@ def test_running_nodes_go_on_with_a_tower_that_joins(tmp_path: object) -> None:
         wait_until(lambda: newest.partitions(["t"], timeout_s=PATIENCE_S))
 
 
-def test_a_tower_that_nobody_elsewhere_reaches_joins_none_there() -> None:
+def test_a_tower_that_other_machines_cannot_reach_joins_none_there() -> None:
     with pytest.raises(ConfigError, match="is on another machine") as refused:
         Tower(**ANY_PORTS, join="192.0.2.9")
     assert refused.value.option == "sub_address"
@@ -73,7 +73,7 @@ def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) ->
             assert reader._mesh.failure is None
 
 
-def test_towers_that_are_told_of_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_announced_towers_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     context, poller = zmq.Context(), zmq.Poller()
     config = NodeOptions.build({"tower": "127.0.0.1:1:2"})

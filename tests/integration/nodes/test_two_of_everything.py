@@ -14,7 +14,7 @@ from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
 
-def test_of_two_producers_with_one_address_the_newer_one_goes_on(
+def test_of_two_producers_with_one_address_the_newer_continues(
     store: Store, produce: Callable[..., Producer]
 ) -> None:
     """As when a job is started again while it still runs."""

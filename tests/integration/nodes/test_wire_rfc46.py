@@ -17,7 +17,7 @@ from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_sent_is_in_the_layout_asked_for(
+def test_messages_have_the_layout_of_the_option(
     produce: Callable[..., Producer], raw: Callable[..., RawPeer], layout: str
 ) -> None:
     peer = raw(subscription(RecordMessage, "t"), subscription(Head, "t"))
@@ -35,7 +35,7 @@ def test_what_is_sent_is_in_the_layout_asked_for(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_acknowledgements_of_two_stores_are_told_apart(
+def test_acknowledgements_of_two_stores_are_distinguished(
     tower: str, tmp_path: Path, layout: str
 ) -> None:
     # RFC 46 has the store's address in its ACK, in C nodes' layout the connection identifies it.

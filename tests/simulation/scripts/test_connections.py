@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import ConsumerHello, DirectHead, Fetch, RecordMessage
 from tests.simulation.scripts.script import Node, Script, tp_of, values
@@ -43,27 +40,6 @@ def test_a_node_that_announces_no_kind_is_a_peer_of_all(world: Script) -> None:
         subscription(RecordMessage, "t"),
         subscription(ConsumerHello, nodes[3].address),
     )
-
-
-def test_peers_that_are_silent_are_lost_and_found_again(world: Script) -> None:
-    consumer = world.consumer("t")
-    for life in "12":
-        peer = world.peer(name=f"peer-{life}")
-        peer.wait_until_subscribed(subscription(RecordMessage, "t"))
-        peer.stop()
-        world.until(lambda: not len(consumer.mesh.peers.table))
-
-
-@pytest.mark.parametrize("kind", ["", "P", "S", "C", "R"])
-def test_a_twin_of_any_kind_is_noticed(world: Script, kind: str) -> None:
-    producer, peer = world.producer("t"), world.peer()
-    twin = NodeBeacon(producer.address, "elsewhere", 9, kind)
-
-    def is_noticed() -> bool:
-        world.network.beacon(peer, encode_node_beacon(twin))  # type: ignore[arg-type]
-        return producer.mesh.peers.table.twin is not None
-
-    world.until(is_noticed)
 
 
 def test_a_tower_that_returns_introduces_new_nodes_to_the_old_ones(world: Script) -> None:

@@ -183,22 +183,6 @@ def test_a_store_answers_get_heads_hello_and_fetch(
         assert found == [DirectRecord(peer.address, *tps[1], n, b"%d" % n) for n in numbers]
 
 
-def test_a_block_that_is_not_the_last_is_followed_by_the_head(
-    world: Script, store: ScriptedStore, peer: Peer
-) -> None:
-    """C nodes request no more than 100,000 records before they receive a head again."""
-    for sequence, value in enumerate(values(100)):
-        peer.send(RecordMessage("t", peer.address, sequence, value))
-    world.until(lambda: Ack(peer.address, "t", 99) in peer.messages(Ack))
-    peer.received.clear()
-    peer.send(Fetch(peer.address, peer.address, "t", 0, 10))
-    assert peer.wait_for(DirectHead) == [DirectHead(peer.address, "t", peer.address, 99)]
-    peer.received.clear()
-    peer.send(Fetch(peer.address, peer.address, "t", 10, 90))
-    peer.wait_for(DirectRecord, 90)
-    assert peer.messages(DirectHead) == []
-
-
 def test_a_fetch_batch_is_answered_in_few_messages(world: Script) -> None:
     held = {
         "A": [b"a0", b"a1"],

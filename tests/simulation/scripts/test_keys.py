@@ -58,78 +58,56 @@ def consumer(locked: Script, mallory: Peer) -> ScriptedConsumer:
     return consumer
 
 
-def assert_refused(locked: Script, mallory: Peer, *messages: m.Message, nodes: int = 1) -> None:
-    """Each message is refused by its receivers."""
-    for message in messages:
-        before = sum(locked.world.refused.values())
-        mallory.send(message)
-        locked.run(0.1)
-        assert sum(locked.world.refused.values()) == before + nodes, str(message)
+def assert_refused(locked: Script, mallory: Peer, message: m.Message, nodes: int) -> None:
+    """Send a message, and check that ``nodes`` refuse it."""
+    before = sum(locked.world.refused.values())
+    mallory.send(message)
+    locked.run(0.1)
+    assert sum(locked.world.refused.values()) == before + nodes, str(message)
 
 
-def test_records_and_heads_of_other_producers_are_not_forged(
+def test_messages_beyond_the_permissions_of_a_key_are_refused(
     locked: Script,
     store: ScriptedStore,
     mallory: Peer,
     producer: ScriptedProducer,
     consumer: ScriptedConsumer,
 ) -> None:
-    victim = producer.address
-    live = (
+    victim, liar, to = producer.address, mallory.address, consumer.address
+    at_store_and_consumer = (
         m.RecordMessage("t", victim, 3, b"forged"),
         m.Head("t", victim, 1_000_000),
         m.RecordMessage("own.x", victim, 0, b"forged"),  # nor in a partition of another topic
-        m.RecordMessage("t", mallory.address, 0, b"forged"),  # nor in one of its own
+        m.RecordMessage("t", liar, 0, b"forged"),  # nor in one of its own
     )
-    assert_refused(locked, mallory, *live, nodes=2)  # the store and the consumer
-    assert_refused(locked, mallory, m.DirectRecord(store.address, "t", victim, 3, b"forged"))
-    producer.publish(2)
-    producer.flush()
-    consumer.wait_for(*values(5))
-    assert [info.tp for info in store.log.partitions()] == [producer.tp]
-
-
-def test_only_stores_acknowledge_greet_and_answer(
-    locked: Script, mallory: Peer, producer: ScriptedProducer, consumer: ScriptedConsumer
-) -> None:
-    victim, liar, to = producer.address, mallory.address, consumer.address
-    locked.network.blocks["a", producer.name] = (float("inf"), "lost")
-    producer.publish()
-    locked.run(1)
-    assert_refused(
-        locked,
-        mallory,
-        m.Ack(victim, "t", 3),
-        m.EpochAck(victim, "t", 3, liar, LATER),
+    at_store_and_producer = (
+        m.Fetch(victim, liar, "t", 0, 1),
+        m.Fetch(victim, to, "t", 0, 1),
+    )
+    at_one = (
+        m.DirectRecord(store.address, "t", victim, 3, b"forged"),
+        # It speaks for no store.
+        m.Ack(victim, "t", 2),
+        m.EpochAck(victim, "t", 2, liar, LATER),
         m.HistoryReply(victim, 0, liar, "t", victim, 1, LATER, ()),
         m.StoreHello(to, liar),
         m.HeadsReply(to, 0, liar, 0, 1, ()),
         m.StoreEndpoints(to, liar, ("grpc://127.0.0.1:1",)),
         m.StoresKnown(to, liar, ()),
-    )
-    assert (producer.durable, producer.role.fenced_by) == (3, None)
-    assert liar not in consumer.role.directory.stores
-
-
-def test_no_partition_is_taken_over_and_nothing_is_sent_to_another_address(
-    locked: Script,
-    mallory: Peer,
-    store: ScriptedStore,
-    producer: ScriptedProducer,
-    consumer: ScriptedConsumer,
-) -> None:
-    victim, liar = producer.address, mallory.address
-    asked = (
+        # It takes no partition over, and has nothing sent to a different address.
         m.HistoryQuery(liar, 1, "t", victim, LATER),
         m.HistoryQuery(victim, 1, "t", liar, LATER),
-        m.FetchBatch(store.address, consumer.address, (PartitionInfo("own.x", "P", 0, 1),)),
+        m.FetchBatch(store.address, to, (PartitionInfo("own.x", "P", 0, 1),)),
     )
-    assert_refused(locked, mallory, *asked)
-    for requestor in (liar, consumer.address):  # the store and the producer
-        assert_refused(locked, mallory, m.Fetch(victim, requestor, "t", 0, 1), nodes=2)
-    producer.publish()
+    for nodes, messages in ((2, at_store_and_consumer), (2, at_store_and_producer), (1, at_one)):
+        for message in messages:
+            assert_refused(locked, mallory, message, nodes)
+    producer.publish(2)
     producer.flush()
+    consumer.wait_for(*values(5))
+    assert [info.tp for info in store.log.partitions()] == [producer.tp]
     assert producer.role.fenced_by is None
+    assert liar not in consumer.role.directory.stores
 
 
 def test_nothing_is_overheard(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.config.node_options import SKIP, WAIT
+from dafka_core.config.node_options import WAIT
 from dafka_core.errors import RecordTooLargeError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import record_limits, timing
@@ -34,22 +34,6 @@ def test_a_loss_is_reported_again_while_other_partitions_continue(
     assert consumer.values() == values(10)
     consumer.seek(TP, 50)
     consumer.wait_for(*values(10), *values(50, 50))
-
-
-def test_earliest_is_the_first_record_that_there_is(world: Script, store: ScriptedStore) -> None:
-    consumer = world.consumer("t")
-    consumer.wait_for(*values(50, 50))
-    assert [(each.end, each.is_beginning) for each in consumer.losses] == [(50, True)]
-    assert consumer.role.skipped == {}
-
-
-def test_skip_continues_with_the_first_record_that_there_is_and_counts(
-    world: Script, store: ScriptedStore
-) -> None:
-    consumer = world.consumer("t", start={}, on_data_loss=SKIP)
-    consumer.wait_for(*values(50, 50))
-    assert consumer.role.skipped == {TP: 50}
-    assert consumer.role.positions() == {TP: (100, 100)}
 
 
 def test_records_before_a_gap_are_delivered(world: Script, store: ScriptedStore) -> None:
