@@ -21,6 +21,7 @@ Produce = Callable[..., Producer]
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the timeouts, but not below the answers of local stores."""
+    monkeypatch.setattr(timing, "FETCH_RETRY_S", 0.2)
     monkeypatch.setattr(timing, "LOSS_CHECK_S", 0.5)
     monkeypatch.setattr(timing, "ABSENT_STORE_S", 1.0)
 

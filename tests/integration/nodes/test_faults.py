@@ -37,6 +37,7 @@ from tests.integration.nodes.staging import (
     read,
     stage,
     state_of,
+    write,
 )
 
 Produce = Callable[..., Producer]
@@ -153,3 +154,38 @@ def test_a_store_killed_before_the_commit_continues_the_attempt(
     with client_in(cluster) as client:
         commit(client, transaction)  # its answer was lost with the store
         assert read(client, 4000) == values(4000)
+
+
+LARGE = 300_000
+
+
+"""Records of a transaction that takes many messages, and many rounds of a store's loop."""
+
+
+def test_a_store_killed_while_it_takes_a_large_transaction(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.start_store(1)
+    with client_in(cluster) as host:
+        write(host, 0, 100, 1)
+        with client_in(cluster, 1) as replica:
+            assert replica.wait(TP, 100, timeout_s=PATIENCE_S) == 100
+            write(host, 100, 4 * LARGE, 2)
+            wait_until(lambda: replica.transaction_states([TP], timeout_s=9)[0].staged_end > 100)
+        cluster.kill_store(1)
+        cluster.start_store(1)
+        with client_in(cluster, 1) as replica:
+            seen = set()
+
+            def is_whole() -> bool:
+                (info,) = replica.transaction_states([TP], timeout_s=PATIENCE_S)
+                seen.add(info.end)
+                return info.end == 4 * LARGE
+
+            wait_until(is_whole)
+            assert seen <= {100, 4 * LARGE}
+            (info,) = replica.transaction_states([TP], timeout_s=PATIENCE_S)
+            assert info == TransactionState(
+                4 * LARGE, 4 * LARGE, "", Transaction(2, 100, 4 * LARGE)
+            )
+            assert read(replica, 4 * LARGE) == values(4 * LARGE)

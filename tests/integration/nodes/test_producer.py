@@ -25,7 +25,7 @@ from dafka_core import (
     Store,
     Tower,
 )
-from dafka_core.errors import MissingStoresError
+from dafka_core.errors import MissingStoresError, ProducerFencedError
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.protocol.codec import subscription
@@ -329,6 +329,29 @@ def test_a_resumed_producer_continues_at_its_end(store: Store, tower: str) -> No
         assert (resumed.address, resumed.next_offset) == (producer.address, 10)
         assert resumed.publish(b"10") == 10
     assert stored(store, "t", producer.address) == values(11)
+
+
+def test_of_two_producers_with_one_address_the_newer_continues(
+    store: Store, produce: Produce
+) -> None:
+    """As when a job is started again while it still runs."""
+    older = produce("t")
+    older.publish(b"a")
+    older.flush(PATIENCE_S)
+    newer = produce("t", address=older.address)
+    newer.publish(b"c")
+    newer.flush(PATIENCE_S)
+
+    def go_on() -> None:
+        older.publish(b"b")
+        older.flush(PATIENCE_S)
+
+    with pytest.raises(ProducerFencedError) as fenced:
+        go_on()
+    assert fenced.value.partition == older.address
+    newer.publish(b"d")
+    newer.flush(PATIENCE_S)
+    assert stored(store, "t", newer.address) == [b"a", b"c", b"d"]
 
 
 def test_resuming_without_a_store_is_an_error(tower: str) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from pathlib import Path
 
 import pytest
 import zmq
 
-from dafka_core import ConfigError, Producer, Reader, Store, Tower
+from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import peers
 from dafka_core.nodes.peers import AWAY_S, MAX_LEARNED, Towers
 from dafka_core.nodes.security import Security
+from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon, TowerPorts, encode_tower_address
 from dafka_core.testing import wait_until
+from tests.integration.nodes.content import stored, values
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 from tests.open_files import no_open_file_left
 
@@ -117,3 +120,27 @@ def test_without_an_open_file_left_a_link_is_kept_unless_its_tower_is_not_truste
         assert after is not before
         assert before.pub.closed
         made._close(after)
+
+
+def test_nodes_whose_towers_do_not_know_each_other_meet_at_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer and a consumer that never hear of each other: the store has both towers."""
+    monkeypatch.setattr(timing, "HEADS_INTERVAL_S", 0.2)  # how often it asks the store
+    with (
+        Tower(**ANY_PORTS) as one,
+        Tower(**ANY_PORTS) as other,
+        Store(tmp_path, tower=f"{one.tower},{other.tower}") as store,
+        Consumer(tower=other.tower, start="earliest") as consumer,
+        Producer("t", tower=one.tower, head_interval_ms=100) as producer,
+    ):
+        consumer.subscribe("t")
+        producer.publish_many(values(500))
+        producer.flush(PATIENCE_S)
+        assert stored(store, "t", producer.address) == values(500)
+        records = [consumer.poll(PATIENCE_S) for _ in range(500)]
+        assert [record and record.value for record in records] == values(500)
+        producer.publish(b"later")
+        last = consumer.poll(PATIENCE_S)
+        assert last is not None
+        assert last.value == b"later"

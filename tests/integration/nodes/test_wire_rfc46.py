@@ -1,4 +1,4 @@
-"""Nodes with RFC 46's own layout and with that of C nodes."""
+"""Nodes with RFC 46's own layout, with that of C nodes, and without envelopes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core import Producer, Store
+from dafka_core import Consumer, Producer, Store
 from dafka_core.config.node_options import C_LAYOUT, LAYOUTS, RFC46
+from dafka_core.model.envelope import closed
 from dafka_core.protocol.codec import SIGNATURE, subscription
 from dafka_core.protocol.messages import Head, RecordMessage
 from dafka_core.testing import wait_until
@@ -47,3 +48,22 @@ def test_acknowledgements_of_two_stores_are_distinguished(
         producer.publish(b"0")
         producer.flush(PATIENCE_S)
         assert acknowledged_by(producer) == {one.address: 1, two.address: 1}
+
+
+def test_nodes_that_know_no_envelopes_get_them_as_values(
+    tower: str, store: Store, produce: Callable[..., Producer]
+) -> None:
+    with RawPeer(tower, b"Mt") as consumer:
+        producer = produce("t", wire="rfc46")
+        consumer.wait_until_met(producer.address)
+        contents = [b"bare", closed(b"v", b"k", [("h", None)]), closed(None, b"k")]
+        producer.publish(b"bare")
+        producer.publish(b"v", b"k", [("h", None)])
+        producer.publish(None, b"k")
+        producer.flush(PATIENCE_S)
+        live = consumer.wait_for(RecordMessage, 3)
+        assert [record.value for record in live] == contents
+    with Consumer(tower=tower, envelope="none") as other:
+        other.subscribe("t")
+        records = [other.poll(PATIENCE_S) for _ in contents]
+        assert [record and record.value for record in records] == contents

@@ -1,4 +1,4 @@
-"""The self-tests of the C project against our nodes, and C nodes that pretend to be stores.
+"""Nodes that know RFC 46 alone, as producers and stores, and the scenarios of the C self-tests.
 
 Source: ``dafka_consumer_test`` and ``dafka_store_test`` in the zeromq/dafka README.
 """
@@ -31,54 +31,6 @@ both_layouts = pytest.mark.parametrize("layout", LAYOUTS)
 def peer(world: Script) -> Peer:
     """The C project's test peer: receives a consumer's requests, and sends what a test gives."""
     return world.peer(subscription(GetHeads), subscription(Fetch))
-
-
-@both_layouts
-@pytest.mark.parametrize("trigger", [Head, RecordMessage])
-def test_earliest(world: Script, peer: Peer, layout: str, trigger: type) -> None:
-    # GIVEN a dafka consumer
-    consumer = world.consumer()
-    peer.wait_until_subscribed(subscription(StoreHello, consumer.address))
-    # WHEN the consumer subscribes to topic 'hello'
-    consumer.subscribe("hello")
-    # THEN it sends a GET-HEADS for the topic 'hello'
-    assert peer.wait_for(GetHeads) == [GetHeads("hello", consumer.address)]
-    peer.wait_until_subscribed(subscription(RecordMessage, "hello"))
-    # WHEN a HEAD, or a RECORD, with a sequence larger than 0 is sent on topic 'hello'
-    content = () if trigger is Head else (b"1",)
-    peer.send(trigger("hello", peer.address, 1, *content), layout=layout)
-    # THEN the consumer sends a FETCH for the topic 'hello' from 0 on
-    fetch = peer.wait_for(Fetch)[0]
-    assert (fetch.tp, fetch.requestor) == (("hello", peer.address), consumer.address)
-    assert fetch.sequence == 0
-    # WHEN a RECORD with sequence 0 is sent on topic 'hello'
-    peer.send(RecordMessage("hello", peer.address, 0, b"0"), layout=layout)
-    # THEN the user gets it (and the kept one, which the C consumer has dropped)
-    consumer.wait_for(b"0", *content)
-
-
-@both_layouts
-def test_hello(world: Script, peer: Peer, layout: str) -> None:
-    peer.subscribe(subscription(ConsumerHello, peer.address))
-    consumer = world.consumer()
-    peer.wait_until_subscribed(subscription(StoreHello, consumer.address))
-    hello = StoreHello(consumer.address, peer.address)
-    # A consumer without a subscription must not send a hello (RFC 46).
-    peer.send(hello, layout=layout)
-    world.run(0.1)
-    consumer.subscribe("hello")
-    peer.wait_until_subscribed(subscription(RecordMessage, "hello"))
-    assert peer.messages(ConsumerHello) == []
-    # With one it answers that of a store with its topics, and processes the heads that come back.
-    peer.send(hello, layout=layout)
-    [answer] = peer.wait_for(ConsumerHello)
-    assert answer == ConsumerHello(peer.address, consumer.address, ("hello",))
-    world.checkers.liars.add("P")
-    peer.send(DirectHead(consumer.address, "hello", "P", 0), layout=layout)
-    fetch = peer.wait_for(Fetch)[0]
-    assert (fetch.partition, fetch.sequence) == ("P", 0)
-    peer.send(DirectRecord(consumer.address, "hello", "P", 0, b"CONTENT"), layout=layout)
-    consumer.wait_for(b"CONTENT")
 
 
 def test_consumers_with_producer_and_store(world: Script) -> None:

@@ -196,9 +196,3 @@ def test_topics_that_are_too_long_are_invalid(mesh: Mesh, size_bytes: int) -> No
         mesh.peer.send_frames(frames)
     mesh.assert_works()
     assert mesh.invalid_count() >= 3
-
-
-def test_many_names_at_once(mesh: Mesh) -> None:
-    mesh.peer.send(*(Head("t", f"P{number}", 0) for number in range(1_000)))
-    mesh.world.until(lambda: len(mesh.consumer.role.positions()) >= 1_000)
-    mesh.assert_works()
