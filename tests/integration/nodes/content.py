@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dafka_core import Consumer, Producer, Store
 from dafka_core.model.records import TopicPartition
+from tests.integration.nodes.peers import PATIENCE_S
 
 Place = tuple[str, str, int, bytes | None]
 """A record's topic, partition, offset and value."""
@@ -20,6 +21,13 @@ def polled(consumer: Consumer, timeout_s: float = 30.0) -> Place | None:
 
 def values(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
+
+
+def flushed(producer: Producer, records: list[bytes]) -> Producer:
+    """Return a producer with acknowledged records."""
+    producer.publish_many(records)
+    producer.flush(PATIENCE_S)
+    return producer
 
 
 def has_published(producer: Producer, end: int) -> bool:

@@ -11,17 +11,10 @@ import pytest
 from dafka_core import Consumer, Producer
 from dafka_core.nodes.consumer import TURN_RECORDS
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import values
-from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.nodes.content import flushed, values
 
 Produce = Callable[..., Producer]
 Consume = Callable[..., Consumer]
-
-
-def flushed(producer: Producer, records: list[bytes]) -> Producer:
-    producer.publish_many(records)
-    producer.flush(PATIENCE_S)
-    return producer
 
 
 @pytest.mark.usefixtures("store")

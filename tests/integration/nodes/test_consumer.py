@@ -13,14 +13,11 @@ import pytest
 from dafka_core import ClosedError, ConfigError, Consumer, Producer, Record
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import wait_until
+from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S
 
 Produce = Callable[..., Producer]
 Consume = Callable[..., Consumer]
-
-
-def values(count: int, first: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 def take(consumer: Consumer, count: int) -> list[Record]:
@@ -32,12 +29,6 @@ def take(consumer: Consumer, count: int) -> list[Record]:
         found.append(record)
     assert consumer.poll(0) is None
     return found
-
-
-def flushed(producer: Producer, records: list[bytes]) -> Producer:
-    producer.publish_many(records)
-    producer.flush(PATIENCE_S)
-    return producer
 
 
 def caught_up(consumer: Consumer, producer: Producer) -> Callable[[], bool]:

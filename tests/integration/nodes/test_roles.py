@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,18 +32,6 @@ def keys(tmp_path: Path) -> Keys:
     keys = Keys(tmp_path / "keys")
     keys.allow("mallory", "produce", "consume", produce=("own.*",), consume=("own.*",))
     return keys
-
-
-@pytest.fixture
-def tower(keys: Keys) -> Iterator[str]:
-    with Tower(**ANY_PORTS, **keys.of("tower")) as running:
-        yield running.tower
-
-
-@pytest.fixture
-def store(keys: Keys, tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
-    options = keys.of("store") | FAST
-    return open_nodes.enter_context(Store(tmp_path / "store", tower=tower, **options))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,19 +35,6 @@ def keys(tmp_path: Path) -> Keys:
     return Keys(tmp_path / "keys")
 
 
-@pytest.fixture
-def tower(keys: Keys) -> Iterator[str]:
-    with Tower(**ANY_PORTS, **keys.of("tower")) as running:
-        yield running.tower
-
-
-@pytest.fixture
-def locked(keys: Keys, tower: str, open_nodes: ExitStack, tmp_path: Path) -> Store:
-    """A store with a key."""
-    options = keys.of("store") | FAST
-    return open_nodes.enter_context(Store(tmp_path / "store", tower=tower, **options))
-
-
 def endpoint_of(store: Store) -> str:
     return beacons.endpoint_of(store.parts.mesh.beacon, "")
 
@@ -62,7 +48,7 @@ def joined(keys: Keys, name: str, tower: str) -> dict[str, Any]:
 
 
 def test_nodes_with_keys_are_a_cluster(
-    keys: Keys, tower: str, locked: Store, open_nodes: ExitStack
+    keys: Keys, tower: str, store: Store, open_nodes: ExitStack
 ) -> None:
     consumer = open_nodes.enter_context(Consumer(**joined(keys, "client", tower)))
     consumer.subscribe("t")
@@ -84,7 +70,7 @@ def wait_until_refused(why: str, **options: Any) -> None:
     wait_until(is_told, why)
 
 
-def test_a_node_without_a_key_receives_nothing_but_the_reason(tower: str, locked: Store) -> None:
+def test_a_node_without_a_key_receives_nothing_but_the_reason(tower: str, store: Store) -> None:
     """As C nodes do it, and as ours without options."""
     with RawPeer(tower, b"") as stranger:
         why = "it lets in owners of keys only: set secret_key_file and allowed_keys"
@@ -94,7 +80,7 @@ def test_a_node_without_a_key_receives_nothing_but_the_reason(tower: str, locked
     with zmq.Context() as context, context.socket(zmq.SUB) as eavesdropper:
         monitor = eavesdropper.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         eavesdropper.subscribe(b"")
-        eavesdropper.connect(endpoint_of(locked))
+        eavesdropper.connect(endpoint_of(store))
         assert monitor.poll(int(PATIENCE_S * 1000))
         assert not eavesdropper.poll(0)
         monitor.close(0)
@@ -104,7 +90,7 @@ def test_a_node_without_a_key_receives_nothing_but_the_reason(tower: str, locked
 def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
     keys: Keys,
     tower: str,
-    locked: Store,
+    store: Store,
     open_nodes: ExitStack,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -122,7 +108,7 @@ def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
     producer.flush(PATIENCE_S)
     keeper = open_nodes.enter_context(Producer("k", **joined(keys, "client", tower)))
     (keys.allowed / "late.key").unlink()
-    wait_until(lambda: not knows(locked, producer))
+    wait_until(lambda: not knows(store, producer))
     producer.publish(b"revoked")
     keeper.publish(b"kept")
     keeper.flush(PATIENCE_S)
@@ -171,7 +157,7 @@ def test_towers_that_join_each_other_have_one_key(
     wait_until(lambda: producer.parts[0].has_subscriber("t"))
 
 
-def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, locked: Store) -> None:
+def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, store: Store) -> None:
     """Whatever the other end does, which is no node of ours here, and joins no tower."""
     made, server = (read_secret(keys.of(each)["secret_key_file"]) for each in ("client", "store"))
     with zmq.Context() as context, context.socket(zmq.SUB) as reader:
@@ -179,7 +165,7 @@ def test_a_connection_ends_when_its_key_is_shut_out(keys: Keys, locked: Store) -
         reader.curve_serverkey = server.public
         monitor = reader.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         reader.subscribe(subscription(ConsumerHello, "reader"))
-        reader.connect(endpoint_of(locked))
+        reader.connect(endpoint_of(store))
         assert event_of(monitor) == zmq.EVENT_HANDSHAKE_SUCCEEDED
         assert not monitor.poll(100)
         (keys.allowed / "client.key").unlink()

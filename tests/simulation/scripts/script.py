@@ -137,10 +137,6 @@ class Script:
         for pair in ((one.name, other.name), (other.name, one.name)):
             self.network.blocks[pair] = (float("inf"), "lost")
 
-    def reconnect(self) -> None:
-        """End all separations."""
-        self.network.blocks.clear()
-
     def refused(self, kind: str) -> int:
         """Return the number of messages of a kind that nodes did not permit."""
         return self.world.refused[kind]
@@ -299,9 +295,8 @@ class ScriptedStore(Node):
             checkers.publish(batch.tp, batch.offset, [*map(bytes, batch.values)])
         return self.queue.put(batch, notes)
 
-    def append(self, tp: TopicPartition, offset: int, count: int, topic: str = "") -> int:
+    def append(self, tp: TopicPartition, offset: int, count: int) -> int:
         """Put numbered records, and wait for them; return the partition's end."""
-        tp = tp._replace(topic=topic or tp.topic)
         return self.script.result(self.submit(RecordBatch.of(tp, offset, values(count, offset))))
 
     def stage(
@@ -507,13 +502,12 @@ class Peer:
         prefixes: Sequence[bytes],
         *,
         name: str = "peer",
-        address: str = "",
         permissions: Permissions | None = None,
     ) -> None:
         self.script, self.name = script, name
         self._network = script.network
         own = tp_of(name).partition
-        self.address = address or (permissions.made_own(own) if permissions else own)
+        self.address = permissions.made_own(own) if permissions else own
         script.checkers.liars.add(self.address)
         self.alive = True
         self.role = self  # the network needs its address only
@@ -595,16 +589,13 @@ class Peer:
 
     def take_beacon(self, frames: list[bytes]) -> None:
         if frames == [WELCOME]:
-            self._announce_at_once()
+            self.announce_as(self.address, self.name, self.port)
             return
         endpoint = decode_tower_beacon(frames[:3]).endpoint
         own = endpoint == f"tcp://{self.name}:{self.port}"
         if not own and endpoint not in self._endpoints:
             self._endpoints[endpoint] = None
             self._network.connect(cast("Any", self), endpoint)
-
-    def _announce_at_once(self) -> None:
-        self.announce_as(self.address, self.name, self.port)
 
 
 def _decoded(frames: list[bytes]) -> Message | None:

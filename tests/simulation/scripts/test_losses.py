@@ -6,11 +6,11 @@ import pytest
 
 from dafka_core.config.node_options import WAIT
 from dafka_core.errors import RecordTooLargeError
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch
 from dafka_core.protocol import record_limits, timing
 from tests.simulation.scripts.script import Script, ScriptedStore, tp_of, values
 
-TP = tp_of("p")
+TP, UNTRIMMED = tp_of("p"), tp_of("p", "u")
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def store(world: Script) -> ScriptedStore:
 def test_a_loss_is_reported_again_while_other_partitions_continue(
     world: Script, store: ScriptedStore
 ) -> None:
-    store.append(tp_of("q"), 0, 10, topic="other")
+    store.append(tp_of("q", "other"), 0, 10)
     consumer = world.consumer("t", "other", start={})
     world.until(lambda: len(consumer.losses) == 2)
     assert {(each.tp, each.start, each.end, each.available) for each in consumer.losses} == {
@@ -38,11 +38,10 @@ def test_a_loss_is_reported_again_while_other_partitions_continue(
 
 def test_records_before_a_gap_are_delivered(world: Script, store: ScriptedStore) -> None:
     """The consumer has no room, and the store trims the rest."""
-    tp = TopicPartition("u", TP.partition)
-    store.append(TP, 0, 10_000, topic="u")
+    store.append(UNTRIMMED, 0, 10_000)
     consumer = world.consumer("u", max_queued=100)
     taken = len(world.until(consumer.values))
-    store.log.trim(tp, 9_990)
+    store.log.trim(UNTRIMMED, 9_990)
     consumer.max_queued = 0
     consumer.mesh.wake(world.world.now)
     [loss] = world.until(lambda: consumer.losses)
@@ -53,11 +52,11 @@ def test_records_before_a_gap_are_delivered(world: Script, store: ScriptedStore)
 def test_wait_reports_a_loss_once_and_continues_when_a_store_has_the_records(
     world: Script, store: ScriptedStore
 ) -> None:
-    store.append(TP, 0, 100, topic="u")
-    tp, other = TopicPartition("u", TP.partition), world.store("other")
-    world.until(lambda: other.held(tp) == (0, 100))
+    store.append(UNTRIMMED, 0, 100)
+    other = world.store("other")
+    world.until(lambda: other.held(UNTRIMMED) == (0, 100))
     other.stop()
-    store.log.trim(tp, 50)
+    store.log.trim(UNTRIMMED, 50)
     consumer = world.consumer("u", start={}, on_data_loss=WAIT)
     world.run(3 * timing.ABSENT_STORE_S)
     assert len(consumer.losses) == 1
@@ -68,7 +67,7 @@ def test_wait_reports_a_loss_once_and_continues_when_a_store_has_the_records(
 
 
 def test_records_of_a_store_that_is_gone_are_lost(world: Script, store: ScriptedStore) -> None:
-    store.append(TP, 0, 10_000, topic="u")
+    store.append(UNTRIMMED, 0, 10_000)
     consumer = world.consumer("u", max_queued=100)
     taken = len(world.until(consumer.values))
     store.stop()
@@ -112,13 +111,13 @@ def test_two_consumers_read_topics_that_are_prefixes_of_each_other(
 ) -> None:
     topics = ("a", "ab", "abc")
     for topic in topics:
-        store.append(tp_of(topic), 0, 3, topic=topic)
+        store.append(tp_of(topic, topic), 0, 3)
     both, latest = world.consumer("a", "ab"), world.consumer("ab", name="latest", start="latest")
     world.until(lambda: len(both.values()) == 6)
     both.unsubscribe("a")
     world.until(latest.role.positions)
     for topic in topics:
-        store.append(tp_of(topic), 3, 2, topic=topic)
+        store.append(tp_of(topic, topic), 3, 2)
     latest.wait_for(b"3", b"4")
     world.until(lambda: len(both.values()) == 8)
     assert both.by_partition()[tp_of("ab", "ab")] == values(5)
