@@ -255,10 +255,10 @@ class ScriptedStore(Node):
 
     def write(self, entries: list[LogEntry]) -> None:
         """Write a group to the log, as ``LogWriter`` does in its thread."""
-        self.busy = True
+        self.busy, mesh = True, self.mesh
 
         def write() -> None:
-            if not self.is_up:
+            if not mesh.alive:
                 return
             outcomes = self.log.write(entries)
             self.busy = False
