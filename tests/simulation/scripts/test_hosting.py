@@ -249,8 +249,8 @@ def test_times_of_a_client_are_kept_and_impossible_ones_replaced(
     """Each store has equal times, in the order of the offsets."""
     other, now_us = world.store("other"), world.now_us()
     given = [[2, 1000], [1, 500], [3, 2000], [1, now_us + 3_600_000_000]]
-    for at, (count, times) in enumerate(((7, given), (1, [[1, -1000]]))):
-        batch = RecordBatch(TP, 7 * at, Values.of(values(count)), times=np.array(times, np.int64))
+    for at, (count, wanted) in enumerate(((7, given), (1, [[1, -1000]]))):
+        batch = RecordBatch(TP, 7 * at, Values.of(values(count)), times=np.array(wanted, np.int64))
         world.result(store.submit(batch))
     world.until(lambda: other.held(TP) == (0, 8))
     times = store.log.times(TP, 0, 8)

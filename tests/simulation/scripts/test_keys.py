@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.config.node_options import StoreLimitError
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import messages as m
@@ -177,10 +178,10 @@ def test_each_key_has_its_own_share_of_a_store(locked: Script) -> None:
         for name, key in keys.items()
         for at in range(3 if name == "greedy" else 2)
     ]
-    outcomes = []
+    outcomes: list[int | str] = []
     for tp in tps:
         try:
             outcomes.append(store.append(tp, 0, 1))
-        except Exception as error:  # noqa: BLE001 -- it is compared below
-            outcomes.append(getattr(error, "option", error))
+        except StoreLimitError as error:
+            outcomes.append(error.option)
     assert outcomes == [1, 1, "max_partitions_per_key", 1, 1]

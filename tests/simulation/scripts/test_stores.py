@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from dafka_core.protocol.messages import ConsumerHello, StoresKnown
 from tests.simulation.scripts.script import Script, ScriptedProducer, ScriptedStore, tp_of, values
 
 
-def published(world: Script, count: int, life: str = "", **options: bool | int) -> ScriptedProducer:
+def published(world: Script, count: int, life: str = "", **options: Any) -> ScriptedProducer:
     """A producer that has published records and ended; each ``life`` continues the one before."""
     producer = world.producer("t", life=life, resume=bool(life), ignore_missing=True, **options)
     producer.publish(count)

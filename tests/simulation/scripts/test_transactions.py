@@ -145,7 +145,9 @@ def test_other_stores_show_transactions_whole(
     store.transact(TP, 100, 1_000, version)
 
     def reaches(replica: ScriptedStore, end: int) -> None:
-        world.until(lambda: [ends.add(replica.log.end(TP)), replica.log.end(TP) == end][1])
+        while replica.log.end(TP) != end:
+            ends.add(replica.log.end(TP))
+            world.run(0.001)
 
     reaches(other, 1_000)
     last = None if version == NO_VERSION else Transaction(version, 100, 1_000)
