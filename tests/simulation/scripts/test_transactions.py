@@ -145,9 +145,11 @@ def test_other_stores_show_transactions_whole(
     store.transact(TP, 100, 1_000, version)
 
     def reaches(replica: ScriptedStore, end: int) -> None:
-        while replica.log.end(TP) != end:
+        def is_reached() -> bool:
             ends.add(replica.log.end(TP))
-            world.run(0.001)
+            return replica.log.end(TP) == end
+
+        world.until(is_reached)
 
     reaches(other, 1_000)
     last = None if version == NO_VERSION else Transaction(version, 100, 1_000)
