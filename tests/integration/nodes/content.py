@@ -52,7 +52,3 @@ def stored(store: Store, topic: str, partition: str) -> list[bytes]:
     tp = TopicPartition(topic, partition)
     batches = store.log.read(tp, 0, store.log.end(tp))
     return [value for batch in batches for value in batch.values]
-
-
-def holds(store: Store, ends: list[int]) -> bool:
-    return [info.end for info in store.log.partitions()] == ends
